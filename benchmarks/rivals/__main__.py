@@ -102,7 +102,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--sets", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
-    parser.add_argument("--rivals", nargs="*", metavar="RIVAL", help="of these alone, fedsw among them; all if left out")
+    parser.add_argument(
+        "--rivals", nargs="*", metavar="RIVAL", help="of these alone, fedsw among them; all if left out"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
     parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")

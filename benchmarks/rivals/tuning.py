@@ -29,7 +29,9 @@ from fedsw.experiment import read_delta
 EPSILONS = (0.5, 1.0, 3.0)
 _DESCENTS = tuple(
     Steps(rounds, clip, way / clip)
-    for rounds, clip, way in itertools.product((10, 25, 50, 100), (0.03, 0.1, 0.3, 1.0), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
+    for rounds, clip, way in itertools.product(
+        (10, 25, 50, 100), (0.03, 0.1, 0.3, 1.0), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    )
 )
 _DP_SGDS = tuple(Steps(30, clip, way / clip) for clip, way in itertools.product((0.1, 1.0), (0.1, 0.3, 1.0, 3.0)))
 _MOST = 2_000
@@ -39,6 +41,8 @@ _LEAST = 0.02
 
 
 _told = functools.lru_cache(maxsize=128)(lambda name, seed, python: told(parted(name, seed, python)))
+
+
 @functools.lru_cache(maxsize=128)
 def _linear(name: str, seed: int, python: str) -> float:
     """The score of a linear model without privacy."""

@@ -38,19 +38,27 @@ _AVERAGING = 0.5
 class _Rule:
     """How the preset trains a task: its clip of loss gradients, and how far parameters may go.
 
-    From a strength of ``enough`` on the way grows like its square root; before, by a ``power``: a squared error feels
-    every step of noise, an answer only its side. Its gradients are shorter, and shrink as it learns: its ``pace``.
+    From a strength of ``enough`` on the way grows like its square root, or by another power ``beyond``; before, by a
+    ``power``: a squared error feels every step of noise, an answer only its side. Its gradients are shorter, and shrink
+    as it learns: its ``pace``.
     """
 
     loss: float
     enough: float
     power: int
     pace: float
+    beyond: float = 0.5
 
 
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
 _RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16))
+_CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1, pace=0.045, beyond=0.75)
+"""The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
+_CONSTANT_SHARE = 0.05
+"""The budget for that mean ..."""
+_CONSTANT_TOLD = 0.25
+"""... and the noise in it, in the target's bounds, above which it tells too little."""
 _SHARE, _LEAST_SHARE = 0.2, 0.02
 """Most and least of the budget for moments, where they pay."""
 _WELL = 0.002
@@ -59,11 +67,11 @@ _SEEN = 2.9
 """Noise in a direction, in units of what an average one can vary, above which moments tell too little ..."""
 _SEEN_OF_MANY, _MANY = 4.8, 1000
 """... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
-_SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 0.7}
+_SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 1.0}
 """The same where columns can be taken about their middle in place of moments, by what is predicted: gradients alone
 then get further."""
 _SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
-    3: {"two": 2.6, "more": 2.0, "numbers": 1.5},
+    3: {"two": 2.6, "more": 2.0, "numbers": 1.8},
     5: {"two": 1.0, "more": 1.0, "numbers": 0.9},
 }
 """The same of an additive model, by its knots: above it one that bends less, or a linear one, is learnt sooner."""
@@ -173,6 +181,14 @@ class Numbers:
         return _SEEN_OF_MANY if squares.classes and self.records >= _MANY else _SEEN
 
     @property
+    def constant_told(self) -> bool:
+        """True if a small share of the budget tells the mean of the target well enough to start there."""
+        if self.squares is None or self.squares.classes:
+            return False
+        noise = self.multiplier * math.sqrt(self.squares.cells * self.parts / _CONSTANT_SHARE) / self.records
+        return noise <= _CONSTANT_TOLD
+
+    @property
     def knots(self) -> int:
         """The knots of the most bending additive model that noise lets be learnt; 0 where it lets none."""
         return max(
@@ -242,7 +258,14 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     share = _share(numbers, settings)
     if "inputs" in model and numbers.may_centre and not share:
         model["inputs"] = "centred"
-    loss = _PREPARED_LOSS[settings.objective.task] if share else _RULES.get(settings.objective.task).loss
+        if numbers.constant_told and not _written(settings, "privacy", "moments"):
+            model["inputs"], share = "constant-first", _CONSTANT_SHARE
+    inputs = model.get("inputs", settings.model.inputs)
+    prepared = bool(share) and numbers.squares is not None and inputs != "constant-first"
+    way = _RULES.get(settings.objective.task)
+    if share and not prepared and settings.objective.task == "regression":
+        way = _CONSTANT_FIRST
+    loss = _PREPARED_LOSS[settings.objective.task] if prepared else way.loss
     rule: dict[str, dict[str, Any]] = {
         "model": model,
         "privacy": {"moments": share},
@@ -253,7 +276,6 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         written = getattr(settings, section)
         rule[section] |= {name: getattr(written, name) for name in CHOSEN[section] if name in written.model_fields_set}
     training, clip = rule["training"], rule["clip"]
-    prepared = bool(share) and numbers.squares is not None
     if "jacobian" not in clip:
         jacobian = numbers.jacobian(clip["loss"], prepared=prepared)
         clip["jacobian"] = float(f"{min(jacobian, _LARGEST_JACOBIAN) if prepared else jacobian:.3g}")
@@ -262,9 +284,9 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         if prepared:
             rate = numbers.prepared_rate(settings.objective.task, numbers.share(clip["jacobian"], clip["loss"]))
         else:
-            rate = min(_way(numbers, settings, clip) / training["rounds"], _STEP) / clip["loss"]
+            rate = min(_way(numbers, way, clip) / training["rounds"], _STEP) / clip["loss"]
             rate /= _UNCLIPPED if settings.clip.open else 1.0
-            if model.get("inputs", settings.model.inputs) == "centred":
+            if inputs == "centred" or (inputs == "constant-first" and way is not _CONSTANT_FIRST):
                 rate *= _CENTRED_RATE[settings.objective.task]
         training["learning_rate"] = float(f"{rate * momentum:.3g}")
     return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
@@ -290,18 +312,19 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
 def _share(numbers: Numbers, settings: Settings) -> float:
     """The share of moments: what is written, or what the rule chooses."""
     moments = settings.privacy.moments
-    return moments if _written(settings, "privacy", "moments") and moments != "auto" else numbers.moments
+    if _written(settings, "privacy", "moments") and moments != "auto":
+        return moments
+    return _CONSTANT_SHARE if settings.model.inputs == "constant-first" else numbers.moments
 
 
 def _written(settings: Settings, section: str, name: str) -> bool:
     return name in getattr(settings, section).model_fields_set
 
 
-def _way(numbers: Numbers, settings: Settings, clip: Mapping[str, float]) -> float:
+def _way(numbers: Numbers, rule: _Rule, clip: Mapping[str, float]) -> float:
     """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
-    rule = _RULES.get(settings.objective.task)
     strength = min(numbers.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
-    power = rule.power if strength < rule.enough else 0.5
+    power = rule.power if strength < rule.enough else rule.beyond
     return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
 
 

@@ -69,6 +69,11 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
             f"{path} has released no moments to plan from: `fedsw run EXPERIMENT --moments-alone` releases them, where "
             "privacy.moments is above 0, and stops"
         )
+    if not moments.layout.features:
+        raise ExperimentError(
+            f"{path} has released moments of its target alone (model.inputs 'constant-first'), which tell nothing of "
+            "its columns: plan from the experiment"
+        )
     cells = dict(zip(problem.objective.cells, moments.records, strict=True))
     stored = (read_json(path / RunFile.PLAN) or {}).get("groups", cells)
     by_group = _by_group(problem, [int(stored.get(name, size)) for name, size in cells.items()])

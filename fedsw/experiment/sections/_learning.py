@@ -135,7 +135,8 @@ class Model(Section):
     An "additive" model is a sum of functions of one declared column each: straight lines between so many `knots` of a
     number (`knots` of a column says where they are), a value for every category, and one for a missing cell. `inputs`
     "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
-    can be is 4.5 away.
+    can be is 4.5 away; "constant-first" does the same, and where `privacy.moments` are released they are those of the
+    target alone, so that a linear model starts at the best constant.
     """
 
     kind: Annotated[str, among(lambda: MODELS, "a model")] = "logistic"
@@ -146,7 +147,7 @@ class Model(Section):
     code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     knots: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
-    inputs: Literal["plain", "centred"] = "plain"
+    inputs: Literal["plain", "centred", "constant-first"] = "plain"
     seed: Seed = 0
 
 

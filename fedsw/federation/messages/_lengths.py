@@ -70,7 +70,7 @@ class Terms:
             if isinstance(tally, RegressionSums):
                 known["h"] = 3 * tally.targets
         if (layout := moments_layout(task)) is not None:
-            known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(layout.features)}
+            known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(task.features)}
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:

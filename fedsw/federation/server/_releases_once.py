@@ -96,6 +96,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "share": experiment.privacy.moments,
         "sigma": moments.sigma,
         "records": moments.count,
+        "inputs": moments.layout.features,
         "constant": score,
         "means": [asdict(entry) for entry in constant.means],
         "classes": list(names),

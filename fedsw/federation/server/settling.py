@@ -124,9 +124,9 @@ def _squares_at(experiment: Experiment) -> Squares | None:
 
 
 def squares_of(problem: Problem) -> Squares | None:
-    """Public sizes of a release of moments; None where moments cannot be released or used."""
+    """Public sizes of a release of moments of inputs; None where these cannot be released or used."""
     layout = layout_of(problem)
-    if layout is None or not foldable(problem.build_model(), problem.features):
+    if layout is None or not layout.features or not foldable(problem.build_model(), problem.features):
         return None
     spec, classes = problem.experiment.model, problem.classes if layout.classes else 0
     knots = spec.knots if model_kind(spec.kind).columns else 0

@@ -65,7 +65,8 @@ class Layout:
 
     There is a block for each of the ``cells`` (strata of the objective), or one for all; p is ``features``, ``targets``
     are numbers of a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are
-    declared to lie in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``.
+    declared to lie in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``. With no ``features`` the
+    moments are those of the targets alone, whatever inputs a record has.
     """
 
     cells: int
@@ -94,11 +95,12 @@ class Layout:
 
         R^2 is what the inputs reach and Y^2 what the targets do. The noise in a mean of targets is B^2/(k t): each of k
         and t Y gets a third of R, which makes that of a square 5/3 of what it is without weights, and that of a mean
-        small. Weights are ``least`` at least: with 1, they are 1 where inputs reach less than the targets.
+        small. Weights are ``least`` at least: with 1, they are 1 where inputs reach less than the targets. Without
+        features the constant and the targets have half each.
         """
         layout = cls(cells, features, targets, classes, 1.0, centre, 0.0 if classes else 0.5)
         constant = math.sqrt(max(least, reach / 3))
-        emphasis = math.sqrt(max(least, reach / 3 / layout.reach))
+        emphasis = math.sqrt(max(least, reach / 3 / layout.reach) if features else constant**2 / layout.reach)
         bound = math.sqrt(constant**2 + reach + emphasis**2 * layout.reach)
         return replace(layout, bound=bound, constant=constant, emphasis=emphasis)
 
@@ -138,7 +140,7 @@ class Layout:
         """The vectors a (n, D) in multiples of 2^-GRID, of any inputs (n, p) and targets (n,) or (n, t); float64."""
         rows = torch.ones((len(inputs), self.side), dtype=torch.float64, device=inputs.device)
         centre = torch.tensor(self.centre, dtype=torch.float64, device=inputs.device)
-        rows[:, 1 : 1 + self.features] = _inside(inputs.double() - centre, self.radius)
+        rows[:, 1 : 1 + self.features] = _inside(inputs[:, : self.features].double() - centre, self.radius)
         rows[:, 1 + self.features :] = _inside(self._targets(target.to(inputs.device)), math.sqrt(self.reach))
         rows *= torch.from_numpy(self.weights / self.bound).to(inputs.device)
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
@@ -231,6 +233,8 @@ def layout_of(problem: Problem) -> Layout | None:
         return None
     centre, reach = _coding(problem)
     least = 1.0 if problem.coding is None else 0.0
+    if problem.experiment.model.inputs == "constant-first":
+        features, centre, reach, least = 0, (), 0.0, 1.0
     cells, classes = 1 if _alike(problem.experiment) else len(problem.objective.cells), target == "class"
     layout = Layout.weighted(cells, features, predicted, classes=classes, centre=centre, reach=reach, least=least)
     return layout if layout.cells * layout.width <= MOST_NUMBERS else None

@@ -85,8 +85,12 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
     Eigenvalues of the covariance are cut at 0 and lambda is added (`Moments.hidden`), so that directions that the noise
     hides are scaled alike and not blown up. All are then stretched by one factor, so that one learning rate fits where
     noise hides much, and, in front of a linear model, where the sigmoid is flat; less, with shorter gradients, where
-    the noise of the rounds would shake the outputs. A step's length goes with the square of the factor.
+    the noise of the rounds would shake the outputs. A step's length goes with the square of the factor. Moments of the
+    target alone leave inputs as they are.
     """
+    if not moments.layout.features:
+        p = problem.features
+        return Preparation(torch.zeros(p, dtype=torch.float64), torch.eye(p, dtype=torch.float64), 1.0)
     whitening = whitening_of(moments)
     varied = max(float(np.trace(whitening @ moments.covariance @ whitening)), 1e-3 * moments.layout.features)
     stretch = min((moments.layout.features / varied) ** (1 / 3), MOST_STRETCHED)
@@ -179,21 +183,24 @@ def started(problem: Problem, preparation: Preparation, moments: Moments, model:
     """Flat parameters (r,) of a model that takes prepared inputs, as `fedsw.learning.models.flatten` orders them.
 
     A linear model starts at the closed form: least squares under a sigmoid for numbers, the discriminant of a pooled
-    covariance for classes. Of a network the last layer's bias gives the mean target, or the classes' shares, for inputs
-    that are normal; where the outputs do not come from such a layer it stays as it is. The model itself is not changed.
+    covariance for classes, and the constant where moments are of the target alone. Of a network the last layer's bias
+    gives the mean target, or the classes' shares, for inputs that are normal; where the outputs do not come from such a
+    layer it stays as it is. The model itself is not changed.
     """
     model = copy.deepcopy(model)
-    layout = moments.layout
-    last, outputs = _last_layer(model, layout.features), 1 if layout.classes and layout.targets == 2 else layout.targets
+    layout, features = moments.layout, len(preparation.centre)
+    last, outputs = _last_layer(model, features), 1 if layout.classes and layout.targets == 2 else layout.targets
     if last is None or last.out_features != outputs:
         return models.flatten(model)
     with torch.no_grad():
-        if last.in_features == layout.features and _first_layer(model, last.in_features) is last:
-            slopes, constants = closed_form(moments, preparation)
+        if last.in_features == features and _first_layer(model, features) is last:
+            slopes, constants = np.zeros((features, outputs)), constant_outputs(moments)
+            if layout.features:
+                slopes, constants = closed_form(moments, preparation)
             last.weight.copy_(torch.from_numpy(slopes.T.copy()))
             last.bias.copy_(torch.from_numpy(constants))
         else:
-            inputs = _made_up(layout.features, model)
+            inputs = _made_up(features, model)
             last.bias.add_(torch.from_numpy(constant_outputs(moments)).to(last.bias) - model(inputs).mean(dim=0))
     return models.flatten(model)
 

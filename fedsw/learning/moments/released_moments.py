@@ -184,8 +184,11 @@ class Constant:
 def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] | None = None) -> tuple[Used, ...]:
     """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so.
 
-    Where inputs are coded, `line` (w, p) is what gives them back (`fedsw.learning.models.coded.Coding`).
+    Where inputs are coded, `line` (w, p) is what gives them back (`fedsw.learning.models.coded.Coding`). None are named
+    where moments are of the target alone.
     """
+    if not moments.layout.features:
+        return ()
     line = np.eye(moments.layout.features) if line is None else line
     variances = np.einsum("wp,wv,vp->p", line, moments.covariance, line, optimize=True)
     squares = np.sum(line**2, axis=0)

@@ -127,7 +127,8 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
     if noise := summary.get("signal_to_noise"):
-        yield "signal", Text(_signal(noise, moments=bool(summary.get("moments"))))
+        learnt = bool(moments.get("inputs", True)) if moments else False  # not of moments of the target alone
+        yield "signal", Text(_signal(noise, moments=learnt))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, view.names)
 

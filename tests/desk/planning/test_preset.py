@@ -307,10 +307,31 @@ def test_columns_without_bounds_have_no_hats():
     assert of_table(10**5, declared).model.kind == "logistic"
 
 
+NUMBERS = {
+    **{name: value for name, value in TABLE.items() if name != "target"},
+    "targets": [{"name": "y", "low": 0, "high": 1}],
+}
+
+
+def test_few_records_of_numbers_start_at_the_noised_constant_where_noise_lets_it_be_told():
+    task = {"task": "regression", "alpha": 0.0}
+    found = {records: of_table(records, NUMBERS, objective=task) for records in (30, 200, 2_000)}
+    chosen = {records: (each.model.inputs, each.privacy.moments) for records, each in found.items()}
+    assert chosen == {30: ("centred", 0.0), 200: ("constant-first", 0.05), 2_000: ("plain", 0.2)}
+    assert found[200].clip.loss < found[30].clip.loss, "errors are small from the first round on"
+    none = of_table(200, NUMBERS, objective=task, privacy={"epsilon": 1.0, "delta": 1e-6, "moments": 0.0})
+    assert (none.model.inputs, none.privacy.moments) == ("centred", 0.0)
+    said = of_table(2_000, NUMBERS, objective=task, model={"kind": "logistic", "inputs": "constant-first"})
+    assert said.privacy.moments == 0.05 and said.clip == found[200].clip
+    rates = [
+        of_table(200, NUMBERS, objective=task, privacy={"epsilon": epsilon, "delta": 1e-6}).training.learning_rate
+        for epsilon in (0.7, 1.0, 1.4)
+    ]
+    assert rates == sorted(rates) and rates[0] < rates[-1]
+
+
 def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_answers():
-    numbers = {name: value for name, value in TABLE.items() if name != "target"}
-    numbers["targets"] = [{"name": "y", "low": 0, "high": 1}]
-    regression = of_table(10**5, numbers, objective={"task": "regression", "alpha": 0.2})
+    regression = of_table(10**5, NUMBERS, objective={"task": "regression", "alpha": 0.2})
     assert regression.clip.loss == 1.5 and regression.clip.jacobian <= 0.35
     assert of_table(10**5).clip.loss == 0.7
 

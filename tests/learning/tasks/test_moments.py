@@ -118,6 +118,31 @@ def released(task, records) -> Moments:
     return Moments.exact(law, sums_of(task, law, records), sizes)
 
 
+def targets_alone(*, classes: bool, cells: int = 1) -> Layout:
+    return Layout.weighted(cells, 0, 2, classes=classes, centre=(), reach=0.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ANYTHING, min_size=10, max_size=10), st.tuples(*[st.integers(0, 1)] * 4), st.booleans())
+def test_one_record_moves_moments_of_the_target_alone_by_at_most_the_root_of_two(numbers, small_ones, classes):
+    one, other, here, there = small_ones
+    law, values = targets_alone(classes=classes, cells=2), torch.tensor(numbers, dtype=torch.float64)
+    target = torch.tensor([one, other]) if classes else values[6:].reshape(2, 2)
+    added = blocks(law, values[:6].reshape(2, 3), target, torch.tensor([here, there]))
+    assert float(torch.linalg.vector_norm(added[0] - added[1])) <= law.moved == math.sqrt(2)
+    assert law.bound == pytest.approx(math.sqrt(2)) and law.radius == pytest.approx(0, abs=1e-6)
+
+
+def test_moments_of_the_target_alone_hold_its_mean_whatever_inputs_are_with_the_noise_of_a_sum_of_numbers():
+    law, target = targets_alone(classes=False), torch.rand(50, 2, generator=torch.Generator().manual_seed(3))
+    for inputs in (torch.rand(50, 4), torch.full((50, 4), math.nan)):
+        sums = law.vectors(inputs, target).sum(0, keepdim=True)
+        read = Moments(law, sums, 0.0, (50,))
+        assert read.target_mean == pytest.approx(target.double().mean(0).numpy(), abs=1e-3)
+    noise = Moments(law, sums, law.moved * 3.0, (50,)).noise_of_targets
+    assert noise == pytest.approx(3.0 / 50 * math.sqrt(2)), "two numbers in [0, 1] are the root of two apart at most"
+
+
 @pytest.mark.parametrize("overrides", [(), ("objective.task='regression'",), ("objective.penalty='equality-of-odds'",)])
 def test_sums_of_shuffled_and_spread_records_are_the_same_bit_for_bit(overrides, monkeypatch):
     task, records = problem_and_records(*overrides)

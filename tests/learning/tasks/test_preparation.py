@@ -11,7 +11,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from torch import nn
 
+from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
+from fedsw.experiment import parse_experiment
 from fedsw.learning import models
 from fedsw.learning.moments.preparation import (
     Preparation,
@@ -23,6 +25,7 @@ from fedsw.learning.moments.preparation import (
     whitening_of,
 )
 from fedsw.learning.moments.released_moments import columns_used, constant_of
+from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.optimizer import Trainer
 from tests.learning.tasks.test_moments import problem_and_records, released
 
@@ -211,3 +214,43 @@ def test_intervals_of_the_constant_answer_hold_the_truth_as_often_as_they_say(ov
     assert held >= 0.9 * times
     widths = [e.high - e.low for e in (constant_of(noised(moments, sigma)).score for sigma in (0.5, 5.0, 10.0))]
     assert widths[0] < widths[1] < widths[2]
+
+
+def constant_first(task_name: str):
+    columns = {
+        "features": [{"name": "x", "low": 0, "high": 1}, {"name": "z", "low": 0, "high": 1}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+    }
+    if task_name == "regression":
+        columns["targets"] = [{"name": "y", "low": 0, "high": 1}]
+    else:
+        columns["target"] = {"name": "y", "values": ["no", "yes"]}
+    experiment = parse_experiment(
+        {
+            "name": "own",
+            "data": {"source": "object", "columns": columns},
+            "model": {"kind": "logistic", "inputs": "constant-first"},
+            "objective": {"task": task_name, "alpha": 0.0},
+            "privacy": {"epsilon": 1.0, "delta": 1e-6, "moments": 0.1},
+        }
+    )
+    chance = torch.Generator().manual_seed(4)
+    target = torch.rand(200, 1, generator=chance) ** 3
+    target = target if task_name == "regression" else (target[:, 0] > 0.5).long()
+    features, group = torch.rand(200, 2, generator=chance), torch.arange(200) % 2
+    return Problem.from_experiment(experiment), Records(features, group, target, torch.arange(200))
+
+
+@pytest.mark.parametrize("name", ["regression", "classification"])
+def test_moments_of_the_target_alone_leave_inputs_as_they_are_and_start_at_the_constant(name):
+    task, records = constant_first(name)
+    moments = released(task, records)
+    prepared = prepare(task, moments)
+    inputs = task.inputs(records)
+    assert moments.layout.features == 0 and prepared.scale == 1.0
+    assert torch.equal(prepared.apply(inputs), inputs) and float(inputs.abs().max()) > 1, "about their middle"
+    model = task.prepared(task.build_model().double(), started(task, prepared, moments, task.build_model()).double())
+    with torch.no_grad():
+        answers = torch.sigmoid(model(inputs.double()))
+    assert answers.numpy() == pytest.approx(float(records.target.double().mean()), abs=2e-3)
+    assert columns_used(moments, task.experiment.data.columns) == ()
