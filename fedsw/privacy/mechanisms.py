@@ -348,6 +348,14 @@ class Mechanism:
     joint: Callable[[Iterable[float]], float] | None = None
     ratio: str = "scale/Delta"
 
+    def require_norm(self, whose: str, norm: Norm) -> None:
+        """Refuse a bound in another norm than this noise is scaled to: ValueError. One in l1 is one in l2, too."""
+        if norm not in (self.norm, "l1"):
+            raise ValueError(
+                f"{whose} is bounded in {norm} norm, and {self.name} noise is in proportion to {self.norm} bounds, "
+                f"which are larger: state one (Sensitivity(..., norm={self.norm!r}))"
+            )
+
     @property
     def accountants(self) -> Mapping[str, Word]:
         """The accountants that take it, each with who says that it bounds what this noise costs."""

@@ -14,6 +14,7 @@ from fedsw._tools.settings import real
 from fedsw._tools.text import Short, downward, upward
 from fedsw.privacy.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
+from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.privacy.relations import REPLACE_ONE, require_relation
@@ -60,10 +61,15 @@ class Plan(Short):
     moments: float = 0.0
 
     def __post_init__(self) -> None:
-        """ValueError for bounds of other neighbours than replaced records, or a noise that the accountant takes not."""
+        """ValueError for bounds of other neighbours than replaced records, or in another norm than its noise's.
+
+        Also for a noise that the accountant takes not.
+        """
         require_relation("the plan", self.relation, REPLACE_ONE)
-        MECHANISMS.get(self.mechanism)
+        noise = MECHANISMS.get(self.mechanism)
         require_noise(self.accountant, self.mechanism)
+        for sensitivity in self.sensitivities if self.multiplier else ():
+            noise.require_norm("what the plan releases", sensitivity.norm)
 
     @property
     def relation(self) -> str:
@@ -96,10 +102,13 @@ class Plan(Short):
         return self.seed is not None
 
     def reserved(self) -> Counts:
-        """Steps that an account sets aside for all rounds: those of the stratum that is sampled at the largest rate."""
+        """Steps that an account sets aside for all rounds: those of the stratum that is sampled at the largest rate.
+
+        They are as its noise counts there, infinite for one that nothing is proven of (`charges.counted_as`).
+        """
         if not self.multiplier:
             return {step: self.rounds for step in NO_NOISE}
-        return planned(Step(max(self.rates), 1 / self.multiplier), self.rounds)
+        return planned(counted_as(self.mechanism)(Step(max(self.rates), 1 / self.multiplier)), self.rounds)
 
     @property
     def unprotected(self) -> str | None:

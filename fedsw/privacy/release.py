@@ -302,7 +302,8 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
     sigma = guarantee.multiplier * bounded.sensitivity.value
     mechanism = guarantee.mechanism if guarantee.multiplier else NO_NOISE
     part = Part("value", bounded.sensitivity.value, sigma, mechanism, bounded.sensitivity.relation)
-    _require_norm(bounded.sensitivity, part)
+    if part.mechanism != NO_NOISE:
+        MECHANISMS.get(part.mechanism).require_norm(repr(part.name), bounded.sensitivity.norm)
     paid = pay(ledger, bounded.round, bounded.attempt, bounded.charges, sigma, [part])
     return release_paid(bounded, paid, part.name, guarantee.noise_stream(bounded.round, bounded.attempt))
 
@@ -496,23 +497,12 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
             f"{name!r} moves by up to {bounded.sensitivity.value:.6g}, and was paid for as {part.sensitivity:.6g}"
         )
     require_relation(repr(name), bounded.sensitivity.relation, part.relation)
-    _require_norm(bounded.sensitivity, part)
+    if part.mechanism != NO_NOISE:
+        MECHANISMS.get(part.mechanism).require_norm(repr(part.name), bounded.sensitivity.norm)
     if bounded.sample is not None:
         bounded.sample.leave(paid)
     del paid.parts[name]
     return part
-
-
-def _require_norm(sensitivity: Sensitivity, part: Part) -> None:
-    """Refuse a bound in another norm than the noise is in proportion to: ValueError. One in l1 is one in l2, too."""
-    if part.mechanism == NO_NOISE or sensitivity.norm == "l1":
-        return
-    needed = MECHANISMS.get(part.mechanism).norm
-    if sensitivity.norm != needed:
-        raise ValueError(
-            f"{part.name!r} is bounded in {sensitivity.norm} norm, and {part.mechanism} noise is in proportion to "
-            f"{needed} bounds, which are larger: state one (Sensitivity(..., norm={needed!r}))"
-        )
 
 
 def _noised(value: Tensor, scale: float, mechanism: str, stream: Stream) -> Tensor:

@@ -16,7 +16,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
 from fedsw.privacy.accountants import ACCOUNTANTS, doubt, require_noise, word_of
 from fedsw.privacy.accounting import Charge, Ledger, Step, accountant
-from fedsw.privacy.accounting.lifetime import Cost
+from fedsw.privacy.accounting.lifetime import Cost, DatasetAccount, LimitReached
 from fedsw.privacy.masks import Share
 from fedsw.privacy.mechanisms import MECHANISMS, mechanism, noised
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid, release_share
@@ -24,7 +24,7 @@ from fedsw.privacy.sensitivity import Sensitivity
 from tests.doors import Unaccounted
 from tests.privacy.test_release import Fixed
 from tests.runs.single.examples import model, records
-from tests.runs.single.test_trainer import CLIP, OBJECTIVE, plan
+from tests.runs.single.test_trainer import CLIP, OBJECTIVE, plan, trainer
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_noise.py"
 VALUE = torch.zeros(400, dtype=torch.float64)
@@ -119,6 +119,28 @@ def test_an_epsilon_of_ones_own_noise_says_whose_word_it_is(known, tmp_path, sta
     with Ledger.open(tmp_path / "l.sqlite") as ledger:
         assert ledger.mechanism == "wide" and not ledger.guarantee
         assert set(Cost.of_ledger(ledger).steps) == {Step(0.5, math.inf)}  # an account takes nobody's word
+
+
+def test_an_account_is_asked_for_a_noise_of_ones_own_as_for_none_before_a_round(known, tmp_path, monkeypatch):
+    mechanism("wide", accountants=["pld"], upper_bound=True)(wide)
+    own = plan(mechanism="wide", seed=None)
+    assert own.reserved() == {Step(0.5, math.inf): own.rounds}
+    assert all(math.isfinite(step.mu) for step in plan(seed=None).reserved())
+    account = tmp_path / "people.account"
+    DatasetAccount(tmp_path, "people").limit(50.0, 1e-3)
+    monkeypatch.setattr("fedsw.runs.single.training_plan.draw_batch", lambda *_, **__: pytest.fail("a batch was drawn"))
+    with pytest.raises(LimitReached, match="data set 'people' would reach"):
+        trainer(tmp_path / "trained", own, account=account).fit(records())
+    assert not (tmp_path / "trained" / "ledger.sqlite").exists()
+
+
+def test_a_plan_of_l2_bounds_takes_no_laplace_noise(known):
+    with pytest.raises(ValueError, match="l2 norm, and laplace noise is in proportion to l1 bounds"):
+        plan(mechanism="laplace", accountant="laplace")
+    mechanism("long", accountants=["pld"], norm="l1")(wide)
+    with pytest.raises(ValueError, match="l2 norm, and long noise is in proportion to l1 bounds"):
+        plan(mechanism="long")
+    assert plan(mechanism="laplace", accountant="laplace", epsilon=math.inf).multiplier == 0.0
 
 
 def test_ones_own_noise_is_of_the_scale_that_it_was_paid_for(known):

@@ -13,6 +13,7 @@ from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import planned_stages
 from fedsw.learning.moments.moments_budget import covering, planned_moments
 from fedsw.privacy.accounting import Step
+from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import (
     NO_NOISE,
     About,
@@ -88,5 +89,6 @@ def _of_rounds(plan: Plan) -> Counts:
         return planned_stages(plan.task, plan.delta)
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
-    rounds = planned(Step(max(largest, *plan.rates), 1 / plan.multiplier), plan.rounds)
+    step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier))
+    rounds = planned(step, plan.rounds)
     return added(rounds, planned_moments(plan.moments))
