@@ -139,17 +139,20 @@ def _study(store: Path, figure: Figure, seeds: int | None) -> Study:
 
 
 def _write(studies: Sequence[Study], store: Path, where: Path) -> list[str]:
-    """Draw the studies, and write the page of every paper among them whole, from all that is stored of it."""
-    from simulations.papers.figure import chosen
+    """Draw the studies; write the page of every paper among them whole, from all that is stored, and the settings."""
+    from simulations.papers.compared import write_settings
+    from simulations.papers.figure import chosen, figures
     from simulations.papers.page import write_page
-    from simulations.papers.pictures import contact_sheet, draw, pictures_of
+    from simulations.papers.pictures import contact_sheet, draw, draw_claims, pictures_of
     from simulations.papers.study import read_study
 
     images = where / "images"
     written = [path for study in studies for path in draw(study, images)]
+    drawn = {study.figure.id: study for study in studies}
+    known = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen(figures())]
+    written += [draw_claims(images / "claims.png"), write_settings(known, where / "settings.md")]
     for paper in dict.fromkeys(study.figure.paper for study in studies):
-        drawn = {study.figure.id: study for study in studies}
-        every = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen([paper])]
+        every = [study for study in known if study.figure.paper == paper]
         pictures = [(path.stem, path) for study in every for path in pictures_of(images, study.figure.id)]
         sheet = contact_sheet(pictures, where / "sheets" / f"{paper}.png")
         written += [sheet] if sheet is not None else []

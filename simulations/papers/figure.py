@@ -149,6 +149,7 @@ class Figure(Section):
         series: the runs; none for what is computed.
         beside: what is computed to compare them with.
         compute: a function of `simulations.papers.computed`, called with `settings`.
+        nominal: whether the computation seeds sampling or noise, so that its epsilon protects nobody.
         by_case: whether each of `settings.cases` is computed, stored and resumed by itself.
         derive: a function of `simulations.papers.derived`: numbers that several runs make together, for the rows.
         draw: a function of `simulations.papers.drawn`; None for a table without a picture.
@@ -165,6 +166,7 @@ class Figure(Section):
     series: tuple[Series, ...] = ()
     beside: tuple[Beside, ...] = ()
     compute: FunctionName | None = None
+    nominal: bool = False
     by_case: bool = False
     settings: Arguments = {}
     derive: FunctionName | None = None

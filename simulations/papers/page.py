@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
 from fedsw._tools import files
 from fedsw._tools.text import number, table
 from fedsw.runs.page.document import Document, Section
-from simulations.papers.figure import Beside, Row, Series
+from simulations.papers.figure import Row
+from simulations.papers.origin import randomness, why_nominal
 from simulations.papers.pictures import pictures_of
 from simulations.papers.study import Measurement, Study, measured
 from simulations.papers.verdicts import anchor, load_page, verdicts
@@ -33,20 +34,26 @@ def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -
 def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) -> str:
     """A paper's page in Markdown: the verdicts, what is not reproduced, then every figure; no paragraph twice."""
     written = load_page(paper)
-    said: dict[str, str] = {}
-    first = [
-        Section("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes)),
-        Section("How to read the figures", (_ABOUT, _machines(studies))),
-    ]
-    figures = [section(study, pictures_of(images, study.figure.id), page, said) for study in studies]
+    first = Section("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes))
+    figures = [section(study, pictures_of(images, study.figure.id), page) for study in studies]
     anchors = [Markup('<a id="{}"></a>').format(anchor(study.figure.id)) for study in studies]
     before = [
-        Section(each.heading, (*each.parts, mark)) for each, mark in zip([first[-1], *figures], anchors, strict=False)
+        Section(each.heading, (*each.parts, mark)) for each, mark in zip([first, *figures], anchors, strict=False)
     ]
     verdict = verdicts(written, {study.figure.id: study for study in studies})
-    return Document(
-        written.title, verdict, (written.about,), sections=(first[0], *before, *figures[len(studies) - 1 :])
+    whole = Document(
+        written.title, verdict, (f"{written.about} {_READ}",), sections=(*before, *figures[len(studies) - 1 :])
     ).markdown()
+    return _narrow(whole)
+
+
+def _narrow(text: str) -> str:
+    """Markdown whose tables have no spaces around bars, and numbers none around ±: a cell is one word, not three."""
+    lines = (
+        re.sub(r" ?(?<!\\)\| ?", "|", line.replace(" ± ", "±")) if line.startswith("|") else line
+        for line in text.splitlines()
+    )
+    return "\n".join(lines) + "\n"
 
 
 def goals(studies: Iterable[Study]) -> str:
@@ -59,7 +66,7 @@ def goals(studies: Iterable[Study]) -> str:
             _against(_theirs(study, row), row),
             _plain(measured(study, row, COMPUTED if study.figure.compute else BEST)),
             _goal(study, row),
-            _kind(study),
+            _kind(study, row),
         ]
         for study in studies
         for row in study.figure.rows
@@ -69,51 +76,57 @@ def goals(studies: Iterable[Study]) -> str:
     return table(headings, rows)
 
 
-_ABOUT = """\
-Written by `python -m simulations.papers`; no measured number is typed by hand. *paper*: the printed value.
-*paper's settings*: every setting that the paper prints. *shortened*: the same but for fewer rounds or passes, with the
-noise that ε allows for these. *paper's method*: its bound, clip and accountant, at other settings, where it prints none
-or as said. *best*: ours at the same (ε, δ). Sampling and noise are secret unless *nominal*. A number is one run;
-`a ± b (s)`: mean and deviation over s seeds. Metrics are of held-out records, outside the guarantee. Every ε is for one
-run: runs on the same records compose."""
+_READ = "Series, settings, dates, machines, and how to read tables: [settings](settings.md)."
 
 
-def section(study: Study, pictures: Sequence[Path], page: Path, said: dict[str, str]) -> Section:
-    """A figure's part of the page; `said` are the descriptions of series so far, with the figures that have them."""
+def section(study: Study, pictures: Sequence[Path], page: Path) -> Section:
+    """A figure's part of the page."""
     figure = study.figure
-    parts = [f"`{figure.id}`. {figure.caption}{_counted(study)}"]
+    seeded = figure.nominal or any(why_nominal(result.about) for result in study.results)
+    nominal = " *Nominal.*" if seeded else ""
+    parts = [f"[`{figure.id}`](settings.md#{anchor(figure.id)}). {figure.caption}{nominal}"]
     if study.absent:
         parts.append(f"*Runs without a result yet: {study.absent}.*")
     parts += [_image(figure.id, path, page) for path in pictures]
     if figure.rows:
-        shown = [name for name in _series(study) if any(measured(study, row, name) for row in figure.rows)]
-        rows = [
-            [row.what, _paper(row), *(_cell(study, row, name) for name in shown), _goal(study, row)]
-            for row in figure.rows
-        ]
-        parts.append(table(["what", "paper", *shown, "goal of best"], rows))
-    parts += [f"{row.what}: {row.note}" for row in figure.rows if row.note]
-    return Section.of(f"{figure.source}: {figure.title}", [*parts, *_described(study, said)])
+        parts.append(_table(study))
+    parts += _notes(figure.rows)
+    return Section.of(f"{figure.source.partition(', ')[2] or figure.source}: {figure.title}", parts)
+
+
+def _table(study: Study) -> str:
+    """The rows of a figure, without columns that are empty in all; what all rows share is said above."""
+    rows = study.figure.rows
+    shown = [name for name in _series(study) if any(measured(study, row, name) for row in rows)]
+    every = [measured(study, row, name) for name in shown for row in rows]
+    seeds = {each.seeds for each in every if each is not None}
+    several = seeds.pop() if len(seeds) == 1 else 1
+    tolerances = {row.within for row in rows if row.within is not None}
+    tolerance = f" (to {tolerances.pop():g})" if len(tolerances) == 1 else ""
+    columns = [
+        ("what", [_short(row.what) for row in rows]),
+        *([(f"paper{tolerance}", [_paper(row) for row in rows])] if any(row.paper is not None for row in rows) else []),
+        *((name, [_cell(study, row, name).removesuffix(f" ({several})") for row in rows]) for name in shown),
+        *([("goal of best", [_goal(study, row) for row in rows])] if any(row.goal is not None for row in rows) else []),
+    ]
+    headings = [name for name, _ in columns]
+    lines = table(headings, zip(*(cells for _, cells in columns), strict=True))
+    return f"Means of {several} seeds:\n\n{lines}" if several > 1 else lines
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """What explains numbers, each note once, with the rows that it is of."""
+    notes = dict.fromkeys(row.note for row in rows if row.note)
+    return [f"{'; '.join(_short(row.what) for row in rows if row.note == note)}: {note}" for note in notes]
+
+
+def _short(words: str) -> str:
+    """`α=0.75, ε=1` for `α = 0.75, ε = 1`."""
+    return words.replace(" = ", "=")
 
 
 def _series(study: Study) -> list[str]:
     return [COMPUTED] if study.figure.compute else study.figure.columns
-
-
-def _described(study: Study, said: dict[str, str]) -> list[str]:
-    """What the series with results are; those that an earlier figure has described are named with that figure."""
-    known = {*study.series, *(result.series for result in study.derived)}
-    columns: list[Series | Beside] = [*study.figure.series, *study.figure.beside]
-    series = [each for each in columns if each.what and each.name in known]
-    lines = {f"*{each.name}*: {each.what}": f"*{each.name}*" for each in series}
-    before = [name for line, name in lines.items() if line in said]
-    where = dict.fromkeys(said[line] for line in lines if line in said)
-    parts = [line for line in lines if line not in said]
-    said.update(dict.fromkeys(parts, study.figure.id))
-    if before:
-        which = ", ".join(before) if parts else "*Series*"
-        parts.append(f"{which}: as in {', '.join(f'[`{each}`](#{anchor(each)})' for each in where)}.")
-    return parts
 
 
 def _paper(row: Row) -> str:
@@ -141,58 +154,25 @@ def _against(found: Measurement | None, row: Row) -> str:
         return "–"
     if row.within is None or not isinstance(row.paper, float):
         return str(found)
-    return f"{found} ({'within' if abs(found.mean - row.paper) <= row.within else 'not within'} {row.within:g})"
+    return f"{'≈' if abs(found.mean - row.paper) <= row.within else '≠'}{found}"
 
 
 def _goal(study: Study, row: Row) -> str:
     if row.goal is None:
         return "–"
     found = measured(study, row, COMPUTED if study.figure.compute else BEST)
-    words = f"{'≥' if row.better == 'higher' else '≤'} {row.goal:g}"
+    words = f"{'≥' if row.better == 'higher' else '≤'}{row.goal:g}"
     if found is None:
         return words
     met = found.mean >= row.goal if row.better == "higher" else found.mean <= row.goal
     return f"{words}: {'met' if met else 'missed'}"
 
 
-def _counted(study: Study) -> str:
-    """How many results, how long they took, when the last was made, and why ε is nominal where it is."""
-    about = [result.about for result in study.results]
-    if not about:
-        return ""
-    seconds = sum(float(each.get("seconds") or 0) for each in about)
-    last = max(str(each.get("date") or "") for each in about)
-    words = f" *{len(about)} result{'s' if len(about) > 1 else ''}, {seconds / 60:.0f} minutes, {last[:10]}.*"
-    nominal = dict.fromkeys(why for why in map(_nominal, about) if why)
-    return words + "".join(f" *Nominal: {why}.*" for why in nominal)
-
-
-def _kind(study: Study) -> str:
-    if study.figure.compute:
-        return COMPUTED
-    named = {bool(result.about.get("nominal")) for result in study.results}
-    if not named:
-        return "not run"
-    return {True: "nominal", False: "secret"}[named.pop()] if len(named) == 1 else "secret; some nominal"
-
-
-def _machines(studies: Iterable[Study]) -> str:
-    """What all runs of the page were made on."""
-    machines: dict[str, None] = {}
-    versions: dict[str, dict[str, None]] = {}
-    for about in (each.about for study in studies for each in (*study.results, *study.derived) if each.about):
-        hardware = about.get("hardware") or {}
-        machines[f"{hardware.get('machine')}, {hardware.get('cores')} cores, {hardware.get('device', 'cpu')}"] = None
-        for name, version in (about.get("versions") or {}).items():
-            versions.setdefault(name, {})[str(version)] = None
-    named = ", ".join(f"{name} {' and '.join(known)}" for name, known in versions.items())
-    return f"*{'; '.join(machines)}; {named}.*" if machines else ""
-
-
-def _nominal(about: Mapping[str, Any]) -> str:
-    """Why a result's epsilon is nominal; empty where it is not."""
-    stated = (about.get("guarantee") or {}).get("randomness") or "sampling and noise were seeded"
-    return str(stated) if about.get("nominal") else ""
+def _kind(study: Study, row: Row) -> str:
+    """The randomness of what a row shows: of the runs at its point, not of others that the figure has."""
+    if study.figure.compute is not None:
+        return "nominal" if study.figure.nominal else COMPUTED if study.results else "not run"
+    return randomness(result for result in study.of(**row.at) if result.series in (PRINTED, SHORTENED, METHOD, BEST))
 
 
 def _image(figure: str, path: Path, page: Path) -> str:

@@ -47,6 +47,15 @@ def _is_of(picture: Path, figure: str) -> bool:
     return picture.stem == stem or picture.stem.startswith(f"{stem}-")
 
 
+def draw_claims(path: Path) -> Path:
+    """Draw how many claims hold, fail and are not tested, from the pages' tables."""
+    from simulations.papers.drawn.verdicts import by_paper
+    from simulations.papers.verdicts import counted
+
+    with house_style(formulas=True):
+        return save(by_paper(counted()), path)
+
+
 def contact_sheet(pictures: Sequence[tuple[str, Path]], path: Path) -> Path | None:
     """Write all pictures of a paper, small, with their names, into one large picture; None if there are none."""
     if not pictures:

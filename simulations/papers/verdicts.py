@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ CLAIMS = Path(__file__).parent / "claims"
 """A file for each page."""
 
 Verdict = Literal["holds", "fails", "not tested"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Claim(Section):
@@ -84,6 +86,21 @@ def verdicts(page: Page, studies: Mapping[str, Study]) -> str:
         (_linked(claim, studies), claim.claim, f"*{claim.verdict}*", _reason(claim, studies)) for claim in page.claims
     ]
     return table(("where", "claim", "verdict", "why"), lines)
+
+
+OURS, _OWN = "ours", "(ours)"
+"""Whose claims are this project's own, beside the papers': those that say so, and those of `sketches`."""
+
+
+def counted() -> dict[str, dict[Verdict, int]]:
+    """How many claims of each paper hold, fail and are not tested; this project's own are counted by themselves."""
+    found: dict[str, Counter[Verdict]] = {}
+    for paper in sorted(path.stem for path in CLAIMS.glob("*.toml")):
+        for claim in load_page(paper).claims:
+            whose = OURS if paper == "sketches" or _OWN in claim.claim else paper
+            found.setdefault(whose, Counter())[claim.verdict] += 1
+    names = sorted(found, key=lambda name: (name == OURS, name))
+    return {name: {verdict: found[name][verdict] for verdict in VERDICTS} for name in names}
 
 
 def _reason(claim: Claim, studies: Mapping[str, Study]) -> str:

@@ -49,7 +49,7 @@ def test_every_series_has_its_column_and_an_epsilon_that_is_nominal_says_why() -
     )
     results = (result("best", {"alpha": 0.0}, "replace-one", "central", 0.25),)
     results += (result("opacus", {"alpha": 0.0}, "add-remove-one", "central", 0.125),)
-    text = "\n".join(map(str, section(Study(figure, results, 0), [], Path("docs/papers/rll.md"), {}).parts))
+    text = "\n".join(map(str, section(Study(figure, results, 0), [], Path("docs/papers/rll.md")).parts))
     assert "| error | – | 0.25 | 0.125 | – |" in text
     assert _nominal(results[0].about) == "torch's"
     assert _nominal({"nominal": False}) == ""

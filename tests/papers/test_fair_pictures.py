@@ -71,7 +71,10 @@ def test_a_picture_has_a_panel_for_every_point_and_the_same_axes_in_all(name, dr
         assert list(drawn) == parts
         for figure in drawn.values():
             assert len(figure.axes) == panels and all(axes.has_data() for axes in figure.axes)
-            assert figure.axes[0].get_shared_x_axes().joined(figure.axes[0], figure.axes[1])
+            first, second = figure.axes[:2]
+            assert any(
+                shared.joined(first, second) for shared in (first.get_shared_x_axes(), first.get_shared_y_axes())
+            )
             assert figure.get_suptitle().startswith(load_figure(name).source)
 
 
@@ -89,6 +92,43 @@ def test_the_titles_name_noise_objective_and_the_papers_indices():
     with house_style():
         title = histograms.by_group(study("rll/fig12"))["best"].axes[1].get_title()
     assert "α = 0.75" in title and "σ 2" in title and "obj. 0.2" in title and "DI 0.5" in title
+
+
+def at_weights(name: str, series: str, weights: list[float], gaps: list[float]) -> Study:
+    """Results of a series at ε = 1, a seed a gap, whose points lie at the gap."""
+    arrays = {"group": np.arange(20) % 2}
+    about = {"settings": {}, "guarantee": {"noise_multiplier": 2.0, "sensitivities": {"a": 1.0}}}
+    results = [
+        Result(
+            series, {"alpha": alpha, "epsilon": 1.0}, seed, VALUES | {"w2_squared": gap},
+            arrays | {"points": np.full((20, 2), gap)}, about,
+        )
+        for alpha in weights for seed, gap in enumerate(gaps)
+    ]  # fmt: skip
+    return Study(load_figure(name), tuple(results), 0)
+
+
+def test_of_several_seeds_the_one_with_the_median_penalty_is_drawn_and_the_title_says_so():
+    with house_style():
+        (axes,) = scatter.codes(at_weights("rll/fig19", "best", [0.75], [0.01, 0.5, 0.2, 0.9, 0.3]))["best"].axes
+        several = overview.three_tasks(at_weights("rll/fig4", "best, representation", [0.75], [0.1, 0.7, 0.4]))["best"]
+    assert "the median of 5 seeds by W" in axes.get_title() and "W 0.3" in axes.get_title()
+    np.testing.assert_allclose(axes.collections[0].get_offsets(), 0.3)
+    assert "the median of 3 seeds by W" in several.axes[0].get_title()
+    np.testing.assert_allclose(several.axes[0].collections[0].get_offsets(), 0.4)
+    with house_style():
+        (alone,) = scatter.codes(at_weights("rll/fig19", "best", [0.75], [0.01]))["best"].axes
+    assert "median" not in alone.get_title()
+
+
+def test_over_unfairness_stands_the_error_with_bars_of_one_deviation_over_seeds():
+    with house_style():
+        left, right = tradeoffs.one_number(study("rll/fig5"))[""].axes
+    assert "W₂²" in left.get_xlabel() and "Kolmogorov" in right.get_xlabel()
+    assert left.get_ylabel() == "mean squared error"
+    for axes in (left, right):
+        assert len(axes.containers) == len(load_figure("rll/fig5").series)
+        assert all(container.has_xerr and container.has_yerr for container in axes.containers)
 
 
 def computed(name: str, arrays) -> Study:

@@ -92,6 +92,36 @@ def test_every_series_has_a_curve_for_train_and_test_over_the_records() -> None:
     assert heights == [[1.0, 2.0], [3.0, 4.0]]
 
 
+def test_every_series_has_a_row_and_beside_its_curve_the_one_that_falls_at_the_rate() -> None:
+    found = study(
+        "rco/fig8",
+        *(
+            result(name, {key: 5.0 + slope / n**0.5 for key in ("w2_train", "w2_test", "fit_train", "fit_test")},
+                   most_records=n)
+            for name, slope in (("shortened", 3.0), ("best", 70.0)) for n in (1000.0, 4000.0, 16_000.0)
+        ),
+    )  # fmt: skip
+    with house_style():
+        figure = errors.against_records(found)[""]
+    assert len(figure.axes) == 4
+    for axes, slope in zip(figure.axes, (3.0, 3.0, 70.0, 70.0), strict=True):
+        (line,) = [each for each in axes.lines if each.get_label() == "a + b n^-1/2"]
+        records, heights = (np.asarray(each, dtype=float) for each in line.get_data())
+        np.testing.assert_allclose(heights, 5.0 + slope / records**0.5)
+
+
+def test_more_than_two_budgets_are_pictures_of_two_each() -> None:
+    seen = {name: SHEET[:10] for name in ("original", "privatised", "denoised")}
+    found = study(
+        "rco/fig2",
+        *(result("plain W_p", {}, {"samples": SHEET, **seen}, epsilon=e) for e in (784.0, 196.0, 1268.0, 41.0)),
+    )
+    with house_style():
+        pictures = released.methods(found)
+    assert list(pictures) == ["784 196", "1268 41"]
+    assert all(len(figure.axes) == 2 * 4 for figure in pictures.values())
+
+
 def test_snapshots_name_the_rounds_and_the_budgets_of_either_side() -> None:
     arrays = {"samples": np.zeros((5, 2)), "reference": np.ones((5, 2))}
     found = study(

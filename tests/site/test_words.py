@@ -21,7 +21,7 @@ GENERATED = {
     "docs/reference/settings.md": "make reference",
     **dict.fromkeys(("docs/results.md", "docs/results-generators.md", "docs/results-running.md"), "benchmarks.report"),
     **dict.fromkeys(
-        (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "sketches", "spf")), "simulations.papers"
+        (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "settings", "sketches", "spf")), "simulations.papers"
     ),
 }
 """Pages that a command writes, and the command."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,18 @@ def against_post_processing(study: Study) -> list[Result]:
                 values[f"{metric}_ratio"] = _ratio(ours, theirs)
         if values:
             found.append(_result(series, {}, values))
+            found += _ratios_by_seed(study, series, name)
+    return found
+
+
+def _ratios_by_seed(study: Study, series: str, processed_as: str) -> list[Result]:
+    """The ratios of every seed's own curves, as `w2_ratio_by_seed` and `ks_ratio_by_seed`: their spread."""
+    found = []
+    for seed in dict.fromkeys(result.seed for result in study.of(series)):
+        own = replace(study, results=tuple(result for result in study.results if result.seed == seed))
+        curves = {name: (means(own, series, "mse", name), processed(own, processed_as, name)) for name in ("w2", "ks")}
+        values = {f"{name}_ratio_by_seed": _ratio(*both) for name, both in curves.items() if all(both)}
+        found += [_result(series, {}, values)] if values else []
     return found
 
 

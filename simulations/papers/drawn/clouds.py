@@ -52,7 +52,8 @@ def stored(study: Study) -> Mapping[str, Figure]:
         axes.set(xlim=(-_MARGIN, _MARGIN), ylim=(-_MARGIN, _MARGIN), xticks=[], yticks=[])
         distance = result.values[distance_at(epsilon)]
         axes.set_title(f"{name_of('epsilon', epsilon)}\nSW₂ {number(distance)}", fontsize=8)
-    figure.suptitle(f"{study.figure.source}: held-out records (grey) and samples")
+    figure.suptitle(f"{study.figure.source}: held-out records (grey) and samples", fontsize=10)
+    figure.set_layout_engine("constrained", h_pad=0.1)
     return {"": figure}
 
 

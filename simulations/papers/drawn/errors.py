@@ -39,21 +39,31 @@ def against_sigma(study: Study) -> Mapping[str, Figure]:
 def against_records(study: Study) -> Mapping[str, Figure]:
     """Left W_2 to clean records, right W_{2, 2 s^2} to privatised ones, over the number of records; train and test.
 
-    Needs `transport.distances` and `transport.fits`.
+    A row a series, each with axes of its own: one series beside another looks flat. Grey: the curve a + b / sqrt(n)
+    that is nearest to *test* in squares. Needs `transport.distances` and `transport.fits`.
     """
-    figure, panels = new_panels(1, 2, size=(7.6, 3.3))
+    figure, panels = new_panels(len(study.series), 2, size=(7.6, 2.9 * len(study.series) + 0.5))
     sides = (("w2", "W₂ to clean images"), ("fit", "W₂,₂σ² to privatised images"))
-    for axes, (metric, title) in zip(panels, sides, strict=True):
-        for line, series in enumerate(study.series):
+    for line, series in enumerate(study.series):
+        for axes, (metric, title) in zip(panels[2 * line : 2 * line + 2], sides, strict=True):
             for part, style in (("train", "-"), ("test", "--")):
-                name = f"{series}, {part}"
-                _curve(axes, study, series, "most_records", f"{metric}_{part}", line, style=style, name=name)
-        if metric == "w2":
-            _floor(axes, study)
-        axes.set(title=title, xlabel="records n", xscale="log")
-    panels[0].legend(fontsize=8)
+                _curve(axes, study, series, "most_records", f"{metric}_{part}", line, style=style, name=part)
+            _at_the_rate(axes, study, series, f"{metric}_test")
+            axes.set(title=f"{series}: {title}", xlabel="records n", xscale="log")
+            axes.title.set_fontsize(9)
+        panels[2 * line].legend(fontsize=8)
     figure.suptitle(f"{study.figure.source}: error against the number of records")
     return {"": figure}
+
+
+def _at_the_rate(axes: Axes, study: Study, series: str, metric: str) -> None:
+    """The least-squares curve a + b / sqrt(n) through the means of a metric."""
+    numbers = {float(n): study.numbers(metric, series, {"most_records": n}) for n in study.along("most_records")}
+    known = {n: float(np.mean(values)) for n, values in numbers.items() if values}
+    records, errors = np.array(list(known)), np.array(list(known.values()))
+    slope, floor = np.polyfit(records**-0.5, errors, 1)
+    places = np.geomspace(records.min(), records.max(), 50)
+    axes.plot(places, floor + slope * places**-0.5, color="0.5", linestyle=":", linewidth=1.2, label="a + b n^-1/2")
 
 
 def against_epsilon(study: Study) -> Mapping[str, Figure]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 40
 _PAIRS = 9
+_CODES_IN_ROW = 4
 
 
 def reconstructions(study: Study) -> Mapping[str, Figure]:
@@ -69,35 +70,32 @@ def interpolations(study: Study) -> Mapping[str, Figure]:
             draw_images(
                 axes, _unit(pairs).reshape(-1, pairs.shape[-1]), name_of("epsilon", epsilon), columns=pairs.shape[1]
             )
-        figure.suptitle(f"{_heading(study, series)}: between the codes of class 0 and of every other class")
+        figure.suptitle(f"{_heading(study, series)}: from class 0 to every other", fontsize=10)
+        figure.set_layout_engine("constrained", h_pad=0.08)
         found[series] = figure
     return found
 
 
 def codes(study: Study) -> Mapping[str, Figure]:
-    """Two coordinates of held-out images' codes by class: a row a series, a column an epsilon, the same axes."""
-    every = {series: _by_epsilon(study, series) for series in study.series}
-    epsilons = study.along("epsilon")
-    figure, panels = new_panels(
-        len(every), len(epsilons), size=(2.5 * len(epsilons) + 0.8, 2.5 * len(every) + 0.6), sharex=True, sharey=True
-    )
-    shown = [one.arrays["codes"][:, :2].astype(np.float64) for results in every.values() for one in results.values()]
-    limit = float(np.quantile(np.abs(np.concatenate(shown)), 0.998)) * 1.05
-    for line, (series, results) in enumerate(every.items()):
-        for column, epsilon in enumerate(epsilons):
-            axes = panels[line * len(epsilons) + column]
-            if epsilon not in results:
-                axes.set_axis_off()
-                continue
-            _scatter(axes, results[epsilon])
-            axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal")
-            axes.set_title(name_of("epsilon", epsilon))
-        first = next(column for column, epsilon in enumerate(epsilons) if epsilon in results)
-        panels[line * len(epsilons) + first].set_ylabel(f"{series}\ncoordinate 2")
-    for axes in panels[-len(epsilons) :]:
+    """Two coordinates of held-out images' codes by class: a panel a series and epsilon, the same axes in all."""
+    shown = [(name, epsilon, one) for name in study.series for epsilon, one in _by_epsilon(study, name).items()]
+    rows = -(-len(shown) // _CODES_IN_ROW)
+    columns = -(-len(shown) // rows)
+    size = (2.5 * columns + 0.8, 2.5 * rows + 0.6)
+    figure, panels = new_panels(rows, columns, size=size, sharex=True, sharey=True)
+    points = np.concatenate([one.arrays["codes"][:, :2].astype(np.float64) for _, _, one in shown])
+    limit = float(np.quantile(np.abs(points), 0.998)) * 1.05
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    for axes, (series, epsilon, one) in zip(panels, shown, strict=False):
+        _scatter(axes, one)
+        axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal")
+        axes.set_title(f"{series}, {name_of('epsilon', epsilon)}", fontsize=8)
+    for axes in panels[::columns]:
+        axes.set_ylabel("coordinate 2")
+    for axes in panels[-columns:]:
         axes.set_xlabel("coordinate 1")
-    handles, labels = next(axes for axes in panels if axes.has_data()).get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", title="class", markerscale=3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", title="class", markerscale=3)
     figure.suptitle(f"{study.figure.source}, {_source(study)}: codes of held-out images, and the prior's edge")
     return {"": figure}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fedsw.runs.report.figures import new_panels
 from simulations.papers.drawn import histograms, scatter
 from simulations.papers.drawn.labels import name_of
+from simulations.papers.drawn.panels import median_of
 from simulations.papers.study import Result, Study
 
 if TYPE_CHECKING:
@@ -37,10 +38,12 @@ def three_tasks(study: Study) -> Mapping[str, Figure]:
         for line, (task, series) in enumerate(tasks.items()):
             for column, (alpha, epsilon) in enumerate(columns):
                 axes = panels[line * len(columns) + column]
-                for result in study.of(series, alpha=alpha, epsilon=epsilon)[:1]:
-                    _PANELS[task](axes, result)
-                if line == 0:
-                    axes.set_title(f"{name_of('alpha', alpha)}, {name_of('epsilon', epsilon)}")
+                results = study.of(series, alpha=alpha, epsilon=epsilon)
+                if results:
+                    _PANELS[task](axes, median_of(results))
+                words = [f"{name_of('alpha', alpha)}, {name_of('epsilon', epsilon)}"] if line == 0 else []
+                words += [f"the median of {len(results)} seeds by W"] if len(results) > 1 else []
+                axes.set_title("\n".join(words), fontsize=8)
                 if column == 0:
                     axes.set_ylabel(task)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -23,14 +23,24 @@ _SEEN = {"original": "original\n(held out)", "privatised": "privatised", "denois
 _ENTROPIC = ("shortened", "best")
 _IMAGES = 10
 _IN_ROW = 2
+_IN_PICTURE = 2
+"""Budgets in one picture: four of them would be sheets too small to see."""
 
 
 def methods(study: Study) -> Mapping[str, Figure]:
-    """A row a budget: held-out images, privatised, denoised; then samples of every series.
+    """A row a budget: held-out images, privatised, denoised; then samples of every series. A picture two budgets.
 
     Needs `released.samples` of all series, and `released.privatised` of one that denoises (the last is shown).
     """
-    budgets, series = study.along("epsilon"), study.series
+    budgets = study.along("epsilon")
+    if len(budgets) <= _IN_PICTURE:
+        return {"": _methods(study, budgets)}
+    parts = [budgets[start : start + _IN_PICTURE] for start in range(0, len(budgets), _IN_PICTURE)]
+    return {" ".join(f"{float(budget):g}" for budget in part): _methods(study, part) for part in parts}
+
+
+def _methods(study: Study, budgets: Sequence[Value]) -> Figure:
+    series = study.series
     columns = len(_SEEN) + len(series)
     figure, panels = new_panels(len(budgets), columns, size=(1.25 * columns + 0.4, 2.9 * len(budgets) + 0.4))
     for line, budget in enumerate(budgets):
@@ -46,7 +56,7 @@ def methods(study: Study) -> Mapping[str, Figure]:
         if seen:
             row[0].text(-0.12, 0.5, law(seen[-1]), rotation=90, va="center", ha="right", transform=row[0].transAxes)
     figure.suptitle(f"{study.figure.source}: generators from privatised images, method by method")
-    return {"": figure}
+    return figure
 
 
 def budgets(study: Study) -> Mapping[str, Figure]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CODED = "as coded"
 """Of the series with this name there are numbers, and no picture."""
+_SHOWN, _WIDTH = 700, 2.2
+"""Most records in a panel, the first ones: more dots make a larger file, which is saved with fewer pixels."""
 
 
 def predictions(study: Study) -> Mapping[str, Figure]:
@@ -25,7 +27,9 @@ def predictions(study: Study) -> Mapping[str, Figure]:
     shown = functools.partial(panel, diagonal=True)
     title, metrics = "held-out predictions by group", ("above_0", "above_1")
     return {
-        name: grid(study, name, shown, metrics, title, "first coordinate") for name in study.series if name != CODED
+        name: grid(study, name, shown, metrics, title, "first coordinate", width=_WIDTH)
+        for name in study.series
+        if name != CODED
     }
 
 
@@ -33,15 +37,18 @@ def codes(study: Study) -> Mapping[str, Figure]:
     """Codes, with what can be read off them; needs `outputs.points` and `fairness.codes`."""
     title, metrics = "held-out codes by group", ("core_loss", "code_accuracy", "code_di_01")
     return {
-        name: grid(study, name, panel, metrics, title, "first coordinate") for name in study.series if name != CODED
+        name: grid(study, name, panel, metrics, title, "first coordinate", width=_WIDTH)
+        for name in study.series
+        if name != CODED
     }
 
 
 def panel(axes: Axes, result: Result, *, diagonal: bool = False) -> None:
-    """One panel: a dot a record, a colour a group, in the order of the records: no group covers the other."""
+    """One panel: a dot a record, the first 700, a colour a group, in their order: no group covers the other."""
     points = np.asarray(result.arrays["points"], dtype=np.float64)
     group = result.arrays["group"]
-    axes.scatter(points[:, 0], points[:, 1], s=4, linewidths=0, alpha=0.4, color=[colour(int(each)) for each in group])
+    colours = [colour(int(each)) for each in group[:_SHOWN]]
+    axes.scatter(*points[:_SHOWN, :2].T, s=5, linewidths=0, alpha=0.5, color=colours)
     for each in np.unique(group):
         axes.scatter([], [], s=20, color=colour(int(each)), label=f"A = {each}")
     if diagonal:

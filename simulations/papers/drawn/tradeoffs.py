@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,25 +38,28 @@ def adult(study: Study) -> Mapping[str, Figure]:
 
 
 def one_number(study: Study) -> Mapping[str, Figure]:
-    """Squared error against W2^2 and against Kolmogorov and Smirnov's distance, with weights and radii."""
+    """W2^2 and Kolmogorov and Smirnov's distance against squared error, with weights and radii: the paper's axes.
+
+    Means over seeds, bars of one standard deviation.
+    """
     from matplotlib.patheffects import withStroke
 
-    figure, panels = new_panels(1, 2, size=(9.4, 4.4), sharex=True)
+    figure, panels = new_panels(1, 2, size=(9.4, 4.4), sharey=True)
     for axes, (metric, title) in zip(panels, _UNFAIRNESS.items(), strict=True):
         marked = {series: _points(study, series, metric) for series in study.series}
         labelled: Points = []
         every = [point for points, _ in marked.values() for point in points]
         for position, (series, (points, labels)) in enumerate(marked.items()):
-            _line(axes, points, position, series)
+            _line(axes, points, position, series, bars=_bars(study, series, metric))
             for place, text in _apart(points, labels, labelled, every):
                 label = axes.annotate(
                     text, place, xytext=(3, 3), textcoords="offset points", fontsize=6, color=colour(position)
                 )
                 label.set_path_effects([withStroke(linewidth=2, foreground="white")])  # lines go behind numbers
-        axes.set_xlabel("mean squared error")
-        axes.set_title(title, fontsize=9)
+        axes.set_xlabel(title)
+    panels[0].set_ylabel("mean squared error")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    figure.suptitle(f"{study.figure.source}: one number predicted under (2, 1/n)")
+    figure.suptitle(f"{study.figure.source}: one number predicted under (2, 1/n), means of {_seeds(study)} seeds")
     return {"": figure}
 
 
@@ -73,12 +76,38 @@ def _apart(points: Points, labels: list[str], taken: Points, every: Points) -> l
 
 def _points(study: Study, series: str, metric: str) -> tuple[list[tuple[float, float]], list[str]]:
     if "post-processed" in series:
-        found = processed(study, series, metric)
+        found = [(unfair, error) for error, unfair in processed(study, series, metric)]
         return found, [f"{radius:g}" for radius in study.of(series)[0].arrays["beta"]] if found else []
-    return means(study, series, "mse", metric), [str(alpha) for alpha in study.along("alpha", series)]
+    return means(study, series, metric, "mse"), [str(alpha) for alpha in study.along("alpha", series)]
 
 
-def _line(axes: Axes, points: list[tuple[float, float]], position: int, label: str) -> None:
+def _bars(study: Study, series: str, metric: str) -> Points:
+    """Standard deviations over seeds of the metric and of the squared error, at every point of `_points`."""
+    if "post-processed" in series:
+        pairs = [(result.arrays[metric], result.arrays["mse"]) for result in study.of(series)]
+        return [(float(across), float(up)) for across, up in np.std(pairs, axis=0, ddof=int(len(pairs) > 1)).T]
+    numbers = [
+        [study.numbers(name, series, {"alpha": alpha}) for name in (metric, "mse")]
+        for alpha in study.along("alpha", series)
+    ]
+    return [
+        (float(np.std(across, ddof=int(len(across) > 1))), float(np.std(up, ddof=int(len(up) > 1))))
+        for across, up in numbers
+    ]
+
+
+def _seeds(study: Study) -> int:
+    return max(len({result.seed for result in study.of(series)}) for series in study.series)
+
+
+def _line(
+    axes: Axes, points: list[tuple[float, float]], position: int, label: str, *, bars: Points | None = None
+) -> None:
     if points:
         x, y = np.array(points).T
-        axes.plot(x, y, color=colour(position), marker=marker(position), markersize=4, linewidth=1.2, label=label)
+        look: Any = {"color": colour(position), "marker": marker(position), "markersize": 4, "linewidth": 1.2}
+        if bars is None:
+            axes.plot(x, y, label=label, **look)
+        else:
+            across, up = np.array(bars).T
+            axes.errorbar(x, y, xerr=across, yerr=up, elinewidth=0.7, label=label, **look)
