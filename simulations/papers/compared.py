@@ -219,7 +219,9 @@ noise are secret unless *nominal*. Every ε is for one run: runs on the same rec
 
 def _described(those: Iterable[Figure]) -> list[str]:
     """What the series of figures are, each once."""
-    columns: list[Series | Beside] = [each for figure in those for each in (*figure.series, *figure.beside)]
+    columns = list[Series | Beside]()
+    for figure in those:
+        columns += [*figure.series, *figure.beside]
     return list(dict.fromkeys(f"*{each.name}*: {each.what}" for each in columns if each.what))
 
 

@@ -21,7 +21,8 @@ from simulations.papers.verdicts import anchor, load_page, verdicts
 PRINTED, SHORTENED, METHOD, BEST = "paper's settings", "shortened", "paper's method", "best"
 """Names of series: every setting that the paper prints; the same but for fewer rounds or passes; the paper's bound,
 clip and accountant where it prints no settings, or not all; ours at the same (ε, δ)."""
-COMPUTED = "computed"
+COMPUTED, CODED = "computed", "as coded"
+_THEIRS = (PRINTED, SHORTENED, METHOD, CODED)
 
 
 def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -> Path:
@@ -135,7 +136,7 @@ def _paper(row: Row) -> str:
 
 def _cell(study: Study, row: Row, series: str) -> str:
     found = measured(study, row, series)
-    return _against(found, row) if series in (PRINTED, SHORTENED, METHOD) else _plain(found)
+    return _against(found, row) if series in _THEIRS else _plain(found)
 
 
 def _plain(found: Measurement | None) -> str:
@@ -144,7 +145,7 @@ def _plain(found: Measurement | None) -> str:
 
 def _theirs(study: Study, row: Row) -> Measurement | None:
     """The nearest to the paper that there is."""
-    found = [measured(study, row, name) for name in (PRINTED, SHORTENED, METHOD)]
+    found = [measured(study, row, name) for name in _THEIRS]
     return next((each for each in found if each is not None), None)
 
 
@@ -172,7 +173,7 @@ def _kind(study: Study, row: Row) -> str:
     """The randomness of what a row shows: of the runs at its point, not of others that the figure has."""
     if study.figure.compute is not None:
         return "nominal" if study.figure.nominal else COMPUTED if study.results else "not run"
-    return randomness(result for result in study.of(**row.at) if result.series in (PRINTED, SHORTENED, METHOD, BEST))
+    return randomness(result for result in study.of(None, **row.at) if result.series in (*_THEIRS, BEST))
 
 
 def _image(figure: str, path: Path, page: Path) -> str:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from simulations.papers.cells import cells_of
 from simulations.papers.drawn import frontier
 from simulations.papers.figure import Figure, Series, load_figure
-from simulations.papers.page import _nominal, section
+from simulations.papers.origin import why_nominal
+from simulations.papers.page import section
 from simulations.papers.study import Result, Study
 from simulations.papers.work import pieces_of
 
@@ -50,9 +51,9 @@ def test_every_series_has_its_column_and_an_epsilon_that_is_nominal_says_why() -
     results = (result("best", {"alpha": 0.0}, "replace-one", "central", 0.25),)
     results += (result("opacus", {"alpha": 0.0}, "add-remove-one", "central", 0.125),)
     text = "\n".join(map(str, section(Study(figure, results, 0), [], Path("docs/papers/rll.md")).parts))
-    assert "| error | – | 0.25 | 0.125 | – |" in text
-    assert _nominal(results[0].about) == "torch's"
-    assert _nominal({"nominal": False}) == ""
+    assert "| error | 0.25 | 0.125 |" in text
+    assert why_nominal(results[0].about) == "torch's"
+    assert why_nominal({"nominal": False}) == ""
 
 
 def test_servers_that_are_trusted_and_those_that_are_not_have_panels_of_their_own() -> None:

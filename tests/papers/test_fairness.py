@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -134,9 +135,25 @@ def test_half_the_unfairness_at_every_error_is_a_ratio_of_a_half():
         result("best", {"alpha": alpha}, {"mse": mse, "w2": w2 / 2, "ks": w2})
         for alpha, mse, w2 in ((0.0, 0.2, 0.4), (0.5, 0.3, 0.1), (0.9, 0.4, 0.0))
     ]
-    (found,) = against_post_processing(study("rll/fig5", *ours, result("post-processed", {}, {}, beta)))
+    found, alone = against_post_processing(study("rll/fig5", *ours, result("post-processed", {}, {}, beta)))
     assert found.series == "best"
     assert found.values["w2_ratio"] == pytest.approx(0.5) and found.values["ks_ratio"] == pytest.approx(1)
+    assert alone.values == pytest.approx({"w2_ratio_by_seed": 0.5, "ks_ratio_by_seed": 1})  # of the one seed
+
+
+def test_ratios_seed_by_seed_are_of_every_seeds_own_curves():
+    def curves(seed: int, factor: float) -> list[Result]:
+        beta = {"mse": np.array([0.4, 0.3, 0.2]), "w2": np.array([0.0, 0.1, 0.4]), "ks": np.array([0.0, 0.1, 0.4])}
+        ours = [
+            result("best", {"alpha": alpha}, {"mse": mse, "w2": factor * w2, "ks": w2})
+            for alpha, mse, w2 in ((0.0, 0.2, 0.4), (0.5, 0.3, 0.1), (0.9, 0.4, 0.0))
+        ]
+        return [replace(each, seed=seed) for each in (*ours, result("post-processed", {}, {}, beta))]
+
+    found = against_post_processing(study("rll/fig5", *curves(0, 0.5), *curves(1, 1.5)))
+    by_seed = [each.values["w2_ratio_by_seed"] for each in found if "w2_ratio_by_seed" in each.values]
+    assert by_seed == pytest.approx([0.5, 1.5])
+    assert found[0].values["w2_ratio"] == pytest.approx(1.0)
 
 
 def test_the_accuracy_that_is_lost_is_against_weight_0_at_the_same_epsilon():

@@ -14,6 +14,7 @@ from fedsw import data
 from fedsw.learning.models import Particles
 from fedsw.learning.models.labelled import generate
 from simulations.papers.cells import beside_of, cells_of
+from simulations.papers.compared import page_text
 from simulations.papers.computed.real import RealImages, classifier, constant
 from simulations.papers.derived.sketches import price_of_masks, price_of_trust
 from simulations.papers.figure import load_figure
@@ -144,7 +145,7 @@ def test_what_stands_beside_runs_is_a_column_at_all_their_points_and_is_made_onc
     (row,) = [each for each in figure.rows if each.what == "MNIST, ε = 10: LeNet (paper: CNN)"]
     numbers = [measured(study, row, name) for name in ("best", "real images", "constant")]
     assert [each.mean for each in numbers if each is not None] == pytest.approx([0.9, 0.98, 0.11])
-    text = section(study, (), tmp_path / "page.md", {}).parts
+    text = section(study, (), tmp_path / "page.md").parts
     table = next(part for part in text if part.startswith("| what"))
     assert table.splitlines()[0] == "| what | paper | best | real images | constant | goal of best |"
-    assert any(part.startswith("*real images*: the same classifiers") for part in text)
+    assert "\n*real images*: the same classifiers" in page_text([study])

@@ -67,10 +67,7 @@ def _adapted(training: tuple[Mapping[str, Any], str, int]) -> float:
 
 
 def trained(source: Records, target: Records, pair: Mapping[str, Any], case: str, seed: int) -> Dropping:
-    """The network after all epochs of the source's images, with dropout in the first `dropout` of them.
-
-    The authors' `fit` calls `.eval()` after the first epoch and never `.train()` again.
-    """
+    """The network after all epochs of the source's images."""
     torch.manual_seed(seed)
     network, batch, on = Dropping().to(device()), pair["batch"], device()
     source, target = (
@@ -78,7 +75,6 @@ def trained(source: Records, target: Records, pair: Mapping[str, Any], case: str
     )
     optimiser = torch.optim.Adam(network.parameters(), lr=pair["rate"], betas=(0.5, 0.999))
     for epoch in range(pair["epochs"]):
-        network.train(epoch < pair["dropout"])
         order = torch.randperm(len(source))
         for rows in torch.split(order, batch):
             features = network.encoder(source.features[rows])

@@ -46,6 +46,7 @@ def grid(
     key = next((axes.get_legend_handles_labels() for axes in panels if axes.has_data()), ([], []))
     figure.legend(*key, loc="outside lower center", ncols=2)
     figure.suptitle(f"{study.figure.source}, {series}: {title}")
+    figure.set_layout_engine("constrained", h_pad=0.08)
     return figure
 
 

@@ -48,7 +48,7 @@ def panel(axes: Axes, result: Result, *, diagonal: bool = False) -> None:
     points = np.asarray(result.arrays["points"], dtype=np.float64)
     group = result.arrays["group"]
     colours = [colour(int(each)) for each in group[:_SHOWN]]
-    axes.scatter(*points[:_SHOWN, :2].T, s=5, linewidths=0, alpha=0.5, color=colours)
+    axes.scatter(points[:_SHOWN, 0], points[:_SHOWN, 1], s=5, linewidths=0, alpha=0.5, color=colours)
     for each in np.unique(group):
         axes.scatter([], [], s=20, color=colour(int(each)), label=f"A = {each}")
     if diagonal:
