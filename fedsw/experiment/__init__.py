@@ -2,7 +2,7 @@
 
 `load` reads an experiment, whose settings `sections` declare; `compatibility` is what goes together, `sources` where
 records come from, `preset_rules` settings by public numbers. By name: `trust`, `task_kinds`, `penalty_names`,
-`choices`; `own_objects` and `own_records` are a user's own, from a module or from Python.
+`encoders`, `choices`; `own_objects` and `own_records` are a user's own, from a module or from Python.
 """
 
 from fedsw._tools.settings import ExperimentError
@@ -21,6 +21,6 @@ from fedsw.experiment.sections import DEFAULT_DELTA, read_delta, resolve_delta
 __all__ = [
     "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment",
     "mechanism_of", "parse_experiment", "planned_releases", "planned_stages", "read_delta", "resolve_delta",
-    "choices", "compatibility", "load", "own_objects", "own_records", "penalty_names", "preset_rules", "sections",
-    "sources", "task_kinds", "trust",
+    "choices", "compatibility", "encoders", "load", "own_objects", "own_records", "penalty_names", "preset_rules",
+    "sections", "sources", "task_kinds", "trust",
 ]  # fmt: skip

@@ -23,14 +23,15 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.data.records import private_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment import own_records as own
+from fedsw.experiment.encoders import ENCODERS
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import SOURCES, Data, Partition
 from fedsw.experiment.task_kinds import task_facts
 
 Target = Literal["class", "point", "mean"]
 
-_ENCODER = "fedsw.learning.encoded"
-"""Has the network of encoded images, and is imported for these alone: it learns, and stands above this room."""
+_ENCODER = "autoencoder"
+"""The encoder of `data.encoded`."""
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
@@ -343,8 +344,7 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
         return _named(spec, target, data_dir)
     images = load_images(spec, data_dir)
     if spec.encoded is not None:
-        encoded = importlib.import_module(_ENCODER).encoded
-        made: Dataset = encoded(images, spec.encoded, spec.encoder_epochs)
+        made: Dataset = ENCODERS.get(_ENCODER)(images, spec.encoded, spec.encoder_epochs)
         return made
     dataset = private_half(images) if spec.half else images
     return dataset if spec.code is None else with_classes(dataset, spec.code)

@@ -2,7 +2,25 @@
 
 `tasks` (an experiment's problem and its measures), `objectives` (penalties and their sensitivity), `moments` (sums of
 squares before the first round), `sketches` (sums of cosines by label, and generators fitted to them), `models`;
-`shipped_models` has an entry for each of them; `encoded` is data that a public network has encoded.
+`shipped_models` has an entry for each of them.
 """
 
-__all__ = ["encoded", "models", "moments", "objectives", "shipped_models", "sketches", "tasks"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsw.experiment.encoders import ENCODERS
+
+if TYPE_CHECKING:
+    from fedsw.data import Dataset
+
+__all__ = ["models", "moments", "objectives", "shipped_models", "sketches", "tasks"]
+
+
+def _autoencoder(images: Dataset, latent: int, epochs: int) -> Dataset:
+    from fedsw.learning._encoded import encoded
+
+    return encoded(images, latent, epochs)
+
+
+ENCODERS.register("autoencoder", _autoencoder)

@@ -13,7 +13,7 @@ from fedsw.data import Dataset, digits
 from fedsw.data.records import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.learning.encoded import encoded, public_autoencoder
+from fedsw.learning._encoded import encoded, public_autoencoder
 from fedsw.learning.models import (
     BlockedImages,
     DecodedImages,
