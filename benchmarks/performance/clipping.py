@@ -27,7 +27,7 @@ def measure(quick: bool) -> list[dict[str, object]]:
             torch.randn((N, D), generator=generator) if objective == "target" else None,
         )
         ways = {"plain": lambda p=problem: plain(p), "ours": lambda p=problem: clipped(p)}
-        times = interleaved(ways, 3 if quick else 15)
+        times = interleaved(ways, 1 if quick else 15)
         what = f"clipped SW gradient, {objective}, {features} inputs, hidden {'x'.join(map(str, hidden))}"
         rows.append(row(what, "plain autodiff", times["ours"], times["plain"], GOAL, faster=False))
     return rows

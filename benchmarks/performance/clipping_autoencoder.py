@@ -110,7 +110,7 @@ def measure(quick: bool) -> list[dict[str, object]]:
     from opacus import GradSampleModule
 
     settle()
-    step, turns = Step(60 if quick else BATCH), 1 if quick else 15
+    step, turns = Step(8 if quick else BATCH), 1 if quick else 15
     times = interleaved(
         {name: getattr(step, name) for name in ("plain", "both", "plain_loss", "loss", "plain_encoder", "encoder")},
         turns,

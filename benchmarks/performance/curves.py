@@ -20,7 +20,7 @@ from fedsw.mathematics.transport import sliced
 
 def measure(quick: bool) -> list[Row]:
     """Exponents of the cotangents' cost in n, k and d, and of the clipped step's in the number of parameters."""
-    turns, few = (2, 2) if quick else (5, 5)
+    turns, few = (1, 2) if quick else (5, 5)
     n = [2_000 * 4**i for i in range(few)]
     k = [8 * 2**i for i in range(few)]
     d = [8 * 4**i for i in range(2 if quick else 3)]

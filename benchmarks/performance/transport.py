@@ -23,8 +23,8 @@ def measure(quick: bool) -> list[Row]:
     rows = []
     cases = [(1_000, 2), (10_000, 2), (10_000, 10), (100_000, 2), (1_000, 10), (1_000, 100), (10_000, 100)]
     for n, d in [case for case in cases if case[0] == 1_000] if quick else [*cases, (100_000, 10), (1_000_000, 2)]:
-        rows += _cotangents(n, d, turns=2 if quick or n >= 100_000 else 7)
-    return [*rows, *_distance(500 if quick else 10_000, 784, turns=2 if quick else 5)]
+        rows += _cotangents(n, d, turns=1 if quick else 2 if n >= 100_000 else 7)
+    return [*rows, *_distance(200 if quick else 10_000, 784, turns=1 if quick else 5)]
 
 
 def points(n: int, d: int, seed: int) -> Tensor:
