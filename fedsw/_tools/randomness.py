@@ -9,9 +9,10 @@ import operator
 import os
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
+
+from fedsw._tools.later import torch
 
 KEY_BYTES = 32
 _LARGEST = 2**64 - 2**11  # the largest uint64 that is a float64

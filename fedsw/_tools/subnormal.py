@@ -17,10 +17,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import torch
-from torch import Tensor
+from fedsw._tools.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -34,8 +34,7 @@ def certs_command(
     """
     if context.invoked_subcommand is not None:
         return
-    from fedsw.federation.deploy.certificates import ServerCertificates, valid_until
-    from fedsw.federation.deploy.serving import write_federation
+    from fedsw.federation.deploy.certificates import ServerCertificates, valid_until, write_federation
 
     if host is None or out is None or clients is None:
         missing = "host" if host is None else "out" if out is None else "clients"

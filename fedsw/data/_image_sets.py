@@ -8,16 +8,17 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
+from fedsw._tools.later import torch
 from fedsw.data.downloads import find_data, stored
 from fedsw.data.records import Dataset, Part, Records, ungrouped
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_BYTES = 2**30
 _UNSIGNED_BYTE = 8
@@ -138,7 +139,9 @@ def resized(dataset: Dataset, side: int) -> Dataset:
         features = torch.empty(len(records), side * side)
         for start in range(0, len(records), _CHUNK):
             part = records.features[start : start + _CHUNK].reshape(-1, 1, old, old)
-            new = F.interpolate(part, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
+            new = torch.nn.functional.interpolate(
+                part, size=(side, side), mode="bilinear", align_corners=False, antialias=True
+            )
             features[start : start + _CHUNK] = new.reshape(len(part), -1)
         return dataclasses.replace(records, features=features.clamp_(0, 1))
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.data.blocks import TABLES
 from fedsw.data.cells import MISSING, shown
@@ -21,6 +19,9 @@ from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
 from fedsw.data.formats import BadRecords, Chunk, format_of, readable
 from fedsw.data.records import Records
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MARGIN = 0.002
 """Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""
@@ -31,10 +32,10 @@ def codes_of(records: Records, coded: tuple[Coded, ...]) -> Tensor:
     return torch.stack([_codes(records, column) for column in coded], dim=1)
 
 
-def one_hot(codes: Tensor, coded: tuple[Coded, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+def one_hot(codes: Tensor, coded: tuple[Coded, ...], dtype: torch.dtype | None = None) -> Tensor:
     """Codes (n, columns) as one-hot rows (n, sum of sizes), one column's after the other's."""
-    parts = [F.one_hot(codes[:, at], column.size) for at, column in enumerate(coded)]
-    return torch.cat(parts, dim=1).to(dtype)
+    parts = [torch.nn.functional.one_hot(codes[:, at], column.size) for at, column in enumerate(coded)]
+    return torch.cat(parts, dim=1).to(torch.float32 if dtype is None else dtype)
 
 
 def drawn_codes(chances: Tensor, coded: tuple[Coded, ...], *, seed: int) -> Tensor:

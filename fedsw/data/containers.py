@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
 
+from fedsw._tools.later import torch
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.values import normal, text_of
 from fedsw.data.formats import BadRecords, Chunk, columns_among, slices
@@ -117,7 +116,7 @@ class Table:
 def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
     """The table in a container that `as_records` takes, but a function; ``names`` are of a matrix's columns."""
     kind = kind_of(source)
-    if names is not None and not isinstance(source, Tensor | np.ndarray):
+    if names is not None and not isinstance(source, torch.Tensor | np.ndarray):
         raise BadRecords(f"names are for the columns of a matrix; {kind} has its own: leave names out")
     if _is_a(source, "pandas", "DataFrame"):
         return _of_frame(source, kind)
@@ -131,13 +130,13 @@ def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
     if isinstance(source, np.ndarray) and source.dtype.names is not None:
         array = source
         return Table(kind, source.dtype.names, len(source), lambda name: array[name])
-    if isinstance(source, Tensor | np.ndarray):
+    if isinstance(source, torch.Tensor | np.ndarray):
         return _of_matrix(as_cells(source, kind), kind, names)
-    if isinstance(source, TensorDataset):
+    if isinstance(source, torch.utils.data.TensorDataset):
         return _of_parts(dict(zip(_ITEM, _items_of(source.tensors, kind), strict=False)), kind, roles=True)
     if _is_a(source, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise BadRecords(f"{kind} has several splits; pass one of them, as in data['train']")
-    if isinstance(source, IterableDataset) or _is_a(source, "datasets", "IterableDataset"):
+    if isinstance(source, torch.utils.data.IterableDataset) or _is_a(source, "datasets", "IterableDataset"):
         raise BadRecords(f"{kind} has no length, and records are sampled by their place; pass list(data)")
     if isinstance(source, Mapping):
         return _of_parts({normal(str(name)): values for name, values in source.items()}, kind, roles=False)
@@ -180,7 +179,7 @@ def as_cells(values: object, what: str) -> Array:
     """
     if isinstance(values, np.ma.MaskedArray):
         values = _unmasked(values)
-    if isinstance(values, Tensor):
+    if isinstance(values, torch.Tensor):
         dense = values.detach().cpu()
         values = (dense.double() if dense.is_floating_point() else dense).numpy()
     elif _is_a(values, "pandas", "Series", "Index"):
@@ -241,7 +240,7 @@ def _listed(values: list[Any], what: str) -> Array:
     """Cells from a list: stacked where they are arrays, and else as they are."""
     values = [None if value is np.ma.masked else value for value in values]
     if values and (
-        isinstance(values[0], list | tuple | np.ndarray | Tensor) or hasattr(values[0], "__array_interface__")
+        isinstance(values[0], list | tuple | np.ndarray | torch.Tensor) or hasattr(values[0], "__array_interface__")
     ):
         parts = [np.asarray(_plain(value)) for value in values]
         shapes = [part.shape for part in parts]
@@ -275,7 +274,7 @@ def _absences() -> tuple[object, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         return _unmasked(value)
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return (value.detach().cpu().double() if value.is_floating_point() else value.detach().cpu()).numpy()
     return value.item() if isinstance(value, np.generic) else value
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fedsw._tools.later import torch
 from fedsw._tools.subnormal import flushed
 from fedsw.data.cells import missing_among, shown
 from fedsw.data.columns.column import PLAIN, Spelling

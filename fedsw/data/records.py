@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
+from fedsw._tools.later import torch
 from fedsw._tools.subnormal import flushed
 from fedsw._tools.text import Short
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,7 +148,7 @@ class Dataset:
         return 0 if self.train.is_classification else self.train.target.shape[1]
 
 
-Part = tuple[Tensor, Tensor, Tensor]
+Part: TypeAlias = "tuple[Tensor, Tensor, Tensor]"
 """Features (n, p) float32, target (n,) int64 and ids (n,) int64 of one part of a data set."""
 
 
@@ -314,7 +315,7 @@ def with_classes(dataset: Dataset, length: float) -> Dataset:
         raise ValueError(f"the length of a class's code is {length}; it must be above 0")
 
     def beside(records: Records) -> Records:
-        codes = length * F.one_hot(records.target, len(dataset.classes)).to(records.features)
+        codes = length * torch.nn.functional.one_hot(records.target, len(dataset.classes)).to(records.features)
         return dataclasses.replace(records, features=torch.cat([records.features, codes], dim=1))
 
     names = (*dataset.feature_names, *(f"class({name})" for name in dataset.classes))

@@ -8,18 +8,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedsw._tools.files import same_content
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_PAIRS = 5
 
@@ -121,13 +123,14 @@ def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[ob
 
     Units are those of the records of each client (n_c,), None where each record is one. The message names no unit.
     """
-    if said := shared_words(units, clients, unit):
+    numbers = [None if part is None else part.numpy() for part in units]
+    if said := shared_words(numbers, clients, unit):
         raise BadRecords(said)
 
 
-def shared_words(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> str:
+def shared_words(units: Sequence[NDArray[np.int64] | None], clients: Sequence[object], unit: str) -> str:
     """Sentence that refuses units (n_c,) with rows at several clients, or ""; see `require_one_client_each`."""
-    numbers = [np.empty(0, dtype=np.int64) if part is None else grouped(part.numpy())[0] for part in units]
+    numbers = [np.empty(0, dtype=np.int64) if part is None else grouped(part)[0] for part in units]
     if not sum(map(len, numbers)):
         return ""
     owner = np.repeat(np.arange(len(numbers)), [len(part) for part in numbers])

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw._tools.settings import ExperimentError
 from fedsw.data import BadRecords, DeclaredRecords, Records, as_records, validate
 from fedsw.data.columns.declaration import Columns, difference

@@ -13,17 +13,20 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import BLOCK, KEY_BYTES, Stream
 from fedsw.privacy.mechanisms import spacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Whole = NDArray[np.uint64]
 """Whole numbers mod 2^64."""

@@ -9,19 +9,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import BLOCK, KEY_BYTES, Stream, box_muller
 from fedsw._tools.registry import Registry, Word
 from fedsw._tools.text import upward
 from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN, LAPLACE, accountant_named, let_take, word_of
 from fedsw.privacy.accounting.profiles import gaussian_profile
 from fedsw.privacy.sensitivity import Norm
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Calibration = Literal["analytic", "rco"]
 
@@ -324,7 +326,7 @@ def _noised(offset: Decimal, scale: Decimal, uniform: int, bits: int, negative: 
     return offset - length if negative else offset + length
 
 
-Noised = Callable[[Tensor, float, Stream], Tensor]
+Noised: TypeAlias = "Callable[[Tensor, float, Stream], Tensor]"
 """(float64 values, scale, stream) to the values with noise, on a grid."""
 
 
@@ -406,7 +408,7 @@ def _require_noising(name: str, law: Noised) -> None:
     """Refuse a law that leaves a value as it was, or gives something else than numbers of the same shape."""
     zeros = torch.zeros(_TRIED, dtype=torch.float64)
     values = law(zeros.clone(), 1.0, Stream.secure())
-    if not isinstance(values, Tensor) or values.dtype != torch.float64 or values.shape != zeros.shape:
+    if not isinstance(values, torch.Tensor) or values.dtype != torch.float64 or values.shape != zeros.shape:
         raise ValueError(f"mechanism {name!r} gives no float64 tensor of the shape of the values that it noises")
     if not bool(torch.isfinite(values).all()) or bool((values == 0).sum() > _TRIED // 2):
         raise ValueError(

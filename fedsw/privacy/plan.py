@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw._tools.settings import real
 from fedsw._tools.text import Short, downward, upward

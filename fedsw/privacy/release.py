@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
-
+from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE, require_noise
 from fedsw.privacy.accounting import Charge, Spending, spend_together
@@ -26,6 +24,9 @@ from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.mechanisms import MECHANISMS, noised, spacing
 from fedsw.privacy.relations import REPLACE_ONE, require_relation, require_sampling
 from fedsw.privacy.sensitivity import Sensitivity
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by
 

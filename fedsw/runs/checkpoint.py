@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self
 
 from fedsw._tools import files
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting import Head
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = "checkpoint.pt"
 RELEASED = "checkpoint.released"

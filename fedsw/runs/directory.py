@@ -10,11 +10,9 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors.torch import save
-from torch import Tensor, nn
 
 from fedsw._tools import files
 from fedsw._tools.text import shown
@@ -33,6 +31,9 @@ from fedsw.runs.run_files import (
     require_plain_files,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class RunDirectory:
@@ -234,6 +235,8 @@ class RunDirectory:
 
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
+        from safetensors.torch import save  # who reads a run's files does not wait for torch
+
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         files.replace(self.path / RunFile.MODEL, save(tensors))
 

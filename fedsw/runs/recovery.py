@@ -11,9 +11,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import torch
-
 from fedsw._tools import files
+from fedsw._tools.later import torch
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting import Head, Ledger, LedgerReplaced

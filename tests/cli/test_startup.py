@@ -111,3 +111,46 @@ app.program()
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert found.returncode == code
     assert found.stdout.splitlines() == ["said", "tidied up", *(["left"] if daemon else [])]
+
+
+READ_ALONE = {
+    "init": "init DATA --group sex --target income -o own.toml --from-public",
+    "show": "show seen",
+    "list": "list --json",
+    "certs": "certs --host localhost --clients 2 --out keys",
+    "account": "account",
+}
+"""A line of each verb that computes nothing: it reads tables, settings, rows of ledgers, or makes keys."""
+
+STOP = """
+import sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise AssertionError("torch is imported")
+sys.meta_path.insert(0, Stop())
+from fedsw.cli.app import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three clients' tables and a finished run."""
+    place = tmp_path_factory.mktemp("read-alone")
+    for client in range(3):
+        (place / "DATA" / str(client)).mkdir(parents=True)
+        rows = [f"{20 + (7 * row + client) % 50},{'fm'[row % 2]},{('low', 'high')[row % 3 == 0]}" for row in range(40)]
+        (place / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,sex,income", *rows, ""]))
+    settings = {"name": "seen", "data": {"records": 200, "test_records": 60}, "training": {"rounds": 1}}
+    fedsw.run({**settings, "federation": {"clients": 2}}, runs=place / "runs")
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", READ_ALONE)
+def test_a_verb_that_computes_nothing_ends_without_torch(verb: str, folder: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", STOP, *READ_ALONE[verb].split()], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -203,6 +203,7 @@ KNOWN = {
     "privacy/accounting/epsilons.py:compare": "which accountants are shown beside each other",
     "privacy/accounting/epsilons.py:gaussian_epsilon": "numbers",
     "privacy/accounting/_budget_report.py:budget_report": "which number is missing",
+    "privacy/accounting/_journal.py:Journal._require_schema": "numbers of formats; any other is refused",
     "privacy/accounting/_journal.py:Journal._query": "the words of SQLite; what is not known is raised",
     "privacy/accounting/selection.py:Selection.covers": "what is not without replacement is not covered",
     "privacy/accounting/_slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",

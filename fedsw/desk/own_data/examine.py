@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
@@ -254,7 +253,7 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     together = () if alone else tuple(_together(experiment, columns, read, folder))
     if (twice := one_file_twice({source.client: source.table for source in sources})) is not None:
         together += (twice,)
-    units = [None if sources is None else torch.from_numpy(sources.names) for _, sources in read]
+    units = [None if sources is None else sources.names for _, sources in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
     return Examination(files, together, alone, () if alone else tuple(_absent_classes(experiment, columns, files)))

@@ -183,3 +183,19 @@ def write_node_key(path: Path) -> Path:
     public = path.with_name(path.name + ".pub")
     public.write_bytes(key.public_key().public_bytes(*_OPENSSH) + b"\n")
     return public
+
+
+def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
+    """Certificates and node keys of a federation: a folder for each machine with all that it needs and nothing more."""
+    server = private_folder(folder / "server")
+    certificates = write_certificates(server, [*hosts, *LOOPBACK])
+    admitted = private_folder(server / "nodes")
+    machines = []
+    for client in range(clients):
+        machine = private_folder(folder / f"client{client}")
+        public_key = write_node_key(machine / "node.key")
+        (admitted / f"client{client}.pub").write_bytes(public_key.read_bytes())
+        for public in (certificates.authority, certificates.signing_public):
+            (machine / public.name).write_bytes(public.read_bytes())
+        machines.append(machine)
+    return server, machines

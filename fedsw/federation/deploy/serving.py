@@ -18,13 +18,7 @@ from pathlib import Path
 
 from fedsw._tools.files import private_folder
 from fedsw.federation.deploy._processes import Processes, free_port
-from fedsw.federation.deploy.certificates import (
-    LOOPBACK,
-    ServerCertificates,
-    warn_of_expiry,
-    write_certificates,
-    write_node_key,
-)
+from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_expiry
 from fedsw.federation.deploy.executor import REFUSAL
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
 from fedsw.runs.client_status import read_client_status
@@ -73,22 +67,6 @@ PORT = 9092
 RETRY_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
-
-
-def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
-    """Certificates and node keys of a federation: a folder for each machine with all that it needs and nothing more."""
-    server = private_folder(folder / "server")
-    certificates = write_certificates(server, [*hosts, *LOOPBACK])
-    admitted = private_folder(server / "nodes")
-    machines = []
-    for client in range(clients):
-        machine = private_folder(folder / f"client{client}")
-        public_key = write_node_key(machine / "node.key")
-        (admitted / f"client{client}.pub").write_bytes(public_key.read_bytes())
-        for public in (certificates.authority, certificates.signing_public):
-            (machine / public.name).write_bytes(public.read_bytes())
-        machines.append(machine)
-    return server, machines
 
 
 @contextlib.contextmanager

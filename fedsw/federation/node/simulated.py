@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw.data import Records
 
 ANY_MODULE = "*"

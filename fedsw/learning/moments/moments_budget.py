@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw.privacy.accountants import GAUSSIAN, require_noise
 from fedsw.privacy.accounting._composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.privacy.accounting._slicing import Slicing

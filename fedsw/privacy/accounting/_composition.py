@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import get_args
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting._discretise import Harmonics
 from fedsw.privacy.accounting._pld import (
-    CPU,
     LARGEST_GRID,
     Distribution,
     Spectrum,
@@ -69,7 +68,9 @@ class Composition:
         device: torch.device | str = "cpu",
         sides: tuple[Orientation, ...] | None = None,
     ) -> None:
-        self._device = accounting_device(device)
+        self._wanted = device
+        if device != "cpu":
+            accounting_device(device)  # one that is not there is refused at once
         if unknown := set(sides or ()) - set(get_args(Orientation)):
             raise ValueError(f"sides are {', '.join(map(repr, unknown))}; there are {', '.join(get_args(Orientation))}")
         self._pairs = sides
@@ -81,6 +82,11 @@ class Composition:
         self._last: dict[Orientation, float] = {}  # epsilon at the last reading: where the next search begins
         for step, times in counts_of(steps):
             self.add(step, times)
+
+    @cached_property
+    def _device(self) -> torch.device:
+        """Looked for when something is composed: who only reads what was charged needs no torch."""
+        return accounting_device(self._wanted)
 
     def add(self, step: Step, times: int = 1) -> None:
         """Take ``times`` >= 0 more steps; ValueError if they are for another neighbouring relation."""
@@ -224,7 +230,7 @@ class Composition:
     def _spread(self, side: Orientation, spacing: float) -> Spread:
         key = (side, spacing)
         if key not in self._spreads:
-            self._spreads[key] = Spread(spacing, side, CPU)
+            self._spreads[key] = Spread(spacing, side, torch.device("cpu"))
         self._spreads[key].extend(self._counts)
         return self._spreads[key]
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting.profiles import Curve, Orientation, Step, curves, lowest_mu, reach, triangle_masses
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TRUNCATION = 1e-20
 """Mass of one step beyond its grid, which counts in full as delta."""

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-import torch
-
 from fedsw._tools import files
+from fedsw._tools.later import torch
 from fedsw._tools.text import upward
 from fedsw.privacy.accountants import is_proven, own_noise, require_noise
 from fedsw.privacy.accounting._composition import check_delta

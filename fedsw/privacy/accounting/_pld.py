@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-import torch
-from torch import Tensor
-
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting._discretise import TRUNCATION, Harmonics, grid_masses, rates, step_moments
 from fedsw.privacy.accounting._slicing import lost
 from fedsw.privacy.accounting.profiles import Orientation, Step
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 ROUND_OFF = 3
 """How many times the round-off that the processor sets aside is set aside elsewhere.
@@ -33,7 +33,7 @@ def accounting_device(wanted: torch.device | str) -> torch.device:
         raise ValueError(f"accounting device is {str(wanted)!r}; choose one of {', '.join(_FLOAT64)}.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"accounting device is {str(wanted)!r}, but this machine offers none to torch; use 'cpu'.")
-    return device if device.type in _FLOAT64 else CPU
+    return device if device.type in _FLOAT64 else torch.device("cpu")
 
 
 def round_off_factor(device: torch.device) -> int:
@@ -193,12 +193,16 @@ class Spread:
         return LossGrid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
 
 
-def round_off(counts: Mapping[Step, int], device: torch.device = CPU) -> float:
-    """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`)."""
+def round_off(counts: Mapping[Step, int], device: torch.device | None = None) -> float:
+    """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`).
+
+    On the processor, if no device is named.
+    """
     rounding = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     rounding += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
-    return round_off_factor(device) * (1e-12 + TAIL + rounding + left_out)
+    factor = 1 if device is None else round_off_factor(device)
+    return factor * (1e-12 + TAIL + rounding + left_out)
 
 
 def _profile_error(step: Step) -> float:

@@ -10,8 +10,7 @@ from operator import index
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw._tools.text import installed_version
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE, accountant_named
 from fedsw.privacy.accounting._composition import Composition

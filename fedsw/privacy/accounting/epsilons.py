@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import torch
-
+from fedsw._tools.later import torch
 from fedsw._tools.registry import Word
 from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN, Accountant, Covers, accountant_named
 from fedsw.privacy.accounting._composition import (

@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-import torch
-from torch import Tensor
-
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting._slicing import Slicing, gaussian_mixture
 from fedsw.privacy.accounting.stated import Stated
 from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
-Curve = Callable[[Tensor], Tensor]
+Curve: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 _RELATION_OF: dict[Sampling, str] = {"without-replacement": REPLACE_ONE, "poisson": ADD_OR_REMOVE}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import scipy
-import torch
 
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting._discretise import dominating_masses
 from fedsw.privacy.accounting.profiles import Step, curves, step_profile
 from fedsw.privacy.accounting.stated import Renyi

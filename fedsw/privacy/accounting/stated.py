@@ -9,15 +9,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw._tools.text import upward
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LONGEST = 600.0
 """Losses beyond it leave double precision: such a mechanism counts as one without noise."""

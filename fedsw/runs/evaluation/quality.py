@@ -9,19 +9,21 @@ import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw.data import Records
 from fedsw.experiment.sources import second_of_two
-from fedsw.learning.tasks import metrics
-from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsw.learning.tasks.problem import Problem
 
 Array = NDArray[Any]
 Places = NDArray[np.int64]
@@ -84,6 +86,8 @@ def quality_of_classes(
     Ratios and the best threshold are of the class ``positive``, by default the second of two; of more than two, where
     none is positive, ratios are those of the class that is worst off.
     """
+    from fedsw.learning.tasks import metrics
+
     answers = AnswersByRecord(outputs, records, groups, classes, positive)
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
@@ -269,6 +273,8 @@ class AnswersByRecord(Answers):
     def __init__(
         self, outputs: Tensor, records: Records, groups: int, classes: int, positive: int | None = None
     ) -> None:
+        from fedsw.learning.tasks import metrics
+
         columns = (metrics.predictions(outputs), records.target, records.sensitive)
         self.predicted, self.target, self.sensitive = (column.cpu().numpy() for column in columns)
         self.units, self.groups, self.classes = units_of(records), groups, classes
@@ -289,6 +295,8 @@ class AnswersByRecord(Answers):
 
 def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
     """Units of a group count, however many rows they have."""
+    from fedsw.learning.tasks import metrics
+
     sensitive, units = records.sensitive.cpu().numpy(), units_of(records)
     value = metrics.kolmogorov_smirnov(outputs.cpu(), records.sensitive.cpu(), groups=groups)
     counts = [len(np.unique(units[sensitive == group])) for group in range(groups)]

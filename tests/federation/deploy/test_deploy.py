@@ -27,7 +27,13 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.federation.deploy._processes import free_port
-from fedsw.federation.deploy.certificates import LOOPBACK, ServerCertificates, write_certificates, write_node_key
+from fedsw.federation.deploy.certificates import (
+    LOOPBACK,
+    ServerCertificates,
+    write_certificates,
+    write_federation,
+    write_node_key,
+)
 from fedsw.federation.deploy.flower_processes import (
     NodeSettings,
     node_config_text,
@@ -35,7 +41,7 @@ from fedsw.federation.deploy.flower_processes import (
     superlink_command,
     supernode_command,
 )
-from fedsw.federation.deploy.serving import probe, write_federation
+from fedsw.federation.deploy.serving import probe
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)
 

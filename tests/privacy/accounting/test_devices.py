@@ -11,9 +11,10 @@ from fedsw.federation.trust.round_plan import make_plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Charge, Composition, Ledger, Step, epsilon, epsilon_by, noise_multiplier, steps
 from fedsw.privacy.accounting import _pld as composed
-from fedsw.privacy.accounting._pld import CPU, ROUND_OFF, accounting_device, round_off
+from fedsw.privacy.accounting._pld import ROUND_OFF, accounting_device, round_off
 from tests.federations import sites_of, small
 
+CPU = torch.device("cpu")
 STEPS = {Step(0.01, 1.0): 500, Step(0.2, 0.1): 30}
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fedsw._tools.later import torch
 from fedsw.privacy.accounting._composition import Composition
 from fedsw.privacy.accounting._discretise import Harmonics
 from fedsw.privacy.accounting._ledger import Ledger
@@ -25,6 +24,9 @@ from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
 from fedsw.privacy.accounting.stated import Tabled, convex_below, from_fields
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Counts = Mapping[Step, int]
 

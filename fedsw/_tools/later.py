@@ -1,0 +1,32 @@
+"""Libraries that are imported when they are first used: who reads settings, files or a ledger's rows does not wait.
+
+A module that uses torch in its functions alone has it from here, and names its types for a checker alone. What derives
+from torch's classes imports torch itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+
+class Later:
+    """Stands for a module: to ask it for a name, or to set one, imports the module and does that there."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_of", name)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(import_module(object.__getattribute__(self, "_of")), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(import_module(object.__getattribute__(self, "_of")), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(import_module(object.__getattribute__(self, "_of")), name)
+
+
+if TYPE_CHECKING:
+    import torch as torch
+else:
+    torch = Later("torch")
