@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 2
 # Hundreds of processes are started by the tests: each would compile the whole package and all tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow mutants lint bench reference docs reproduce sbom lock clean
+.PHONY: demo test test-slow mutants lint types style bench reference docs reproduce sbom lock clean
 
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
@@ -26,9 +26,15 @@ test-slow: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
 
+# The types take longest, on one core.
 lint: $(READY)
-	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory --jobs 2 types style
+
+types: $(READY)
 	$(BIN)/mypy
+
+style: $(READY)
+	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/words.py
 	$(BIN)/python .ci/names.py

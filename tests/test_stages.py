@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.slowest import PAGE, SLOWEST, written
 from tests.stages import FEW, set_aside
 
 TESTS = Path(__file__).parent
@@ -57,3 +58,12 @@ def test_every_test_of_the_table_is_there(path: str) -> None:
     assert {f"test_{name}" for name in FEW[path]} <= {
         each.name for each in tree.body if isinstance(each, ast.FunctionDef)
     }
+
+
+def test_the_page_names_thirty_slow_tests_that_are_there_and_what_each_guards() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert written(page) == page and len(SLOWEST) == 30, "run python -m tests.slowest"
+    seconds = [row[2] for row in SLOWEST]
+    assert seconds == sorted(seconds, reverse=True)
+    for file, name, _, guards in SLOWEST:
+        assert guards and f"def test_{name}(" in (TESTS / f"{file}.py").read_text(encoding="utf-8"), name

@@ -152,6 +152,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
         lambda: holds_for("odd", "replace-one"),
         lambda: holds_for("replace-one", "odd"),
     ),
+    "privacy/accounting/_composition.py:Composition.__init__": (lambda: Composition(device="abacus"),),
     "privacy/accounting/_composition.py:Composition.add": (
         lambda: Composition({Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}),
     ),

@@ -1,0 +1,192 @@
+"""The thirty tests that take longest, and what each guards: the table of CONTRIBUTING.md.
+
+    python -m tests.slowest
+
+Seconds are of `pytest --durations` of the slow stage on two cores that others used too: they say where time goes, not
+how fast anything is. The test of all recipes runs the whole quick suite.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
+BEGIN, END = "<!-- slowest-tests: python -m tests.slowest -->", "<!-- end of slowest-tests -->"
+
+SLOWEST = (
+    ("packaging/test_recipes", "with_all_recipes_applied_quick_tests_pass", 400, "recipes, followed, break nothing"),
+    (
+        "site/test_site",
+        "no_page_script_or_style_fetches_anything",
+        213,
+        "the site builds, notebooks run",
+    ),
+    ("packaging/test_newest_flower", "every_engine_runs_on_the_newest_flower_that_is_allowed", 133, "Flower's range"),
+    (
+        "laws/simulations/test_chaos_deployed",
+        "forty_rounds_on_real_processes_survive_the_death_of_nodes_server_app_and_superlink",
+        118,
+        "ledgers through kills of every process",
+    ),
+    (
+        "desk/own_data/test_path",
+        "adult_in_three_folders_becomes_predictions_by_the_readme_s_commands",
+        103,
+        "README's commands on a real table",
+    ),
+    (
+        "packaging/test_wheel",
+        "nothing_of_the_checkout_is_found_but_what_the_wheel_brought",
+        80,
+        "an installed package is whole",
+    ),
+    (
+        "laws/simulations/test_neighbours",
+        "real_processes_on_neighbours_leave_the_same_but_what_was_noised",
+        70,
+        "nothing beside the noise tells neighbours apart, between processes",
+    ),
+    (
+        "laws/simulations/test_stock_bytes",
+        "flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch",
+        66,
+        "sizes tell no batch",
+    ),
+    (
+        "federation/deploy/test_deployed_engine",
+        "server_and_clients_that_are_started_apart_find_each_other_and_outlive_a_run",
+        65,
+        "server and clients on machines of their own",
+    ),
+    (
+        "desk/own_data/test_every_verb",
+        "a_draft_goes_unchanged_to_real_processes_that_settle_the_same_settings",
+        57,
+        "one draft in one process and in many",
+    ),
+    (
+        "benchmarks/test_performance",
+        "a_quick_run_of_a_benchmark_gives_rows_that_the_page_shows",
+        53,
+        "benchmarks run",
+    ),
+    (
+        "desk/own_data/test_every_verb",
+        "a_draft_goes_unchanged_through_the_verbs_of_many_runs",
+        53,
+        "one draft in plan, compare and tune",
+    ),
+    (
+        "federation/deploy/test_deployed_engine",
+        "flower_s_own_executors_end_with_the_same_model",
+        53,
+        "Flower's own clients end with the same bits",
+    ),
+    (
+        "laws/simulations/test_chaos_deployed",
+        "a_run_of_masked_sums_ends_though_sites_are_killed_and_every_ledger_says_the_same",
+        50,
+        "masked sums through kills",
+    ),
+    (
+        "benchmarks/test_performance",
+        "every_part_that_a_gpu_is_measured_on_runs_on_a_processor_in_its_place",
+        50,
+        "the GPU's benchmark runs",
+    ),
+    (
+        "federation/deploy/test_stall",
+        "a_node_that_stands_still_for_half_a_minute_ends_no_run",
+        49,
+        "a stall longer than Flower's lease",
+    ),
+    (
+        "federation/deploy/test_deployed_engine",
+        "a_server_s_folder_put_back_from_a_backup_is_refused_until_what_clients_answered_is_charged",
+        47,
+        "a backup forgets no charge",
+    ),
+    (
+        "federation/test_engines_agree",
+        "flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running",
+        45,
+        "engines agree bit for bit",
+    ),
+    (
+        "laws/attacks/test_federation_attack",
+        "the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small",
+        44,
+        "an attack on whole runs shows at most ε",
+    ),
+    (
+        "federation/deploy/test_deployed_engine",
+        "whatever_ends_the_command_ends_all_it_started_and_the_run_goes_on_from_there",
+        43,
+        "no process is left, none of the budget lost",
+    ),
+    ("federation/distributed/test_runs", "on_ray_sites_have_masks_and_a_ledger_a_client", 39, "masks on Ray"),
+    (
+        "desk/own_data/test_path",
+        "three_folders_of_tables_become_predictions_by_the_readme_s_commands",
+        39,
+        "README's commands",
+    ),
+    (
+        "federation/deploy/test_hostile_member",
+        "forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_survived_by_the_others",
+        38,
+        "a hostile member harms itself alone",
+    ),
+    (
+        "desk/own_data/test_path",
+        "without_a_table_at_the_server_a_drafted_run_is_measured_on_what_its_clients_kept",
+        37,
+        "held-out numbers with noise",
+    ),
+    (
+        "laws/simulations/test_chaos",
+        "a_run_with_every_kind_of_fault_ends_with_an_account_that_is_right",
+        34,
+        "accounts through every fault in one process",
+    ),
+    ("cli/test_signals", "sigterm_to_the_command_alone_ends_it_in_order", 30, "a signal ends every verb in order"),
+    ("cli/test_app", "a_shipped_experiment_runs_in_an_empty_folder", 28, "shipped experiments"),
+    (
+        "packaging/test_wheel",
+        "the_start_page_leads_from_nothing_to_a_report_in_ten_commands_at_most",
+        27,
+        "the start page",
+    ),
+    (
+        "laws/simulations/test_neighbours",
+        "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised",
+        27,
+        "nothing beside the noise tells neighbours apart",
+    ),
+    (
+        "federation/deploy/test_deployed_engine",
+        "a_killed_client_process_is_replaced_and_the_run_goes_on",
+        25,
+        "a client's process may die",
+    ),
+)
+"""Below tests/: file, test, seconds (of its longest case), and what it guards."""
+
+
+def table() -> str:
+    """The table between its marks."""
+    rows = [
+        f"| `tests/{file}.py` | {name.replace('_', ' ')} | {seconds} | {guards} |"
+        for file, name, seconds, guards in SLOWEST
+    ]
+    return "\n".join([BEGIN, "| file | test | s | guards |", "|---|---|---|---|", *rows, END])
+
+
+def written(document: str) -> str:
+    """A document with the table as it is now."""
+    return re.sub(f"{BEGIN}\n.*?{END}", lambda _: table(), document, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
