@@ -2,9 +2,10 @@
 
     python -m benchmarks.startup [--repeats 7]
 
-`list`, `--help` and `--version` start without torch; `budget` computes with it. Commands take turns, so that whoever else
+Verbs that compute nothing start without torch; `budget` computes with it. Commands take turns, so that whoever else
 uses the cores disturbs all of them alike; `python` is an interpreter that does nothing, `import torch` one that imports
-torch and ends, which no `budget` can go below. A run is timed from the shell to where its first round begins. Writes benchmarks/results/startup.json and prints a table.
+torch and ends, which no `budget` can go below. `init` reads three tables of 1 200 rows and five columns, `show` a run of
+three rounds on them; each process has a fresh copy of these. A run is timed from the shell to where its first round begins. Writes benchmarks/results/startup.json and prints a table.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,8 +32,10 @@ from benchmarks.machine import describe
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).parent / "results" / "startup.json"
 BUDGET = "budget --sampling-rate 0.01 --steps 1000 --delta 1e-5 --noise-multiplier 1.0"
+INIT = "init DATA --group sex --target income -o draft.toml --from-public"
+CERTS = "certs --host localhost --clients 2 --out keys"
 FIRST_ROUND = "run fair-classification, to its first round"
-LIMITS = {"--help": 0.4, "list": 0.6, BUDGET: 2.5, FIRST_ROUND: 2.0}
+LIMITS = {"--help": 0.4, "list": 0.6, INIT: 1.0, "show own": 1.0, CERTS: 1.0, BUDGET: 2.5, FIRST_ROUND: 2.0}
 """Seconds of wall clock that the least of the times is to stay below."""
 
 _TO_FIRST_ROUND = """
@@ -56,12 +62,34 @@ def commands() -> dict[str, list[str]]:
     return {**{name: [sys.executable, "-c", code] for name, code in plain.items()}, **fedsw}
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Seconds of one process: wall clock, and processor time of user and system."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    before, began = _used(), time.perf_counter()
-    subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - began, _used() - before
+def prepare(folder: Path) -> None:
+    """Tables of three clients, a draft for them, and a run of it."""
+    draws = random.Random(0)
+    for client in range(3):
+        (folder / "DATA" / str(client)).mkdir(parents=True)
+        rows = [
+            f"{draws.randint(18, 80)},{draws.choice(('own', 'private', 'public'))},{draws.randint(5, 60)},"
+            f"{draws.choice('fm')},{draws.choice(('low', 'high'))}"
+            for _ in range(1200)
+        ]
+        text = "\n".join(["age,work,hours,sex,income", *rows, ""])
+        (folder / "DATA" / str(client) / "table.csv").write_text(text, encoding="utf-8")
+    for line in (INIT.replace("draft", "own"), "run own.toml --data-dir DATA training.rounds=3 --quiet"):
+        _run([sys.executable, "-c", _MAIN, *line.split()], folder)
+
+
+def measure(command: list[str], prepared: Path) -> tuple[float, float]:
+    """Seconds of one process in a copy of a folder: wall clock, and processor time of user and system."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = shutil.copytree(prepared, Path(place) / "copy")
+        before, began = _used(), time.perf_counter()
+        _run(command, folder)
+        return time.perf_counter() - began, _used() - before
+
+
+def _run(command: list[str], folder: Path) -> None:
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "FEDSW_ACCOUNTS": str(folder / "accounts")}
+    subprocess.run(command, cwd=folder, env={**os.environ, **own}, stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:
@@ -70,7 +98,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
     machine = describe()
-    turns = [{name: measure(command) for name, command in commands().items()} for _ in range(repeats + 1)]
+    with tempfile.TemporaryDirectory() as place:
+        prepare(Path(place))
+        turns = [
+            {name: measure(command, Path(place)) for name, command in commands().items()} for _ in range(repeats + 1)
+        ]
     turns = turns[1:]  # the first filled the cache of files
     times = {name: [turn[name] for turn in turns] for name in commands()}
     rows = [_row(name, found) for name, found in times.items()]
