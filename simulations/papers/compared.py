@@ -22,7 +22,6 @@ from simulations.papers.cells import Cell, cells_of
 from simulations.papers.figure import Beside, Figure, Series, chosen, figures
 from simulations.papers.origin import machines, made
 from simulations.papers.study import Study
-from simulations.papers.verdicts import anchor
 
 PRINTED = Path(__file__).parent / "printed"
 """A file for each paper; sketches are no paper's, and have none."""
@@ -185,8 +184,8 @@ def page_text(studies: Iterable[Study]) -> str:
     sections = [Section("How figures are read", (_READ, machines(every)))]
     for name, those in shared.items():
         (root,) = chosen([name])
-        anchors = "".join(f'<a id="{anchor(study.figure.id)}"></a>' for study in those)
-        parts = [Markup(anchors), settings_of_figure(root), *_described(study.figure for study in those)]
+        anchors = [f'<a id="{anchor_of(study.figure.id)}"></a>' for study in those]
+        parts = [*map(Markup, anchors), settings_of_figure(root), *_described(study.figure for study in those)]
         lines = (f"{study.figure.id}:{words}" for study in those if (words := made(study)))
         sections.append(
             Section.of(
@@ -194,6 +193,11 @@ def page_text(studies: Iterable[Study]) -> str:
             )
         )
     return Document("Settings of the papers' figures", _FIRST, sections=tuple(sections)).markdown()
+
+
+def anchor_of(figure: str) -> str:
+    """What a figure's settings are found by, which no other page has."""
+    return f"settings-{figure.replace('/', '-')}"
 
 
 def write_settings(studies: Iterable[Study], page: Path) -> Path:

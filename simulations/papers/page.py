@@ -12,6 +12,7 @@ from markupsafe import Markup
 from fedsw._tools import files
 from fedsw._tools.text import number, table
 from fedsw.runs.page.document import Document, Section
+from simulations.papers.compared import anchor_of
 from simulations.papers.figure import Row
 from simulations.papers.origin import randomness, why_nominal
 from simulations.papers.pictures import pictures_of
@@ -85,7 +86,7 @@ def section(study: Study, pictures: Sequence[Path], page: Path) -> Section:
     figure = study.figure
     seeded = figure.nominal or any(why_nominal(result.about) for result in study.results)
     nominal = " *Nominal.*" if seeded else ""
-    parts = [f"[`{figure.id}`](settings.md#{anchor(figure.id)}). {figure.caption}{nominal}"]
+    parts = [f"[`{figure.id}`](settings.md#{anchor_of(figure.id)}). {figure.caption}{nominal}"]
     if study.absent:
         parts.append(f"*Runs without a result yet: {study.absent}.*")
     parts += [_image(figure.id, path, page) for path in pictures]

@@ -267,7 +267,7 @@ def test_the_committed_page_of_settings_is_made_of_the_figures_as_they_are() -> 
     page = (ROOT / "docs" / "papers" / "settings.md").read_text(encoding="utf-8")
     assert page == settings_page([read_study(RESULTS, load_figure(name)) for name in figures()])
     for name in figures():
-        assert page.count(f'<a id="{name.replace("/", "-")}"></a>') == 1
+        assert page.count(f'<a id="settings-{name.replace("/", "-")}"></a>') == 1
 
 
 def test_the_page_of_results_has_every_goal_with_what_was_measured() -> None:
