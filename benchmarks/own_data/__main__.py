@@ -2,7 +2,7 @@
 
     python -m benchmarks.own_data [SUBJECT ...] [--tables] [--tiny FOLDER]
 
-Subjects: accuracy, fairness, claims, coverage, rates; all if none is named. Every row is stored as it comes, under
+Subjects: accuracy, fairness, claims, coverage, verdicts, sites, rates; all if none is named. Every row is stored as it comes, under
 benchmarks/results/own_data/, so that the command goes on where it was ended. Data sets are found by FEDSW_DATA.
 """
 
