@@ -157,14 +157,15 @@ def export_command(
     run: Run,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file that is written.")],
     kind: Annotated[
-        Literal["torchscript", "onnx"], typer.Option("--format", help="onnx needs onnx and onnxscript.")
+        Literal["torchscript", "torch-export", "onnx"],
+        typer.Option("--format", help="torch-export is for torch.export.load; onnx needs onnx and onnxscript."),
     ] = "torchscript",
     force: Force = False,
     allow_module: AllowModule = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as TorchScript or ONNX.
+    """Write a run's model as TorchScript, as a program of torch.export, or as ONNX.
 
     It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
     an experiment's name for its latest run.

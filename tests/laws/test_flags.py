@@ -152,7 +152,7 @@ SORTS = {"kind", "mechanism", "accountant", "penalty", "task", "map"}
 
 KNOWN = {
     *(name for one in (MODELS, TASKS, PENALTIES, PARTS, MAPS, MECHANISMS, ACCOUNTANTS, KINDS) for name in one),
-    *("network", "tree", "torchscript", "onnx", "eo"),
+    *("network", "tree", "torchscript", "torch-export", "onnx", "eo"),
 }
 NAMED = {"GAUSSIAN", "LAPLACE", "NO_NOISE"}
 """Names of noises that are held as constants."""

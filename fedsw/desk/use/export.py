@@ -1,4 +1,4 @@
-"""Exports of a trained model as a file that needs no fedsw (TorchScript or ONNX), and its model card.
+"""Exports of a trained model as a file that needs no fedsw (TorchScript, torch.export or ONNX), and its model card.
 
 Beside the file is what must be known to use it; the card says for whom the model is private, and what it is worth.
 """
@@ -30,7 +30,7 @@ from fedsw.runs.report import facts
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 
-Format = Literal["torchscript", "onnx"]
+Format = Literal["torchscript", "torch-export", "onnx"]
 Answers = NDArray[Any]
 
 _CLOSE = 1e-4
@@ -92,6 +92,22 @@ def _scripted(answer: AnsweringModel, features: Tensor) -> bytes:
     return content.getvalue()
 
 
+def _program(answer: AnsweringModel, features: Tensor) -> bytes:
+    content = io.BytesIO()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(answer, (features,), dynamic_shapes=({0: torch.export.Dim("records")},))
+        torch.export.save(program, content)
+    return content.getvalue()
+
+
+def _answers_of_program(content: bytes, features: Tensor) -> Answers:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answers: Tensor = torch.export.load(io.BytesIO(content)).module()(features)
+    return answers.double().numpy()
+
+
 def _onnx(answer: AnsweringModel, features: Tensor) -> bytes:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -136,6 +152,7 @@ class _Form:
 
 _FORMS: Mapping[Format, _Form] = {
     "torchscript": _Form(_scripted, _answers_of_script),
+    "torch-export": _Form(_program, _answers_of_program),
     "onnx": _Form(_onnx, _answers_of_onnx, ("onnx", "onnxscript")),
 }
 

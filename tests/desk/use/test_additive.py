@@ -71,6 +71,11 @@ def test_an_additive_model_is_trained_on_persons_with_missing_cells_and_answers_
     encoded = torch.tensor([[0.125, 0.0, 1.0, 0.0], [0.25, 1.0, 0.0, 1.0], [9.0, 0.0, 0.5, np.nan]])
     path, _ = export(model, tmp_path / "model.pt", "torchscript")
     assert torch.allclose(torch.jit.load(path)(encoded).double(), model.outputs(encoded), atol=1e-6)
+    if trust == "central":
+        path, _ = export(model, tmp_path / "model.pt2", "torch-export")
+        alone = torch.export.load(path).module()
+        assert torch.allclose(alone(encoded).double(), model.outputs(encoded), atol=1e-6)
+        assert torch.allclose(alone(encoded[:1]).double(), model.outputs(encoded[:1]), atol=1e-6)
     table = [{"id": "p", "age": "", "work": "a", "sex": "female"}, {"id": "q", "age": 50, "work": "b", "sex": "male"}]
     path = tmp_path / "table.csv"
     with path.open("w", newline="") as file:

@@ -14,6 +14,7 @@ from fedsw._tools.text import measured
 from fedsw.cli.app import main
 from fedsw.desk.use.export import export, write_card
 from fedsw.runs.run_files import read_json
+from tests.desk.use.conftest import INCOME, settings
 
 
 @pytest.mark.parametrize("kind", ["classifier", "regression"])
@@ -27,6 +28,27 @@ def test_an_exported_model_answers_as_the_run_s_for_any_number_of_records(kind, 
     about = json.loads(beside.read_text())
     assert about["inputs"] == ["age", "work=a", "work=b"] and about["answers"] == list(model.names())
     assert about["guarantee"] == model.guarantee and about["guarantee"]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regression"])
+def test_a_program_of_torch_export_answers_as_the_run_s_for_any_number_of_records(kind, request, tmp_path):
+    model = fedsw.load(request.getfixturevalue(kind))
+    path, beside = export(model, tmp_path / "model.pt2", "torch-export")
+    alone = torch.export.load(path).module()
+    for count in (1, 7):
+        features = torch.rand((count, model.width), generator=torch.Generator().manual_seed(count))
+        assert torch.allclose(alone(features).double(), model.outputs(features), atol=1e-6)
+    assert json.loads(beside.read_text())["format"] == "torch-export"
+
+
+def test_a_model_of_columns_about_their_middle_answers_as_its_exports(place, tmp_path):
+    asked = settings(place, INCOME, model={"inputs": "centred"}, objective={"task": "classification", "alpha": 0.0})
+    model = fedsw.load(fedsw.run(asked, runs=tmp_path / "runs").directory)
+    features = torch.rand((7, model.width))
+    script, _ = export(model, tmp_path / "model.pt", "torchscript")
+    program, _ = export(model, tmp_path / "model.pt2", "torch-export")
+    for alone in (torch.jit.load(script), torch.export.load(program).module()):
+        assert torch.allclose(alone(features).double(), model.outputs(features), atol=1e-6)
 
 
 def test_an_export_that_answers_otherwise_is_refused(classifier, tmp_path, monkeypatch):
