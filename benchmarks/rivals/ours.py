@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.own_data.sets import Split
 from benchmarks.rivals.sets import Told
-from fedsw.experiment import parse_experiment
+from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.runs.directory import RunDirectory
@@ -23,9 +23,9 @@ from fedsw.runs.directory import RunDirectory
 Numbers = NDArray[np.float64]
 
 
-def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
-    """The score of what a draft comes to with every choice left to the preset, and what it chose."""
-    experiment = parse_experiment(
+def drafted(of: Split, epsilon: float) -> Experiment:
+    """The settings of a draft with every choice left to the preset."""
+    return parse_experiment(
         {
             "name": "own",
             "data": {"source": "object", "columns": of.columns.model_dump(), "held_out_overlap": "allow"},
@@ -37,6 +37,11 @@ def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
             "federation": {"clients": 1},
         }
     )
+
+
+def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
+    """The score of what a draft comes to, and what the preset chose. Its noise is secret, and no seed repeats it."""
+    experiment = drafted(of, epsilon)
     with tempfile.TemporaryDirectory() as folder:
         found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
         chosen = RunDirectory(found.directory).read_config()[0]
@@ -99,8 +104,9 @@ def adassp(of: Told, epsilon: float, delta: float, seed: int, *, failure: float 
     of X'X where rows have norm b at most, 2 b c of X'y where answers have norm c, and b^2 of an eigenvalue.
     """
     chance = np.random.default_rng([6, seed])
-    design, answers = _with_one(of.x), _encoded(of) - (0.0 if of.classes else 0.5)
-    b2, c, d = 2.0, 1.0 if of.classes else 0.5, design.shape[1]
+    middle = 0.0 if of.classes > 2 else 0.5
+    design, answers = _with_one(of.x), _encoded(of) - middle
+    b2, c, d = 2.0, 1.0 if of.classes > 2 else 0.5, design.shape[1]
     unit = gaussian_sigma(epsilon, delta, 1.0) * math.sqrt(3)
     noise = chance.standard_normal((d, d))
     noise = np.triu(noise) + np.triu(noise, 1).T
@@ -112,7 +118,9 @@ def adassp(of: Told, epsilon: float, delta: float, seed: int, *, failure: float 
     products = design.T @ answers + unit * 2 * math.sqrt(b2) * c * chance.standard_normal((d, answers.shape[1]))
     weights = np.linalg.solve(squares + unit * math.sqrt(2) * b2 * noise + ridge * np.eye(d), products)
     found = _with_one(of.held) @ weights
-    return found.argmax(axis=1) if of.classes else np.clip(found[:, 0] + 0.5, 0.0, 1.0)
+    if of.classes > 2:
+        return found.argmax(axis=1)
+    return (found[:, 0] > 0).astype(np.int64) if of.classes else np.clip(found[:, 0] + middle, 0.0, 1.0)
 
 
 def perturbed_objective(of: Told, epsilon: float, delta: float, seed: int) -> Numbers:

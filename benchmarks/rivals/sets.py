@@ -43,7 +43,8 @@ TUNING = {
     "two classes": ("pima", "anes96", "orange-juice", "titanic", "cells", "credit-data", "default"),
     "more classes": ("iris", "glass", "chile"),
     "numbers": (
-        "star98", "carseats", "boston", "sacramento", "wage", "slid", "visits", "computers", "vocabulary"
+        "star98", "carseats", "boston", "sacramento", "wage", "slid", "visits", "computers", "vocabulary", "chicago",
+        "intensity",
     ),
 }  # fmt: skip
 """Sets that settings are chosen on, rivals' and the preset's, and that judge nothing."""
@@ -75,6 +76,8 @@ _TARGETS = {
     "visits": "visits",
     "computers": "price",
     "vocabulary": "vocabulary",
+    "chicago": "ridership",
+    "intensity": "avg_inten_ch_1",
 }
 _NUMBERS = ("cps88", "randhie", *TUNING["numbers"])
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -98,6 +101,8 @@ _LEFT_OUT = {
     "penguins": ("year", "island"),
     "fair": ("affairs",),
     "cells": ("case",),
+    "chicago": ("date",),
+    "intensity": ("case", "class", "total_inten_ch_1"),
     "star98": ("NABOVE", "NBELOW"),
     "sacramento": ("city", "zip"),
     "wage": ("logwage", "region"),

@@ -40,20 +40,24 @@ class _Rule:
 
     From a strength of ``enough`` on the way grows like its square root, or by another power ``beyond``; before, by a
     ``power``: a squared error feels every step of noise, an answer only its side. Its gradients are shorter, and shrink
-    as it learns: its ``pace``.
+    as it learns: its ``pace``. Where the noise of a whole output counts, and not that of every parameter, the strength
+    is that of so many parameters, whatever the model has.
     """
 
     loss: float
     enough: float
-    power: int
+    power: float
     pace: float
     beyond: float = 0.5
+    parameters: int | None = None
 
 
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
 _RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16))
-_CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1, pace=0.045, beyond=0.75)
+_CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0)
+"""The rule of two classes in centred columns: where signal is weak a shorter way stays nearer to the constant."""
+_CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1.5, pace=0.045, beyond=1.0, parameters=16)
 """The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
 _CONSTANT_SHARE = 0.05
 """The budget for that mean ..."""
@@ -265,6 +269,8 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     way = _RULES.get(settings.objective.task)
     if share and not prepared and settings.objective.task == "regression":
         way = _CONSTANT_FIRST
+    elif inputs == "centred" and numbers.squares is not None and numbers.squares.predicted == "two":
+        way = _CENTRED_TWO
     loss = _PREPARED_LOSS[settings.objective.task] if prepared else way.loss
     rule: dict[str, dict[str, Any]] = {
         "model": model,
@@ -323,7 +329,8 @@ def _written(settings: Settings, section: str, name: str) -> bool:
 
 def _way(numbers: Numbers, rule: _Rule, clip: Mapping[str, float]) -> float:
     """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
-    strength = min(numbers.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
+    seen = numbers if rule.parameters is None else replace(numbers, parameters=rule.parameters)
+    strength = min(seen.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
     power = rule.power if strength < rule.enough else rule.beyond
     return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
 

@@ -24,9 +24,14 @@ def rows(*, descent: float, apart: float) -> list[dict]:
 def test_a_rival_is_behind_or_ahead_by_more_than_a_standard_error_or_neither():
     behind = page.verdict(rows(descent=0.7, apart=0.1))
     assert "by replacement: ahead in 1 of 1 cells" in behind and "all rivals: ahead in 0 of 1" in behind
-    assert behind.endswith("behind in 1.")
+    assert "behind in 1. Below a constant by more than that: nowhere." in behind
     even = page.verdict(rows(descent=0.8, apart=-0.1))
-    assert "ahead in 0 of 1" in even and even.endswith("behind in 0.")
+    assert "ahead in 0 of 1" in even and "behind in 0. Below" in even
+
+
+def test_a_constant_that_is_better_by_more_than_a_standard_error_is_told():
+    worse = [{**known, "constant": 0.9} for known in rows(descent=0.7, apart=0.1)]
+    assert page.verdict(worse).endswith("Below a constant by more than that: made-up at ε = 1.")
 
 
 def test_of_fewer_than_three_seeds_nobody_is_said_to_be_ahead():
@@ -36,7 +41,23 @@ def test_of_fewer_than_three_seeds_nobody_is_said_to_be_ahead():
 
 def test_the_table_has_the_best_rival_of_each_relation():
     table = page.table(rows(descent=0.7, apart=0.1))
-    assert "0.71 (descent)" in table and "0.9 (dp-sgd)" in table and "| 0.81 |" in table
+    assert "0.71 ± 0.006 (descent) +" in table and "0.9 ± 0 (dp-sgd) -" in table and "| 0.81 ± 0.006 |" in table
+
+
+@pytest.mark.parametrize(
+    ("linear", "feasible", "words"),
+    [
+        (0.9, True, "1 are right, 0 too cautious and 0 too hopeful."),
+        (0.9, False, "0 are right, 1 too cautious (made-up 1) and 0 too hopeful."),
+    ],
+)
+def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_says_so(linear, feasible, words):
+    known = [*rows(descent=0.7, apart=0.1), {**row("not-private", 0, linear), "linear": linear, "boosted": 0.5}]
+    told = [{"cell": ["made-up", 1.0], "feasible": feasible}]
+    assert words in page.forecast_words(known, told)
+    hopeless = [{**each, "score": 0.51} if each["cell"][2] == "fedsw" else each for each in known]
+    assert ("1 are right" in page.forecast_words(hopeless, told)) != feasible
+    assert page.forecast_words(known, []) == ""
 
 
 def test_rivals_are_asked_for_what_they_can_predict():
