@@ -15,6 +15,7 @@ from simulations.papers import work
 from simulations.papers.__main__ import main
 from simulations.papers.cells import cells_of, computations_of
 from simulations.papers.compared import page_text as settings_page
+from simulations.papers.compared import settings_of_figure
 from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
 from simulations.papers.page import BEST, PRINTED, goals, page_text, section
 from simulations.papers.pictures import pictures_of
@@ -263,6 +264,13 @@ def test_a_committed_page_says_what_the_stored_results_say(paper: str) -> None:
     assert page_text(paper, studies, page.parent / "images", page) == page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["rll/fig12", "rr/fig1", "spf/fig1"])
+def test_the_committed_page_of_settings_has_the_table_of_a_figure(name: str) -> None:
+    page = (ROOT / "docs" / "papers" / "settings.md").read_text(encoding="utf-8")
+    assert settings_of_figure(load_figure(name)) in page
+
+
+@pytest.mark.slow
 def test_the_committed_page_of_settings_is_made_of_the_figures_as_they_are() -> None:
     page = (ROOT / "docs" / "papers" / "settings.md").read_text(encoding="utf-8")
     assert page == settings_page([read_study(RESULTS, load_figure(name)) for name in figures()])

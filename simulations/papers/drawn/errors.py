@@ -57,9 +57,11 @@ def against_records(study: Study) -> Mapping[str, Figure]:
 
 
 def _at_the_rate(axes: Axes, study: Study, series: str, metric: str) -> None:
-    """The least-squares curve a + b / sqrt(n) through the means of a metric."""
+    """The least-squares curve a + b / sqrt(n) through the means of a metric, where there are more than two."""
     numbers = {float(n): study.numbers(metric, series, {"most_records": n}) for n in study.along("most_records")}
     known = {n: float(np.mean(values)) for n, values in numbers.items() if values}
+    if len(known) < _LEAST_FITTED:
+        return
     records, errors = np.array(list(known)), np.array(list(known.values()))
     slope, floor = np.polyfit(records**-0.5, errors, 1)
     places = np.geomspace(records.min(), records.max(), 50)
@@ -103,6 +105,7 @@ def against_epsilon_by_data(study: Study) -> Mapping[str, Figure]:
 
 
 _SIDES = {"w2_train": "to the private images (outside the guarantee)", "w2_test": "to held-out images"}
+_LEAST_FITTED = 3
 _WORKS = 0.1
 """Sliced W_2 at which samples of a ring of radius 3/4 look like one; points at the origin are at .53."""
 
