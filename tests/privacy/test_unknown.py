@@ -23,7 +23,7 @@ from fedsw.privacy.accounting._pld import accounting_device
 from fedsw.privacy.accounting.charges import Account, counted_as
 from fedsw.privacy.accounting.lifetime.state import State
 from fedsw.privacy.local_release import RecordRelease, project_ball
-from fedsw.privacy.mechanisms import gaussian_sigma
+from fedsw.privacy.mechanisms import MECHANISMS, gaussian_sigma
 from fedsw.privacy.plan import calibrated
 from fedsw.privacy.relations import holds_for, require_sampling
 from fedsw.privacy.release import Bounded, Part, pay, release, release_paid
@@ -135,9 +135,11 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
         lambda: _charged(relation="odd"),
     ),
     "privacy/release.py:_joint": (lambda: _planned(mechanism="odd"),),
-    "privacy/release.py:_require_norm": (
-        lambda: _left(Part("a", 1.0, 1.0, "laplace"), Sensitivity(1.0, "any")),
-        lambda: _left(Part("a", 1.0, 1.0), Sensitivity(1.0, "any", norm="odd")),
+    "privacy/release.py:release": (lambda: _planned(mechanism="odd"),),
+    "privacy/release.py:_leaving": (lambda: _left(Part("a", 1.0, 1.0, "laplace"), Sensitivity(1.0, "any")),),
+    "privacy/mechanisms.py:Mechanism.require_norm": (
+        lambda: MECHANISMS.get("laplace").require_norm("a", "l2"),
+        lambda: MECHANISMS.get("gaussian").require_norm("a", "odd"),
     ),
     "privacy/release.py:_noised": (lambda: _planned(mechanism="odd"), lambda: _planned(relation="odd")),
     "privacy/sensitivity.py:Sensitivity.__post_init__": (
@@ -212,7 +214,6 @@ KNOWN = {
     "privacy/accounting/_slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/lifetime/_chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/lifetime/composing.py:comparable": "a Step's sampling is checked when it is made",
-    "privacy/accounting/lifetime/composing.py:_step": "a row without orders needs an epsilon, by KeyError",
     "privacy/accounting/_pld.py:round_off_factor": "every other device sets more aside",
     "privacy/accounting/_pld.py:_Running.extend": "counts",
     "privacy/accounting/_pld.py:_Running._recall": "a cache",
