@@ -128,8 +128,8 @@ is as large as what a difference can be, 4 * 2 * 1.25 variances; nearer cuts cha
 LEAST_VARIANCE = 1e-4
 _LEAST_REACH = 1e-6
 
-_OTHER, _COUNTED = 0.5, 0.25
-"""Weights of what is summed beside the difference of squared errors, and of counts: less noise for the difference."""
+_OTHER, _SPREAD, _COUNTED = 0.5, 0.25, 0.25
+"""Weights of what is summed beside the difference of squared errors, its square, and counts: less noise for it."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,14 @@ class RegressionSums:
     """Sums of a regression of `targets` numbers in [0, 1], each cut: what a constant is further off than the model.
 
     A group's numbers are, in [0, 1]: a record's difference of squared errors, the constant's at the cut's centre less
-    the model's, summed over targets; half its squared target about the centre; half its targets, divided by the root of
-    their number; and, of one target, a quarter of a count in ten bins of predictions that are not cut. A difference is
-    the mean of a product, so it says more of a model, at the same noise, than two errors do that are summed apart.
+    the model's, summed over targets; a quarter of its square; half its squared target about the centre; half its
+    targets, divided by the root of their number; and, of one target, a quarter of a count in ten bins of predictions
+    that are not cut. A difference is the mean of a product, so it says more of a model, at the same noise, than two
+    errors do that are summed apart.
 
-    Guarantee: `moved` is sqrt(1 + 1/4 + 1/4), and with counts 1/8 more under the root: the first number is in [0, 1],
-    the second in [0, 1/2], the scaled targets of two records are at most 1/2 apart, and two counts at most sqrt(2)/4;
-    whatever the cut, the model and the records are.
+    Guarantee: `moved` is sqrt(1 + 1/16 + 1/4 + 1/4), and with counts 1/8 more under the root: the first number is in
+    [0, 1], the second in [0, 1/4], the third in [0, 1/2], the scaled targets of two records are at most 1/2 apart, and
+    two counts at most sqrt(2)/4; whatever the cut, the model and the records are.
     """
 
     groups: int
@@ -157,19 +158,19 @@ class RegressionSums:
 
     @property
     def width(self) -> int:
-        """Two sums, one for each target, and the bins of a single one."""
-        return 2 + self.targets + (BINS if self.targets == 1 else 0)
+        """Three sums, one for each target, and the bins of a single one."""
+        return 3 + self.targets + (BINS if self.targets == 1 else 0)
 
     @property
     def weights(self) -> Tensor:
         """What each number (t,) of a record in [0, 1], or count, is multiplied by."""
         counted = [_COUNTED] * BINS if self.targets == 1 else []
-        return torch.tensor([1.0, *[_OTHER] * (1 + self.targets), *counted], dtype=torch.float64)
+        return torch.tensor([1.0, _SPREAD, *[_OTHER] * (1 + self.targets), *counted], dtype=torch.float64)
 
     @property
     def moved(self) -> float:
         """See the class."""
-        return math.sqrt(1.0 + 2 * _OTHER**2 + (2 * _COUNTED**2 if self.targets == 1 else 0.0))
+        return math.sqrt(1.0 + _SPREAD**2 + 2 * _OTHER**2 + (2 * _COUNTED**2 if self.targets == 1 else 0.0))
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the vectors of outputs and targets (n, t), each cut; a value that is no number counts as 0."""
@@ -180,8 +181,10 @@ class RegressionSums:
         cut = self.cut_at
         centre, far, near = (torch.tensor(part, dtype=torch.float64) for part in (cut.centre, cut.targets, cut.answers))
         seen, said = (wanted - centre).clamp(-far, far), (answers - centre).clamp(-near, near)
+        difference = ((2 * seen - said) * said).sum(dim=1, keepdim=True)
         parts = [
-            (((2 * seen - said) * said).sum(dim=1, keepdim=True) - cut.least) / cut.width,
+            (difference - cut.least) / cut.width,
+            (difference / cut.least).square(),
             seen.square().sum(dim=1, keepdim=True) / cut.square,
             (1 + seen / far) / 2 / math.sqrt(self.targets),
         ]

@@ -237,18 +237,18 @@ class _Errors:
 
     @classmethod
     def of(cls, cut: Cut, values: Array, records: int, sigma: Array) -> _Errors:
-        """Errors from the first sums (2 + t) in [0, 1] of so many records, with noise of deviations sigma (2 + t,).
+        """Errors from the first sums (3 + t) in [0, 1] of so many records, with noise of deviations sigma (3 + t,).
 
         The constant is the best one, the mean of the targets that were cut, not the cut's centre: the difference of
         errors to the centre less the squared way from there to that mean. The difference of a record is d = v (2r - v)
         of a target r and an answer v about the centre, so d^2 <= b^2 (4 r^2 - 2 d) if |v| <= b (of several targets by
-        Cauchy's inequality): what the draw of records adds, at most, whatever their law.
+        Cauchy's inequality): what the draw of records adds, at most, whatever their law; or what the sum of d^2 says.
         """
         many, far = len(cut.centre), np.array(cut.targets)
         scale = far * 2 * math.sqrt(many)
-        means, noise_of_means = scale * values[2 : 2 + many] / records - far, scale * sigma[2 : 2 + many] / records
-        difference, square = cut.least + cut.width * values[0] / records, cut.square * values[1] / records
-        apart, spread = cut.width * float(sigma[0]) / records, cut.square * float(sigma[1]) / records
+        means, noise_of_means = scale * values[3 : 3 + many] / records - far, scale * sigma[3 : 3 + many] / records
+        difference, square = cut.least + cut.width * values[0] / records, cut.square * values[2] / records
+        apart, spread = cut.width * float(sigma[0]) / records, cut.square * float(sigma[2]) / records
         shift = float(np.square(means).sum() - np.square(noise_of_means).sum())  # noise makes squares larger
         moved = float(np.sum(4 * np.square(means * noise_of_means) + 2 * noise_of_means**4))
         constant, error = float(square) - shift, float(square - difference)
@@ -259,7 +259,9 @@ class _Errors:
             bounded_mean(constant, records, top, math.sqrt(spread**2 + moved)),
         )
         squares = min(max(0.0, float(square)) + spread, cut.square)
-        drawn = math.sqrt(max(0.0, 4 * squares - 2 * (float(difference) - apart)) * sum(b * b for b in cut.answers))
+        largest = max(0.0, 4 * squares - 2 * (float(difference) - apart)) * sum(b * b for b in cut.answers)
+        summed = cut.least**2 * (max(0.0, float(values[1])) + float(sigma[1])) / records
+        drawn = math.sqrt(min(largest, summed))
         drawn += 2 * math.sqrt(min(float(np.square(means).sum()), cut.square) * squares)
         return cls(error, constant, around, (math.sqrt(apart**2 + moved), drawn / math.sqrt(records)))
 
@@ -294,7 +296,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
     values, sigma = np.where((tallied.records > 0)[:, None], tallied.values, 0.0) / weights, tallied.sigma / weights
     whole = _Errors.of(cut, values.sum(0), count, sigma * math.sqrt(present)).times(width**2)
     far = np.array(cut.targets)
-    means = np.array(cut.centre) + far * (2 * math.sqrt(t) * values[:, 2 : 2 + t].sum(0) / count - 1)
+    means = np.array(cut.centre) + far * (2 * math.sqrt(t) * values[:, 3 : 3 + t].sum(0) / count - 1)
     metrics = with_root({"mean_squared_error": whole.error}, task.units)
     around = with_root({"mean_squared_error": whole.around[0]}, task.units)
     constant = with_root({"mean_squared_error": whole.constant}, task.units)
