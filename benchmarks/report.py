@@ -87,7 +87,7 @@ def main() -> None:
     arguments.add_argument("--keep", type=Path, nargs="*", default=[], metavar="DIR", help="folders of comparisons")
     for folder in arguments.parse_args().keep:
         sections.keep_comparison(folder, RESULTS)
-    _write(MODELS, [HEAD, *_papers(), *_frontiers(), _comparison("ring")])
+    _write(MODELS, [HEAD, *_papers(), *_frontiers(), *_images(), *_on_models(), _comparison("ring")])
     _write(GENERATORS, [GENERATORS_HEAD, *_generators()])
     _write(RUNNING, [RUNNING_HEAD, *_running()])
 
@@ -102,7 +102,17 @@ def _frontiers() -> list[str]:
     for part, text in (("synthetic", SYNTHETIC), ("rll", RLL), ("adult", ADULT)):
         if runs := [run for run in stored["runs"] if run["row"].startswith(f"{part}:")]:
             parts += [text, _frontier(runs), _points(runs) if part == "adult" else ""]
-    return [*parts, _machines({"frontiers": stored})] if parts else []
+    return parts
+
+
+def _images() -> list[str]:
+    stored = _load("image_classifiers")
+    return [] if stored is None else [sections.image_classifiers(stored)]
+
+
+def _on_models() -> list[str]:
+    measured = {name: stored for name in ("frontiers", "image_classifiers") if (stored := _load(name))}
+    return [_machines(measured)] if measured else []
 
 
 def _generators() -> list[str]:

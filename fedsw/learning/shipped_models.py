@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import load_object, named
-from fedsw.experiment.sections import Model
+from fedsw.experiment.sections import SOURCES, Model
 from fedsw.experiment.task_kinds import MODELS, ModelKind, Role, Sizes
 
 if TYPE_CHECKING:
@@ -52,6 +52,24 @@ def _logistic(spec: Model, sizes: Sizes) -> nn.Module:
 
 @model("additive", "predictor", reads=("knots",), linear=True, columns=True, chosen=("knots",))
 def _additive(spec: Model, sizes: Sizes) -> nn.Module:
+    return _logistic(spec, sizes)
+
+
+def _of_images(settings: Settings) -> str | None:
+    data, kind = settings.data, f"model.kind {settings.model.kind!r}"
+    if settings.objective.task != "classification":
+        return f"{kind} is for objective.task 'classification', not {settings.objective.task!r}"
+    if not data.own and not SOURCES.get(data.source).images:
+        images = ", ".join(repr(name) for name in SOURCES if SOURCES.get(name).images)
+        return f"{kind} sees images, and data.source {data.source!r} has none: use {images}, or images of your own"
+    if data.encoded is not None or data.code is not None:
+        name = "encoded" if data.encoded is not None else "code"
+        return f"{kind} sees pixels, and data.{name} puts other numbers in their place, or beside them: leave it out"
+    return None
+
+
+@model("scattering", "predictor", reads=("orders",), square=True, linear=True, filtered=True, misfit=_of_images)
+def _scattering(spec: Model, sizes: Sizes) -> nn.Module:
     return _logistic(spec, sizes)
 
 

@@ -58,7 +58,7 @@ def test_one_entry_makes_a_model_known_to_settings_tasks_and_runs(monkeypatch: p
 
 
 def test_an_unknown_model_and_an_unknown_role_are_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ExperimentError, match="'logistic', 'additive', 'mlp'.*'multilayer'"):
+    with pytest.raises(ExperimentError, match="'logistic', 'additive', 'scattering', 'mlp'.*'multilayer'"):
         parse_experiment({**SMALL, "model": {"kind": "multilayer"}})
     with pytest.raises(ValueError, match="a model's role is 'juggler'; there are 'predictor'"):
         model("clown", "juggler", reads=())(lambda spec, sizes: nn.Identity())  # type: ignore[arg-type]

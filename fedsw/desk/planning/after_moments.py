@@ -63,6 +63,11 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
     directory = RunDirectory(path)
     experiment, _ = directory.read_config(allow_modules)
     problem = Problem.from_experiment(experiment)
+    if problem.coding is not None and problem.coding.line is None:
+        raise ExperimentError(
+            f"model.kind {experiment.model.kind!r} has moments of what filters see in images, from which no images can "
+            "be drawn to plan with: `fedsw plan EXPERIMENT` says what public numbers tell"
+        )
     moments = kept_moments(problem, directory)
     if moments is None:
         raise ExperimentError(

@@ -137,6 +137,9 @@ class Model(Section):
     "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
     can be is 4.5 away; "constant-first" does the same, and where `privacy.moments` are released they are those of the
     target alone, so that a linear model starts at the best constant.
+
+    "scattering" is a linear model of what fixed filters see in an image: moduli of wavelets, averaged on a grid, of the
+    first order (784 numbers of a record) or of both `orders` (1 040).
     """
 
     kind: Annotated[str, among(lambda: MODELS, "a model")] = "logistic"
@@ -147,6 +150,7 @@ class Model(Section):
     code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     knots: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
+    orders: Annotated[int, Field(ge=1, le=2, strict=True)] = 2
     inputs: Literal["plain", "centred", "constant-first"] = "plain"
     seed: Seed = 0
 

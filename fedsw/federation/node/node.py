@@ -70,7 +70,8 @@ class Node:
     settings: str = ""
 
     def __post_init__(self) -> None:
-        """One client holds everything, unless said otherwise."""
+        """One client holds everything, unless said otherwise; what is coded once is drawn as it was coded."""
+        self.task = replace(self.task, ready=self.task.keeps)
         self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
         self.units = Units.of(self.records)
         owner = np.zeros(len(self.units), dtype=np.int64)
@@ -78,6 +79,7 @@ class Node:
             owner[cell] = np.repeat(self._places, np.diff(starts))
         self.units = self.units.of_clients(owner, self.clients, self.task.experiment.federation.clients)
         self._alone: dict[int, Node] = {}
+        self._readied: tuple[Problem, Records] | None = None
 
     @classmethod
     def of(cls, task: Problem, held: Held, run: str) -> Node:
@@ -208,11 +210,28 @@ class Node:
 
         Without a declared unit, these records.
         """
-        return self.records.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
+        return self._taken.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
 
     def everybody(self, stream: Stream) -> Records:
         """A row of every unit, drawn anew, in the order of the units; without a declared unit, all records."""
-        return self.rows_of(np.arange(len(self.units)), stream) if self.units.declared else self.records
+        return self.rows_of(np.arange(len(self.units)), stream) if self.units.declared else self._taken
+
+    @property
+    def _taken(self) -> Records:
+        """The records as the task takes them: coded once, and prepared once, where that costs much.
+
+        Codes are forgotten when they were prepared, so that there is one copy of them beside the records.
+        """
+        if not self.task.ready:
+            return self.records
+        if self._readied is None or self._readied[0] is not self.task:
+            before, self._readied = self._readied, None
+            if before is None or before[0].preparation is not None:
+                records = self.task.readied(self.records)
+            else:
+                records = self.task.prepared_codes(before[1])
+            self._readied = self.task, records
+        return self._readied[1]
 
     def _asked(self, counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The counts that a server asks for, (S, c), each at most what the client holds."""

@@ -129,8 +129,10 @@ def squares_of(problem: Problem) -> Squares | None:
     if layout is None or not layout.features or not foldable(problem.build_model(), problem.features):
         return None
     spec, classes = problem.experiment.model, problem.classes if layout.classes else 0
-    knots = spec.knots if model_kind(spec.kind).columns else 0
-    return Squares(layout.side, layout.features, layout.bound, layout.radius, layout.cells, classes, knots)
+    kind = model_kind(spec.kind)
+    knots = spec.knots if kind.columns else 0
+    sizes = (layout.side, layout.features, layout.bound, layout.radius, layout.cells)
+    return Squares(*sizes, classes, knots, kind.filtered)
 
 
 def _penalty(problem: Problem, sizes: Sequence[int]) -> float:

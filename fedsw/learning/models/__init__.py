@@ -26,3 +26,4 @@ from fedsw.learning.models.labelled import DecodedImages as DecodedImages
 from fedsw.learning.models.labelled import ImageGenerator as ImageGenerator
 from fedsw.learning.models.labelled import LabelledImages as LabelledImages
 from fedsw.learning.models.labelled import VectorGenerator as VectorGenerator
+from fedsw.learning.models.scattering import ScatteredImages as ScatteredImages

@@ -34,17 +34,21 @@ class Coding(nn.Module):
         names: of the w numbers.
         middle: (w,), what the numbers of records lie about; ``reach`` is the squared distance from it to which moments
             cut them.
-        line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset.
+        line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset;
+            None where nothing does.
         offset: (p,).
+        kept: whether it costs so much that whoever holds records codes them once.
     """
+
+    kept = False
 
     def __init__(
         self,
         names: tuple[str, ...],
         middle: NDArray[np.float64],
         reach: float,
-        line: NDArray[np.float64],
-        offset: NDArray[np.float64],
+        line: NDArray[np.float64] | None,
+        offset: NDArray[np.float64] | None,
     ) -> None:
         super().__init__()
         self.names, self.middle, self.reach, self.line, self.offset = names, middle, reach, line, offset
@@ -55,7 +59,9 @@ class Coding(nn.Module):
         return len(self.names)
 
     def inputs(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Inputs (n, p) that these numbers (n, w) are of, or would be."""
+        """Inputs (n, p) that these numbers (n, w) are of, or would be; ValueError where numbers do not tell them."""
+        if self.line is None or self.offset is None:
+            raise ValueError("these numbers tell no inputs: many images have the same")
         inputs: NDArray[np.float64] = numbers @ self.line + self.offset
         return inputs
 

@@ -20,11 +20,15 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.experiment import Experiment
+from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning.models.coded import middle_of
 from fedsw.learning.tasks.problem import Problem
 
 MOST_FEATURES = 256
 """Inputs of a record, at most: the sums have about half their square of numbers, and so has their noise."""
+
+MOST_OF_IMAGES = 2_048
+"""Numbers that fixed filters make of an image, at most."""
 
 MOST_NUMBERS = 2**22
 """Numbers of all cells together, at most."""
@@ -229,7 +233,9 @@ def layout_of(problem: Problem) -> Layout | None:
     predicted = (
         shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0
     )
-    if features > MOST_FEATURES or not predicted:
+    if features > (MOST_OF_IMAGES if model_kind(problem.experiment.model.kind).filtered else MOST_FEATURES):
+        return None
+    if not predicted:
         return None
     centre, reach = _coding(problem)
     least = 1.0 if problem.coding is None else 0.0

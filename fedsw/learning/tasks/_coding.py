@@ -1,15 +1,22 @@
-"""How an experiment codes inputs before its model sees them: by public maps of one record, from declared columns."""
+"""How an experiment codes inputs before its model sees them: by public maps of one record."""
 
 from __future__ import annotations
 
 import functools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+
+from torch import Tensor
 
 from fedsw.data.columns.declaration import Columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import Shape, declared_columns
+from fedsw.experiment.sources import Shape, declared_columns, stated_shape
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning.models.coded import Centred, Coding, Hats
+from fedsw.learning.models.scattering import ScatteredImages
 
 
 def coding_of(experiment: Experiment) -> Coding | None:
@@ -17,7 +24,10 @@ def coding_of(experiment: Experiment) -> Coding | None:
 
     ExperimentError if the columns are declared nowhere.
     """
-    if not model_kind(experiment.model.kind).columns and experiment.model.inputs == "plain":
+    kind = model_kind(experiment.model.kind)
+    if kind.filtered:
+        return _of_images(stated_shape(experiment).features, experiment.model.orders)
+    if not kind.columns and experiment.model.inputs == "plain":
         return None
     return coded(declared_columns(experiment), experiment.model)
 
@@ -31,6 +41,37 @@ def width_of(experiment: Experiment, shape: Shape) -> int:
     """How many numbers of a record the model takes."""
     coding = coding_of(experiment)
     return shape.features if coding is None else coding.width
+
+
+_known: deque[tuple[Tensor, int, Hashable, Tensor]] = deque(maxlen=2)
+_knowing = threading.Lock()
+
+
+def coded_once(features: Tensor, about: Hashable, code: Callable[[], Tensor]) -> Tensor:
+    """What `code` makes of features (n, p): the last two answers are kept, for these tensors and nothing equal to them.
+
+    Runs of one process that differ in other settings, as those of a sweep do, then code the same records once; `about`
+    has all that the codes depend on.
+    """
+    with _knowing:
+        for known, version, same, codes in _known:
+            if known is features and version == features._version and same == about:
+                return codes
+    codes = code()
+    with _knowing:
+        _known.append((features, features._version, about, codes))
+    return codes
+
+
+@functools.lru_cache(maxsize=8)
+def _of_images(features: int, orders: int) -> Coding:
+    side = math.isqrt(features)
+    if side**2 != features:
+        raise ExperimentError(f"model.kind 'scattering' sees square images, and a record has {features} numbers")
+    try:
+        return ScatteredImages(side, orders)
+    except ValueError as fault:
+        raise ExperimentError(f"model.kind 'scattering': {fault}") from None
 
 
 @functools.lru_cache(maxsize=32)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedsw import data
 from fedsw._tools.randomness import Label, Stream
 from fedsw.data import Records
+from fedsw.data.records import with_features
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference, named
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
@@ -29,7 +30,7 @@ from fedsw.learning.objectives._weighted_sum import with_slack
 from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
-from fedsw.learning.tasks._coding import coding_of
+from fedsw.learning.tasks._coding import coded_once, coding_of
 from fedsw.learning.tasks.compared import Compared, compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.learning.tasks.generated_samples import uniform_ball
@@ -63,7 +64,10 @@ class _Prepares(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """A record's way through a run: features, prepared by released moments -> outputs (n, d), and a loss each."""
+    """A record's way through a run: features, prepared by released moments -> outputs (n, d), and a loss each.
+
+    Where records come ``ready`` their features are what the model takes: coded once, and prepared (`readied`).
+    """
 
     experiment: Experiment
     task: Task
@@ -73,6 +77,7 @@ class Problem:
     dimension: int
     parameters: int
     preparation: _Prepares | None = None
+    ready: bool = False
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
@@ -184,6 +189,8 @@ class Problem:
     def inputs(self, records: Records) -> Tensor:
         """Features (n, p) as the model takes them."""
         features = records.features.to(self.device, self.dtype)
+        if self.ready:
+            return features
         norm = self.experiment.data.row_norm
         features = features if norm is None else norm * F.normalize(features, dim=1)
         if self.coding is None:
@@ -194,6 +201,23 @@ class Problem:
         """Some features (n, p) as the model takes them, through both maps, so that they stay in a processor's cache."""
         numbers: Tensor = coding(features)
         return numbers if self.preparation is None else self.preparation.apply(numbers)
+
+    @property
+    def keeps(self) -> bool:
+        """True if records are coded at such a cost that their holder does it once."""
+        return self.coding is not None and self.coding.kept
+
+    def readied(self, records: Records) -> Records:
+        """The records with what the model takes of them for features, for a problem that is ``ready``."""
+        plain = replace(self, ready=False, preparation=None)
+        about = (self.experiment.data.row_norm, plain.coding and plain.coding.names, self.dtype, str(self.device))
+        codes = coded_once(records.features, about, lambda: plain.inputs(records).cpu())
+        return self.prepared_codes(with_features(records, codes))
+
+    def prepared_codes(self, codes: Records) -> Records:
+        """What `readied` makes of records, from what it made of them before there was a preparation."""
+        features = codes.features.to(self.device, self.dtype)
+        return with_features(codes, (features if self.preparation is None else self.preparation.apply(features)).cpu())
 
     def under(self, preparation: _Prepares) -> Problem:
         """The problem of prepared features, with clips of Jacobians and loss gradients in their scale."""

@@ -209,8 +209,9 @@ class Evaluator:
             raise ExperimentError("the data set has no held-out records; a run needs some to show metrics on")
         if task.experiment.evaluation.mode == "auto":
             self._records = subsample(self._records, task.experiment.evaluation.records)
-        self._there = self._records.to(task.device)
-        initial = measure(task, self._there, self._model)
+        self._measured = replace(task, ready=task.keeps)
+        self._there = (task.readied(self._records) if task.keeps else self._records).to(task.device)
+        initial = measure(self._measured, self._there, self._model)
         self._start, self._losses = initial.report.get("loss"), initial.losses
         self._own.attempt(initial.arrays["outputs"], self._records)
 
@@ -222,14 +223,14 @@ class Evaluator:
         """Metrics of a model, buffers and all; none without held-out records."""
         if self._records is None:
             return {}
-        measured = measure(self._task, self._there, model, arrays=bool(self._own.names))
+        measured = measure(self._measured, self._there, model, arrays=bool(self._own.names))
         return self._with_own(measured, self._records)
 
     def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
         if self._records is None:
             return HeldOut()
-        measured = measure(self._task, self._there, model, parts=parts_of(self._records))
+        measured = measure(self._measured, self._there, model, parts=parts_of(self._records))
         directory.write_outputs(measured.arrays)
         measured = replace(measured, report=self._with_own(measured, self._records))
         worth = worth_of(self._task, self._records, measured, of=self._all)

@@ -19,7 +19,7 @@ class Classification(Task):
     """Any number of classes: the probability of class 1 of two, or all probabilities of more."""
 
     facts = Facts(
-        sources=("synthetic", "adult", "files"),
+        sources=("synthetic", "adult", "digits", "mnist", "fashion-mnist", "usps", "files"),
         target="class",
         answers="probability",
         judged=Judged("accuracy", "higher", beside=("disparate_impact",)),

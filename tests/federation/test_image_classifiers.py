@@ -1,0 +1,53 @@
+"""A private classifier of images from beginning to end: trained, measured, used and exported by one path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedsw
+from fedsw.desk.use.export import export
+from fedsw.desk.use.trained import TrainedModel
+from fedsw.experiment.sources import load_dataset
+from fedsw.learning.models.scattering import ScatteredImages
+from tests.learning.models.test_scattering import DIGITS
+
+pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
+
+
+def trained(tmp_path: Path, *settings: str) -> TrainedModel:
+    return fedsw.load(fedsw.run(DIGITS, *settings, runs=tmp_path).directory)
+
+
+@pytest.mark.parametrize("trust", ["central", "distributed", "local-gradient"])
+def test_what_a_run_measures_is_what_its_model_answers_under_every_trust_model(tmp_path: Path, trust: str) -> None:
+    model = trained(tmp_path, f"privacy.trust={trust}", *(("privacy.epsilon=5000",) if trust != "central" else ()))
+    held_out = load_dataset(model.experiment).test
+    answers = model.outputs(held_out.features)
+    right = float((answers.argmax(dim=1) == held_out.target).double().mean())
+    assert right == pytest.approx(model.summary["held_out"]["accuracy"], abs=1e-9)
+    assert right > 0.8 and model.summary["moments"]["share"] == 0.2
+    assert torch.allclose(answers.sum(dim=1), torch.ones(len(answers), dtype=torch.float64), atol=1e-5)
+
+
+def test_records_are_coded_once_however_many_rounds_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    forward = ScatteredImages.forward
+
+    def counted(coding: ScatteredImages, inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(len(inputs))
+        return forward(coding, inputs)
+
+    monkeypatch.setattr(ScatteredImages, "forward", counted)
+    fedsw.run(DIGITS, "training.rounds=6", "data.most_records=299", runs=tmp_path)
+    assert seen.count(299) == 1
+
+
+def test_an_exported_classifier_takes_images_and_answers_as_the_run_does(tmp_path: Path) -> None:
+    model = trained(tmp_path)
+    files = export(model, tmp_path / "model.pt", "torchscript")
+    exported = torch.jit.load(str(files[0]))
+    features = load_dataset(model.experiment).test.features[:5]
+    assert torch.allclose(exported(features).double(), model.outputs(features), atol=1e-5)
