@@ -13,6 +13,8 @@ FEW: dict[str, dict[str, int]] = {
         "the_papers_accountants_find_noise_for_slices_of_whole_images": 0,
     },
     "privacy/accounting/test_composition": {
+        "extreme_steps_neither_crash_nor_report_too_little": 0,
+        "up_to_three_steps_agree_with_brute_force_and_never_fall_below_it": 0,
         "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 1,
         "poisson_add_remove_agrees_with_dp_accounting": 1,
         "a_low_noise_sampled_step_inverts_its_exact_profile_from_above": 2,
@@ -198,6 +200,7 @@ FEW: dict[str, dict[str, int]] = {
         "what_crosses_in_a_round_grows_with_nothing_but_the_sites": 2,
     },
     "audit/test_audit_canary": {
+        "with_sampling_the_instance_is_the_lower_end_of_the_bracket_and_the_attack_shows_most_of_it": 0,
         "a_broken_build_fails_the_audit": 1,
         "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
     },
@@ -234,6 +237,7 @@ FEW: dict[str, dict[str, int]] = {
         "no_text_of_a_users_is_read_as_mathematics": 0,
     },
     "federation/engines/test_warm_executor": {
+        "a_reply_that_cannot_be_delivered_does_not_end_the_node": 0,
         "a_worker_ends_with_its_node": 0,
         "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
         "a_worker_that_dies_before_it_is_asked_anything_is_replaced": 0,
@@ -296,6 +300,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_comparison_with_all_its_cells_is_private": 0,
     },
     "desk/use/test_stored_code": {
+        "an_allowed_module_of_a_stored_run_is_loaded": 0,
         "a_link_in_a_stored_run_is_not_followed": 1,
         "a_verb_that_shows_a_stored_run_runs_no_code_that_its_settings_name": 2,
         "no_setting_of_a_stored_run_names_code_that_runs": 9,
@@ -370,6 +375,21 @@ FEW: dict[str, dict[str, int]] = {
     },
     "privacy/lifetime/test_chosen": {
         "whatever_is_chosen_by_what_was_released_shows_no_more_than_the_limit": 0,
+    },
+    "papers/test_plans": {
+        "a_run_that_is_planned_otherwise_today_is_found_and_made_again": 0,
+    },
+    "mathematics/clipping/test_rehearsal": {
+        "what_is_remembered_of_a_module_goes_with_it": 0,
+    },
+    "cli/test_app": {
+        "a_run_begins_without_what_it_does_not_need_to_begin": 0,
+    },
+    "cli/test_startup": {
+        "a_budget_imports_its_accountants_and_no_more": 0,
+    },
+    "desk/compare/test_compare_command": {
+        "a_failed_cell_makes_the_command_say_how_to_go_on": 0,
     },
 }
 """Of the tests that take longest, by file, without "test_": so many cases are quick, spread evenly over all of them."""
