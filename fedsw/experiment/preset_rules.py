@@ -55,7 +55,7 @@ class _Rule:
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
 _RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16))
-_CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0)
+_CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0, parameters=16)
 """The rule of two classes in centred columns: where signal is weak a shorter way stays nearer to the constant."""
 _CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1.5, pace=0.045, beyond=1.0, parameters=16)
 """The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
