@@ -92,3 +92,14 @@ def test_what_is_stored_is_planned_so_today(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(read(RESULTS, piece.key) is not None for piece in pieces)
     absent = work.without_data(pieces)
     assert planned_otherwise(RESULTS, [piece for piece in pieces if piece.key not in absent]) == {}
+
+
+@pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
+def test_a_release_is_planned_in_the_norm_of_its_noise(mechanism: str, norm: str) -> None:
+    release = {"experiment": "ring", "set": [
+        "data.records=400", "data.test_records=50", "privacy.trust=local-release", "privacy.epsilon=3",
+        f"local.mechanism={mechanism}", f"local.norm={norm}",
+    ]}  # fmt: skip
+    (piece,) = pieces_of([a_figure(**release)])
+    assert isinstance(piece.what, Cell)
+    assert planned(piece.what.experiment).multiplier == pytest.approx(1 / 3) or mechanism == "gaussian"

@@ -79,7 +79,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     delta = resolve_delta(experiment.privacy.delta, records=sizes)
     release = release_of(experiment, delta)
     charge = release_charge(release)
-    diameter = Sensitivity(charge.sensitivity, "diameter of the ball", public=("the number of every client's records",))
+    public = ("the number of every client's records",)
+    diameter = Sensitivity(charge.sensitivity, "diameter of the ball", norm=release.norm, public=public)
     epsilon = release_epsilon(experiment, delta)
     return Plan.of(
         task,
