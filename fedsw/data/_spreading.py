@@ -147,8 +147,8 @@ def _dirichlet(values: Index, clients: int, concentration: float, rng: np.random
             return parts
     _require_no_empty(
         parts,
-        f"in the last of {_DIRICHLET_ATTEMPTS} draws with concentration {concentration}: raise the "
-        "concentration, use fewer clients or another seed",
+        f"in the last of {_DIRICHLET_ATTEMPTS} draws with concentration {concentration}: use "
+        "fewer clients or another seed",
     )
     return parts
 

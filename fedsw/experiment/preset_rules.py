@@ -41,7 +41,8 @@ class _Rule:
     From a strength of ``enough`` on the way grows like its square root, or by another power ``beyond``; before, by a
     ``power``: a squared error feels every step of noise, an answer only its side. Its gradients are shorter, and shrink
     as it learns: its ``pace``. Where the noise of a whole output counts, and not that of every parameter, the strength
-    is that of so many parameters, whatever the model has.
+    is that of so many parameters, whatever the model has. Another rule, ``constant_first``, is of a model that starts
+    at the target's mean.
     """
 
     loss: float
@@ -50,15 +51,16 @@ class _Rule:
     pace: float
     beyond: float = 0.5
     parameters: int | None = None
+    constant_first: _Rule | None = None
 
 
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
-_RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16))
 _CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0, parameters=16)
 """The rule of two classes in centred columns: where signal is weak a shorter way stays nearer to the constant."""
 _CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1.5, pace=0.045, beyond=1.0, parameters=16)
 """The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
+_RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16, constant_first=_CONSTANT_FIRST))
 _CONSTANT_SHARE = 0.05
 """The budget for that mean ..."""
 _CONSTANT_TOLD = 0.25
@@ -276,8 +278,8 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     inputs = model.get("inputs", settings.model.inputs)
     prepared = bool(share) and numbers.squares is not None and inputs != "constant-first"
     way = _RULES.get(settings.objective.task)
-    if share and not prepared and settings.objective.task == "regression":
-        way = _CONSTANT_FIRST
+    if share and not prepared and way.constant_first is not None:
+        way = way.constant_first
     elif inputs == "centred" and numbers.squares is not None and numbers.squares.predicted == "two":
         way = _CENTRED_TWO
     loss = _PREPARED_LOSS[settings.objective.task] if prepared else way.loss

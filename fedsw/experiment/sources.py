@@ -323,7 +323,6 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
             records,
             clients,
             scheme=partition.scheme,
-            concentration=partition.concentration,
             by=partition.by,
             seed=partition.seed,
         )

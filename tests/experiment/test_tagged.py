@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,12 +120,23 @@ def test_every_task_reads_what_no_other_reads_alone() -> None:
             assert any(name not in known.unread.get(section, ()) for known in facts), f"{section}.{name}"
 
 
-@pytest.mark.parametrize("trust", ["central", "sketch"])
-def test_a_stored_run_may_have_the_removed_period_at_its_default_alone(trust: str) -> None:
-    base = load_experiment("sketch-digits") if trust == "sketch" else small()
-    raw = json.loads(base.model_dump_json())
-    raw["sketch"]["period"] = 2.0
-    assert parse_experiment(raw).name
-    raw["sketch"]["period"] = 3.0
-    with pytest.raises(ExperimentError, match="unknown key 'sketch.period'"):
-        parse_experiment(raw)
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [
+        ("sketch.period", 2.0, 3.0),
+        ("data.core_variance", 0.2, 0.3),
+        ("data.spurious_variance", 0.4, 0.2),
+        ("partition.concentration", 0.5, 1.0),
+    ],
+)
+def test_a_stored_run_may_have_a_removed_setting_at_its_default_alone(name: str, default: Any, other: Any) -> None:
+    for base in (load_experiment("sketch-digits"), small()):
+        raw = json.loads(base.model_dump_json())
+        *sections, setting = name.split(".")
+        section = functools.reduce(lambda table, key: table[key], sections, raw)
+        assert setting not in section
+        section[setting] = default
+        assert parse_experiment(raw).model_dump() == base.model_dump()
+        section[setting] = other
+        with pytest.raises(ExperimentError, match=f"unknown key '{name}'"):
+            parse_experiment(raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -41,8 +41,6 @@ _LAW = {
     "p": "correlation",
     "d_core": "core_features",
     "d_spurious": "spurious_features",
-    "var_core": "core_variance",
-    "var_spurious": "spurious_variance",
     "target": "target",
 }
 SOURCES: Registry[DataSet] = Registry("data.source", DataSet)
@@ -117,6 +115,7 @@ class Data(Section):
     `account` is the name of the data set: all runs that name it have one budget (`fedsw account`).
     """
 
+    removed: ClassVar[Mapping[str, Any]] = {"core_variance": 0.2, "spurious_variance": 0.4}
     source: str = "synthetic"
     public: Literal["mnist", "usps"] | None = None
     public_batch: PositiveInt = 512
@@ -126,8 +125,6 @@ class Data(Section):
     correlation: Annotated[float, Field(ge=0, le=1)] = 0.7
     core_features: PositiveInt = 8
     spurious_features: PositiveInt = 8
-    core_variance: PositiveFloat = 0.2
-    spurious_variance: PositiveFloat = 0.4
     target: Literal["point", "mean"] = "point"
     seed: Seed = 0
     row_norm: PositiveFloat | None = None
@@ -288,8 +285,8 @@ class Data(Section):
 class Partition(Section):
     """How the records are spread over simulated clients. The rule can leak through public client sizes."""
 
+    removed: ClassVar[Mapping[str, Any]] = {"concentration": 0.5}
     scheme: Literal["iid", "group", "dirichlet"] = "iid"
-    concentration: PositiveFloat = 0.5
     by: Literal["sensitive", "target"] = "sensitive"
     seed: Seed = 0
 

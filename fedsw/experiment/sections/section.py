@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from fedsw.experiment.own_objects import is_reference
 
@@ -27,9 +27,21 @@ ClipNorm = Annotated[float, Field(allow_inf_nan=False, strict=True), AfterValida
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are refused, and values never change."""
+    """Base of all sections: unknown keys are refused, and values never change.
+
+    Settings that were ``removed`` may stand in stored runs, which are written whole, at the default that they had; at
+    another value they are unknown keys, as what they did is not done.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    removed: ClassVar[Mapping[str, Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        return {name: value for name, value in raw.items() if name not in cls.removed or value != cls.removed[name]}
 
     def __hash__(self) -> int:
         """Hash the settings as JSON text, since tables of arguments have no hash."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -82,9 +82,6 @@ for _name, _map in {
     MAPS.register(_name, _map)
 
 
-_PERIOD = 2.0
-
-
 class SketchPart(Section):
     """One block of a record's vector; `fedsw.learning.sketches._parts` has the mathematics.
 
@@ -115,6 +112,7 @@ class SketchPart(Section):
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
+    removed: ClassVar[Mapping[str, Any]] = {"period": 2.0}
     kind: Annotated[str, among(lambda: PARTS)] = "gaussian"
     bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
     fractions: tuple[PositiveFloat, ...] = ()
@@ -141,14 +139,6 @@ class SketchPart(Section):
     layer: Literal["early", "late"] = "late"
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_removed(cls, raw: Any) -> Any:
-        """Drop the removed setting `period` at the default that stored runs have of it."""
-        if isinstance(raw, Mapping) and raw.get("period") == _PERIOD:
-            return {name: value for name, value in raw.items() if name != "period"}
-        return raw
 
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
