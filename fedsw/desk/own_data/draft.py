@@ -558,7 +558,8 @@ def _alpha(request: DraftRequest, rows: int | None) -> list[str]:
     if request.group is None:
         why = "no groups are declared; --group COLUMN would name them"
     elif rows is not None and rows >= _FAIR:
-        return [f"alpha = 0.2                # {means}"]
+        costs = "its noise is in the groups' sizes; `fedsw plan` shows what it costs at several weights"
+        return [f"alpha = 0.2                # {means};\n{' ' * 27}# {costs}"]
     else:
         many = "how many there are is not known" if rows is None else "there are fewer"
         why = f"{means};\n{' ' * 27}# 0.2 is worth its noise from about {_FAIR:,} records at ε = 1, and {many}"

@@ -39,6 +39,14 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield "", plan.unless
     groups = ", ".join(f"{name} {size:,}" for name, size in plan.by_group.items())
     yield "records", f"{plan.records:,} ({groups}){'; ' + plan.assumed if plan.assumed else ''}"
+    if (unit := plan.experiment.data.unit) is not None:
+        yield (
+            "persons",
+            (
+                f"rows may repeat: records are values of {unit!r}, of which every batch takes one row each, "
+                "drawn anew. How many rows one has is not public; more of them smooth what is learnt and lower no noise"
+            ),
+        )
     penalty = plan.experiment.objective.penalty
     if PENALTIES.get(penalty).custom or plan.word != "proven":
         yield "own penalty", f"{penalty}: {_WHOSE[plan.word]}"

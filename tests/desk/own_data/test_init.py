@@ -62,7 +62,8 @@ def test_a_penalty_is_drafted_where_records_can_afford_its_noise(tmp_path, monke
     few = tomllib.loads(drafted(folder(tmp_path), from_public=True))
     assert few["objective"]["alpha"] == 0 and "about 5,000 records at" in drafted(tmp_path / "DATA", from_public=True)
     monkeypatch.setattr("fedsw.desk.own_data.draft._FAIR", 20)
-    assert tomllib.loads(drafted(tmp_path / "DATA", from_public=True))["objective"]["alpha"] == 0.2
+    many = drafted(tmp_path / "DATA", from_public=True)
+    assert tomllib.loads(many)["objective"]["alpha"] == 0.2 and "`fedsw plan` shows what it costs" in many
     persons = tomllib.loads(drafted(tmp_path / "DATA", from_public=True, unit="id"))
     assert persons["objective"]["alpha"] == 0, "how many rows a person has is not public"
 
