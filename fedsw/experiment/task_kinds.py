@@ -238,7 +238,7 @@ class ModelKind:
     ``points`` are moved by a flow, and no record passes through them, nor through what ``mixes`` a batch's samples.
     Where it is ``fixed``, a private record is compared as it is, and public ones are moved. A ``linear`` one is a layer
     without any other; one of ``columns`` takes what is declared of each column apart (`coded.Hats`).
-    ``filtered`` images go through fixed filters first (`scattering.ScatteredImages`). A ``critic`` is
+    ``filtered`` images go through fixed filters first (`fedsw.learning.models.ScatteredImages`). A ``critic`` is
     trained beside one, and ``table`` rows are made by another. What a generator makes stands ``beside`` nothing, or
     beside codes of classes as records do, or it says nothing about that. Outputs are of the ``dimension`` that their
     task says, or that this tells of [model] and the data's `Shape`.

@@ -17,7 +17,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import load_object, named
 from fedsw.experiment.sections import SOURCES, Model
-from fedsw.experiment.task_kinds import MODELS, ModelKind, Role, Sizes
+from fedsw.experiment.task_kinds import MODELS, ModelKind, Role, Sizes, shipped_task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,7 +57,8 @@ def _additive(spec: Model, sizes: Sizes) -> nn.Module:
 
 def _of_images(settings: Settings) -> str | None:
     data, kind = settings.data, f"model.kind {settings.model.kind!r}"
-    if settings.objective.task != "classification":
+    task = shipped_task(settings.objective.task)
+    if task is None or not task.facts.classifies:
         return f"{kind} is for objective.task 'classification', not {settings.objective.task!r}"
     if not data.own and not SOURCES.get(data.source).images:
         images = ", ".join(repr(name) for name in SOURCES if SOURCES.get(name).images)

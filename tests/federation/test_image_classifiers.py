@@ -11,7 +11,7 @@ import fedsw
 from fedsw.desk.use.export import export
 from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment.sources import load_dataset
-from fedsw.learning.models.scattering import ScatteredImages
+from fedsw.learning.models._scattering import ScatteredImages
 from tests.learning.models.test_scattering import DIGITS
 
 pytestmark = pytest.mark.usefixtures("nobody_is_remembered")

@@ -13,6 +13,7 @@ from fedsw.learning.models._perceptrons import TransportedAdaptor as Transported
 from fedsw.learning.models._perceptrons import UnitAutoencoder as UnitAutoencoder
 from fedsw.learning.models._perceptrons import logistic as logistic
 from fedsw.learning.models._perceptrons import mlp as mlp
+from fedsw.learning.models._scattering import ScatteredImages as ScatteredImages
 from fedsw.learning.models.coded import Centred as Centred
 from fedsw.learning.models.coded import Coding as Coding
 from fedsw.learning.models.coded import Hats as Hats
@@ -26,4 +27,3 @@ from fedsw.learning.models.labelled import DecodedImages as DecodedImages
 from fedsw.learning.models.labelled import ImageGenerator as ImageGenerator
 from fedsw.learning.models.labelled import LabelledImages as LabelledImages
 from fedsw.learning.models.labelled import VectorGenerator as VectorGenerator
-from fedsw.learning.models.scattering import ScatteredImages as ScatteredImages
