@@ -41,8 +41,8 @@ class _Rule:
     From a strength of ``enough`` on the way grows like its square root, or by another power ``beyond``; before, by a
     ``power``: a squared error feels every step of noise, an answer only its side. Its gradients are shorter, and shrink
     as it learns: its ``pace``. Where the noise of a whole output counts, and not that of every parameter, the strength
-    is that of so many parameters, whatever the model has. Another rule, ``constant_first``, is of a model that starts
-    at the target's mean.
+    is that of so many parameters, whatever the model has; it may be that of inputs of a ``length``, too. Another rule,
+    ``constant_first``, is of a model that starts at the target's mean.
     """
 
     loss: float
@@ -51,12 +51,13 @@ class _Rule:
     pace: float
     beyond: float = 0.5
     parameters: int | None = None
+    length: float | None = None
     constant_first: _Rule | None = None
 
 
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0))
-_CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0, parameters=16)
+_CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0, parameters=16, length=0.58)
 """The rule of two classes in centred columns: where signal is weak a shorter way stays nearer to the constant."""
 _CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1.5, pace=0.045, beyond=1.0, parameters=16)
 """The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
@@ -156,7 +157,8 @@ class Numbers:
     moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
     group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments of the inputs as they
     are settled or plain, None where there are none, and ``hats`` those of additive models by their knots.  Where
-    columns are declared the inputs ``may_centre``.
+    columns are declared the inputs ``may_centre``, and a record's typical ``length`` about their middle is that part of
+    the longest.
     """
 
     records: int
@@ -168,6 +170,7 @@ class Numbers:
     squares: Squares | None = None
     hats: Mapping[int, Squares] = field(default_factory=dict)
     may_centre: bool = False
+    length: float = 1.0
 
     @property
     def moments(self) -> float:
@@ -347,7 +350,9 @@ def _written(settings: Settings, section: str, name: str) -> bool:
 def _way(numbers: Numbers, rule: _Rule, clip: Mapping[str, float]) -> float:
     """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
     seen = numbers if rule.parameters is None else replace(numbers, parameters=rule.parameters)
-    strength = min(seen.strength(clip["jacobian"], clip["loss"]), max(rule.enough, numbers.records * _TAUGHT))
+    strength = seen.strength(clip["jacobian"], clip["loss"])
+    strength *= 1.0 if rule.length is None else (rule.length / numbers.length) ** 1.5
+    strength = min(strength, max(rule.enough, numbers.records * _TAUGHT))
     power = rule.power if strength < rule.enough else rule.beyond
     return float(rule.pace * rule.enough * (strength / rule.enough) ** power)
 

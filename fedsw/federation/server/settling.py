@@ -27,6 +27,7 @@ from fedsw.experiment.task_kinds import model_kind
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
+from fedsw.learning.models.coded import typical_length
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.objectives import Clip
@@ -97,6 +98,7 @@ def numbers_of(
         squares=squares_of(made),
         hats=_hats(experiment),
         may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
+        length=1.0 if experiment.data.columns is None else typical_length(experiment.data.columns),
     )
 
 

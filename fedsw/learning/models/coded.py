@@ -169,6 +169,16 @@ def most_of(feature: Feature) -> float:
     return (0.25 if feature.in_unit else 1.0) * (feature.count or 1) + missing
 
 
+def typical_length(columns: Columns) -> float:
+    """Length of a record's inputs about their middle, in the longest's, if numbers are spread evenly in their bounds.
+
+    Categories are as far from their middle in every record.
+    """
+    most = [most_of(feature) for feature in columns.features]
+    typical = [part if feature.categories else part / 3 for feature, part in zip(columns.features, most, strict=True)]
+    return math.sqrt(sum(typical) / sum(most))
+
+
 def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
     """The knots of a column of numbers, in its own units: the declared ones, or so many in its bounds.
 

@@ -330,6 +330,19 @@ def test_few_records_of_numbers_start_at_the_noised_constant_where_noise_lets_it
     assert rates == sorted(rates) and rates[0] < rates[-1]
 
 
+def test_two_classes_go_a_shorter_way_where_every_record_is_far_from_the_middle_of_its_columns():
+    """The noise of an output is in proportion to its inputs, and categories are as far from their middle as can be."""
+    model, none = {"kind": "logistic", "inputs": "centred"}, {"epsilon": 1.0, "delta": 1e-6, "moments": 0.0}
+    columns = [
+        {**TABLE, "features": [{"name": f"x{place}", **kind} for place in range(6)]}
+        for kind in ({"low": 0, "high": 1}, {"categories": ["a", "b"]})
+    ]
+    numbers, words_ = (of_table(300, each, model=model, privacy=none).training.learning_rate for each in columns)
+    assert numbers > 1.5 * words_
+    many = [of_table(10**7, each, model=model, privacy=none).training.learning_rate for each in columns]
+    assert many[0] == many[1], "far above the noise steps have their most"
+
+
 def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_answers():
     regression = of_table(10**5, NUMBERS, objective={"task": "regression", "alpha": 0.2})
     assert regression.clip.loss == 1.5 and regression.clip.jacobian <= 0.35
