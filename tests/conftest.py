@@ -100,7 +100,7 @@ LONG = (
     "runs/test_restored",
     "learning/tasks/test_tally",
     "federation/test_local_sites",
-    "audit/test_audit_canary",
+    "audit/test_canary",
     "federation/test_federation",
     "federation/test_transfers",
     "desk/baselines/test_baselines",

@@ -76,7 +76,7 @@ FEW: dict[str, dict[str, int]] = {
     "data/columns/test_declared": {
         "importing_the_data_package_imports_no_library_of_containers": 0,
     },
-    "data/test_images": {
+    "data/test_image_sets": {
         "the_published_files_have_the_published_counts": 2,
     },
     "federation/deploy/test_bundle": {
@@ -199,7 +199,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_run_ends_where_the_processors_ends": 1,
         "what_crosses_in_a_round_grows_with_nothing_but_the_sites": 2,
     },
-    "audit/test_audit_canary": {
+    "audit/test_canary": {
         "with_sampling_the_instance_is_the_lower_end_of_the_bracket_and_the_attack_shows_most_of_it": 0,
         "a_broken_build_fails_the_audit": 1,
         "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
@@ -270,7 +270,7 @@ FEW: dict[str, dict[str, int]] = {
     "learning/sketches/test_scattering": {
         "no_two_images_are_farther_apart_after_the_map_however_they_are_sought": 2,
     },
-    "learning/sketches/test_sums": {
+    "learning/sketches/test_sketch_law": {
         "a_law_or_records_that_do_not_fit_are_named": 4,
     },
     "learning/tasks/test_tally": {

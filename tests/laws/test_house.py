@@ -165,6 +165,38 @@ def test_a_room_more_or_less_is_a_fault(tmp_path: Path) -> None:
     assert list(faults(package)) == ["rooms: ['attic', 'runs'] are too many or missing"]
 
 
+# Tests
+
+MOST_BESIDE = 179
+"""Test files of a room that are named for no module of it, as they are laws of whole runs. May only fall."""
+
+
+def beside(tests: Path, package: Path) -> list[str]:
+    """The test files in a room's folder that no module of the room is named as."""
+    names = defaultdict(set)
+    for name in modules(package):
+        names[room(name)].add(name.rpartition(".")[2].lstrip("_"))
+    paths = [path for one in sorted(ROOMS) for path in sorted((tests / one).rglob("test_*.py"))]
+    return [
+        str(path.relative_to(tests))
+        for path in paths
+        if path.stem.removeprefix("test_") not in names[path.relative_to(tests).parts[0]]
+    ]
+
+
+def test_test_files_are_named_for_modules_of_their_room() -> None:
+    others = beside(ROOT / "tests", PACKAGE)
+    assert len(others) <= MOST_BESIDE, "name a new one for its module, or put it into tests/laws; lower the number"
+
+
+def test_a_test_file_of_no_module_is_seen(tmp_path: Path) -> None:
+    package = written(tmp_path, data___cells="")
+    (tmp_path / "tests" / "data").mkdir(parents=True)
+    for name in ("cells", "rows"):
+        (tmp_path / "tests" / "data" / f"test_{name}.py").touch()
+    assert beside(tmp_path / "tests", package) == ["data/test_rows.py"]
+
+
 # What is documented
 
 DIRECTIVE = re.compile(r"^\.\. (auto\w+):: (fedsw[\w.]*)\n((?:   :.*\n)*)", flags=re.MULTILINE)

@@ -19,7 +19,7 @@ from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.view import read_whole_run
 from tests.browser import BROWSER, MISSING, opened
 from tests.desk.compare.comparing import table_of
-from tests.runs.report.test_documents import plan
+from tests.runs.report.test_document import plan
 
 pytestmark = pytest.mark.slow
 FLAGS = (
