@@ -61,7 +61,7 @@ def predict_command(
         typer.Option(
             metavar="NUMBER|GROUP=NUMBER|RULE",
             help="For two classes, of the probability of the positive one: a number, one for each group, or best, "
-            "parity or opportunity, found on the run's held-out records; may be repeated.",
+            "parity, opportunity or odds, by the run's noised counts of scores or held-out records; may be repeated.",
         ),
     ] = None,
     keep: Annotated[

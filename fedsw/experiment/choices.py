@@ -31,12 +31,18 @@ class Settings(sections.Section):
     privacy: SerializeAsAny[sections.Privacy] = Field(default_factory=sections.Privacy)
     local: SerializeAsAny[sections.Local] = Field(default=sections.Local(), validate_default=True)
     sketch: sections.Sketch = sections.Sketch()
+    thresholds: sections.Thresholds = sections.Thresholds()
     federation: sections.Federation = sections.Federation()
     evaluation: sections.Evaluation = sections.Evaluation()
     seed: Seed | None = None
     evaluate_every: PositiveInt = 25
     metrics: tuple[str, ...] = ()
     unsafe_metrics: bool = False
+
+    @property
+    def left_to_rounds(self) -> float:
+        """Part of the budget, of mu^2, that releases before and after the rounds leave to them."""
+        return 1 - float(self.privacy.moments) - self.thresholds.share
 
     def own(self, kind: type[LocalT]) -> LocalT:
         """Section [local] of a trust model that has that class for it."""

@@ -14,7 +14,7 @@ from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
 from fedsw.experiment.sections._tagged import unread
 from fedsw.experiment.task_kinds import TASKS, TaskKind, model_kind
-from fedsw.experiment.trust import TrustModel, trust_model
+from fedsw.experiment.trust import TrustModel, releasing_gradients, trust_model
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
 
@@ -34,6 +34,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
             yield from _of_columns(settings, settings.data.columns, kind)
         yield from _of_coding(settings)
         yield from _of_trust(settings, kind)
+        yield from _of_thresholds(settings, kind)
     yield from _of_flow(settings)
     if kind is not None:
         yield from _of_protection(settings)
@@ -165,6 +166,35 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
             f"data.held_out_to 'everybody' measures a trained model at the clients, and trust {name!r} asks them once, "
             "before there is one: set data.held_out_to to 'operator'"
         )
+
+
+def _of_thresholds(settings: Settings, kind: TaskKind) -> Iterator[str]:
+    """Counts by group are of a classifier's answers, after rounds; of its classes and groups where they are declared.
+
+    What is known once the data are is in `fedsw.learning.moments.moments_budget.require_thresholds`.
+    """
+    share, moments, columns = settings.thresholds.share, settings.privacy.moments, settings.data.columns
+    if not share:
+        return
+    asked, trust, task = f"thresholds.share is {share:g}, and", settings.privacy.trust, settings.objective.task
+    if trust not in (able := releasing_gradients()):
+        yield f"{asked} trust {trust!r} has no rounds that a model comes out of: use {_either(able)}, or leave it out"
+    if not (kind.facts.classifies and kind.facts.supervised):
+        fit = _either(tuple(n for n, k in TASKS.items() if k.facts.classifies and k.facts.supervised))
+        yield f"{asked} objective.task {task!r} is no classification of records by group: use {fit}, or leave it out"
+    if columns is not None and columns.sensitive is None:
+        yield f"{asked} thresholds are by group: declare data.columns.sensitive, or leave it out"
+    if columns is not None and len(columns.classes) != 2:
+        yield f"{asked} thresholds are of two classes, and {len(columns.classes)} are declared: leave it out"
+    if moments != "auto" and settings.left_to_rounds < _LEAST_TO_ROUNDS:
+        yield (
+            f"{asked} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left to "
+            "the rounds; lower one of them"
+        )
+
+
+_LEAST_TO_ROUNDS = 0.05
+"""Least part of the budget that is left to the rounds by what is released before and after them."""
 
 
 def _of_own_penalties(settings: Settings, kind: TaskKind) -> Iterator[str]:

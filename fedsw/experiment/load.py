@@ -123,6 +123,8 @@ class Experiment(Settings):
                 settings.get(section, {}).pop(name, None)
         if settings.get("local") == {}:
             del settings["local"]
+        if not self.thresholds.share:
+            settings.pop("thresholds", None)
         return settings
 
     @model_validator(mode="after")

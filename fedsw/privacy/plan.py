@@ -41,7 +41,7 @@ class Plan(Short):
         mechanism: the noise of every release, in `fedsw.privacy.mechanisms.MECHANISMS`.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
         unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
-        moments: noise multiplier of a release of moments before the rounds; 0 without one, or without noise.
+        moments, scores: noise multipliers of releases before and after the rounds; 0 without one, or without noise.
     """
 
     strata: tuple[str, ...]
@@ -58,6 +58,7 @@ class Plan(Short):
     seed: int | None = None
     unit: str | None = None
     moments: float = 0.0
+    scores: float = 0.0
 
     def __post_init__(self) -> None:
         """ValueError for bounds of other neighbours than replaced records, or in another norm than its noise's.

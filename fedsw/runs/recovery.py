@@ -136,8 +136,10 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
     )
 
 
-def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Ledger | None) -> None:
+def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Ledger | None, *, rounds: int) -> None:
     """Refuse to release rounds again that no checkpoint has, and that metrics, attempts or the ledger know of.
+
+    What comes after the planned ``rounds`` has no checkpoint: of that all rounds before are known to be done.
 
     A process that dies between a charge and the checkpoint of its round leaves one round that is not on file, which
     nobody has seen. More are missing where a file was damaged, cut or removed, or the machine itself died within the
@@ -150,21 +152,21 @@ def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Le
     done = max((int(record["round"]) for record in directory.read_metrics()), default=0)
     begun = [round_ for round_, _ in directory.begun_attempts()]
     begun += [entry.round for entry in (() if ledger is None else ledger.entries())]
-    done = max(done, max(begun, default=0) - 1)  # of the last round begun nothing may have come
+    done = max(done, min(max(begun, default=0) - 1, rounds))  # of the last round begun nothing may have come
     accepted = directory.accepted_gap()
     if done <= max(on_file, accepted) and not math.isinf(accepted):
         return
-    rounds = f"round {done}" if done == on_file + 1 else f"rounds {on_file + 1} to {done}"
+    missing = f"round {done}" if done == on_file + 1 else f"rounds {on_file + 1} to {done}"
     if not math.isinf(accepted):
         raise CheckpointDamaged(
             f"the checkpoint in {directory.path} ({NAME}, {RELEASED}) has what was released up to round {on_file}, and "
-            f"{rounds} were released, too: it was damaged, cut or removed, or is an older one. Going on from there "
+            f"{missing} were released, too: it was damaged, cut or removed, or is an older one. Going on from there "
             "would release and charge them once more. Put its files back as they were; or "
             f"`{command_to_go_on(directory.path)}` goes on from round {on_file} with what is left of the budget"
         )
     directory.accept_gap(max(done, on_file))
     if done > on_file:
-        _log.warning("%s are released and charged once more: no checkpoint has them", rounds, extra=event("gap"))
+        _log.warning("%s are released and charged once more: no checkpoint has them", missing, extra=event("gap"))
 
 
 def require_space(directory: Path, size: int) -> None:

@@ -40,6 +40,8 @@ class RunFile:
     """Noised counts and sums over records that clients kept out of training."""
     MOMENTS = "moments.json"
     """Noised counts, means and second moments of all records, released before the first round."""
+    SCORES = "scores.json"
+    """Noised counts of scores by group and label, released after the last round: thresholds are read off them."""
     CARD = "card.md"
     """The model card."""
     REPORT = "report.html"
@@ -87,6 +89,7 @@ RELEASABLE = (
     RunFile.MODEL,
     RunFile.OUTPUTS,
     RunFile.HELD_OUT,
+    RunFile.SCORES,
     RunFile.SUMMARY,
 )
 """Files that may leave a run's folder, and that a copy needs; a file that is new belongs here or in `KEPT_BACK`."""

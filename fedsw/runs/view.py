@@ -41,6 +41,7 @@ _SHOWN = (
     RunFile.SKETCH,
     RunFile.MODEL,
     RunFile.OUTPUTS,
+    RunFile.SCORES,
     RunFile.SUMMARY,
     RunFile.CARD,
 )
@@ -151,7 +152,7 @@ def read_run(directory: Path) -> RunView:
         experiment,
         read_summary(directory / RunFile.SUMMARY) if _ended_in_order(directory / RunFile.LOG) else {},
         read_lines(directory / RunFile.METRICS),
-        _read_outputs(directory / RunFile.OUTPUTS),
+        read_outputs(directory / RunFile.OUTPUTS),
         names_of_plan(plan, experiment.data.columns),
         plan,
         tuple(name for name in _SHOWN if (directory / name).is_file()),
@@ -194,6 +195,7 @@ _OBJECTS = (
     "epsilon_spent_by_client", "guarantee", "signal_to_noise", "held_out", "held_out_intervals",
     "held_out_standard_errors", "held_out_by_group", "held_out_by_group_intervals", "held_out_measured_on", "constant",
     "constant_intervals", "gain", "best_threshold", "versions", "hardware", "ledger", "account", "sketch", "moments",
+    "thresholds", "held_out_at_thresholds",
 )  # fmt: skip
 _OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
 """Objects whose values are numbers."""
@@ -237,7 +239,8 @@ def _ended_in_order(log: Path) -> bool:
     return events[-1:] != ["run begins"]
 
 
-def _read_outputs(path: Path) -> HeldOutOutputs | None:
+def read_outputs(path: Path) -> HeldOutOutputs | None:
+    """Held-out outputs in a file of a run; None if there is none, ValueError if it is damaged."""
     if not path.is_file():
         return None
     import numpy as np

@@ -37,11 +37,12 @@ def test_the_search_finds_a_process_that_left_its_session_and_none_of_another_te
 @pytest.mark.parametrize("engine", ["ray", "flwr"])
 def test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running(tmp_path, engine, monkeypatch):
     mark(monkeypatch)
-    experiment = small("seed=5", "training.rounds=5", "federation.timeout=600.0")
+    experiment = small("seed=5", "training.rounds=5", "federation.timeout=600.0", "thresholds.share=0.2")
     ours = run(experiment, runs=tmp_path / "ours")
     theirs = run(experiment, engine=engine, runs=tmp_path / "theirs")
     assert torch.equal(_parameters(ours.directory), _parameters(theirs.directory))
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
+    assert theirs.summary["thresholds"] == ours.summary["thresholds"] and ours.summary["thresholds"]["by_group"]
     assert not left_of_this_test()
 
 

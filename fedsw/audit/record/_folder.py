@@ -65,7 +65,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Book:
-    """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow."""
+    """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow.
+
+    After the ``last`` round of training come sums over kept records, and scores.
+    """
 
     name: str
     path: Path
@@ -76,6 +79,7 @@ class Book:
     budget: float
     delta: float
     groups: tuple[str, ...]
+    last: float = math.inf
 
     @property
     def client(self) -> str | None:
@@ -86,7 +90,12 @@ class Book:
     @property
     def rounds(self) -> tuple[Row, ...]:
         """The rows of training."""
-        return tuple(row for row in self.rows if row.kept is None and row.round > 0)
+        return tuple(row for row in self.rows if row.kept is None and 0 < row.round <= self.last)
+
+    @property
+    def scores(self) -> tuple[Row, ...]:
+        """The rows that release counts of scores, after the last round."""
+        return tuple(row for row in self.rows if row.kept is None and row.round > self.last)
 
     @property
     def moments(self) -> tuple[Row, ...]:
@@ -229,7 +238,13 @@ class Folder:
     @cached_property
     def books(self) -> list[Book]:
         """The ledgers: the server's, or the clients' as far as they are in the folder."""
-        return [read_book(path) for path in ledgers(self.directory)]
+        last = math.inf if self.sketch else int(self.experiment["training"]["rounds"])
+        return [read_book(path, last) for path in ledgers(self.directory)]
+
+    @property
+    def share_of_scores(self) -> float:
+        """The share of the budget that buys counts of scores after the last round; 0 where none are released."""
+        return float(self.experiment.get("thresholds", {}).get("share", 0.0))
 
     @property
     def claimed(self) -> float:
@@ -338,8 +353,11 @@ def ledgers(directory: Path) -> list[Path]:
     return sorted(paths, key=lambda path: (len(path.name), path.name))
 
 
-def read_book(path: Path) -> Book:
-    """A ledger file, whatever its digests say; ValueError if it has more than its tables: statements would run."""
+def read_book(path: Path, last: float = math.inf) -> Book:
+    """A ledger file of so many rounds, whatever its digests say.
+
+    ValueError if it has more than its tables: statements would run.
+    """
     database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
@@ -355,7 +373,7 @@ def read_book(path: Path) -> Book:
     rows = tuple(Row(*line, **_released(json.loads(line[2]))) for line in stored)
     numbers = str(promise["accountant"]), real(promise["epsilon"]), float(promise["delta"])
     groups = tuple(map(str, promise["groups"]))
-    return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups)
+    return Book(path.stem.replace("-", " "), path, headers[0], promise, rows, *numbers, groups, last)
 
 
 def _released(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,9 @@ LINE = frozenset(
 """All that a line of metrics.jsonl may say: settings, functions of noised releases, totals of padded messages, who was
 there, and metrics on records outside the guarantee."""
 
-_QUIET = frozenset({"run begins", "round released", "kept records released", "moments released", "run ended"})
+_QUIET = frozenset(
+    {"run begins", "round released", "kept records released", "moments released", "scores released", "run ended"}
+)
 """Events of a run in which every round is like the others."""
 
 UNSAFE = frozenset({"training_loss"})
@@ -47,6 +49,7 @@ SUMMARY = frozenset(
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
         "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",
         "signal_to_noise", "warnings", "account", "selection", "moments",
+        "thresholds", "held_out_at_thresholds",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups", "names"})
@@ -127,7 +130,8 @@ def _ratios(folder: Folder, faults: Faults) -> None:
 
 
 def _releases(folder: Folder, faults: Faults) -> None:
-    for path in sorted((folder.directory / "releases").glob("*.safetensors")):
+    stored = folder.directory / "releases"
+    for path in sorted([*stored.glob("*.safetensors"), *stored.glob("scores/*.safetensors")]):
         with safe_open(path, framework="pt") as file:
             more = sorted(set(file.keys()) - RELEASE)
         faults.require(not more, f"releases/{path.name} holds {more}")

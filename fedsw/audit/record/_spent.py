@@ -131,7 +131,7 @@ def check_independent(folder: Folder) -> Check:
 
 
 def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
-    """Compute what a ledger's planned releases cost: all rounds at its last row, and moments; None before any round."""
+    """Compute what a ledger's planned releases cost: all rounds at its last row, and others; None before any round."""
     if not book.rounds:
         return None
     costs = []
@@ -141,6 +141,7 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
         last = steps_of(book, group, book.rounds[-1:])
         planned = Steps({step: folder.planned_releases for step in last})
         planned.update(steps_of(book, group, book.moments[-1:]))
+        planned.update(steps_of(book, group, book.scores[-1:]))
         costs.append(_by(frozenset(planned.items()), book.delta, book.accountant))
     return max(costs, key=lambda cost: cost.epsilon)
 

@@ -134,6 +134,50 @@ def _stored(folder: Folder, faults: Faults) -> str:
     return f"; moments of {sum(stored['records'])} records released once"
 
 
+SCORES_FILE = "scores.json"
+
+SCORES_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon"})
+
+
+def require_scores(folder: Folder, faults: Faults) -> str:
+    """Look at the row of every ledger, and at what was stored; in words what is well, empty without scores.
+
+    A record is counted in one place, so that its replacement moves counts by sqrt(2) (docs/guarantees/thresholds.md).
+    """
+    path, rows = folder.directory / SCORES_FILE, [(book, row) for book in folder.books for row in book.scores]
+    if not folder.share_of_scores:
+        faults.require(not path.exists(), f"{SCORES_FILE} is there, and the settings release no scores")
+        charged = [book.name for book, _ in rows]
+        faults.require(not charged, f"{charged[:1]} charges a release after the last round; the settings ask for none")
+        return ""
+    most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.masked else 1
+    for book in folder.books:
+        many = len(book.scores)
+        faults.require(many <= most, f"{book.name} has {many} rows of scores; its noise is for {most}")
+    for book, row in rows:
+        where = f"{book.name}, row {row.sequence}"
+        faults.require(row.round == book.last + 2, f"{where} releases something in round {row.round}, after the last")
+        for charge in row.trained:
+            full = charge["sampling_rate"] == 1.0
+            faults.require(full, f"{where}: scores are of all records, charged at a rate below 1")
+            require_sensitivity(charge, SLACK * math.sqrt(2), f"{where}, of scores", faults)
+        said = {charge["group"] for charge in row.trained}
+        missing = sorted({charge["group"] for planned in book.rounds for charge in planned.trained} - said)
+        faults.require(not missing, f"{where} does not charge {missing}")
+    if not path.is_file():
+        said_so = (folder.summary.get("thresholds") or {}).get("sigma") is None
+        faults.require(said_so, f"the summary has thresholds, and there is no {SCORES_FILE}")
+        return "; no scores were released"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    more = sorted(stored.keys() - SCORES_KEYS)
+    faults.require(not more, f"{SCORES_FILE} holds {more}")
+    several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
+    _require_stored(folder, stored, SCORES_FILE, [row for _, row in rows], faults, several=several)
+    whole = all(float(value).is_integer() for row in stored["values"] for value in row)
+    faults.require(not folder.noisy or not whole, f"{SCORES_FILE} holds whole numbers, as counts without noise are")
+    return f"; scores of {sum(stored['records'])} records counted once"
+
+
 NAME = "noise against Δ"
 
 _GRID = 1e-3
@@ -169,7 +213,7 @@ def check(folder: Folder) -> Check:
             fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(planned.epsilon, 6)}"
             faults.require(enough, f"{fault}, not {upward(budget, 6)}")
     checked = _against_settings(folder, faults)
-    checked += require_moments(folder, faults) + require_held_out(folder, faults)
+    checked += require_moments(folder, faults) + require_held_out(folder, faults) + require_scores(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": planned_ratio or None}
     margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {planned_ratio:.6g})" if planned_ratio else "")

@@ -147,6 +147,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             regression,
             alpha=_alpha(request, None if unit else _rows_of(tables)),
             clients=4 if sources[0].client is None else len(sources),
+            grouped=request.group is not None,
         ),
     ]
     text = "\n".join(lines) + "\n"
@@ -566,13 +567,21 @@ def _alpha(request: DraftRequest, rows: int | None) -> list[str]:
     return [f"alpha = 0.0                # {why}"]
 
 
-def _rest(regression: bool, *, alpha: Sequence[str], clients: int) -> list[str]:
+_THRESHOLDS = (
+    "# [thresholds]",
+    "# share = 0.2              # of the budget: a threshold for each group, where predictions may read the group;",
+    "#                            the penalty (alpha) is for where they may not. Two classes only; both go together",
+)
+
+
+def _rest(regression: bool, *, alpha: Sequence[str], clients: int, grouped: bool) -> list[str]:
     return [
         '# [model] kind = "additive", a function of each column, or "logistic": preset chooses what is not written',
         "[objective]",
         f'task = "{"regression" if regression else "classification"}"',
         'penalty = "statistical-parity"',
         *alpha,
+        *([] if regression or not grouped else _THRESHOLDS),
         "",
         _TRAINING,
         "[privacy]",

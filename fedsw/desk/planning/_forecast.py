@@ -260,7 +260,7 @@ def curve(
     def scores(strength: float) -> tuple[Score, ...]:
         numbers, ready = at_strength(experiment, public, strength)
         rounds = math.sqrt(ready.training.rounds) if relative is None else relative
-        multiplier = numbers.multiplier * rounds / math.sqrt(1 - float(ready.privacy.moments))
+        multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
         measured = []
         for index, sides in enumerate(twins):
             measured.append(trained(problem, ready, *sides, multiplier=multiplier, one=numbers.multiplier, seed=index))

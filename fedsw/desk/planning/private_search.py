@@ -216,9 +216,9 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
     """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of."""
     if len(cost.parts) > 1 or len(cost.steps) > 1:
         raise ExperimentError(
-            "a run of this experiment releases more than its rounds (privacy.moments, counts of kept records) "
-            "or stages of a sketch with unequal shares, and the bound of a selection is for runs whose releases are "
-            "all alike; leave that out, or search on public twins (without --on-records)"
+            "a run of this experiment releases more than its rounds (privacy.moments, thresholds.share, counts of kept "
+            "records) or stages of a sketch with unequal shares, and the bound of a selection is for runs whose "
+            "releases are all alike; leave that out, or search on public twins (without --on-records)"
         )
     return cost.steps
 

@@ -26,13 +26,15 @@ from fedsw.desk.planning.public_rows import (
 )
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
 from fedsw.experiment.preset_rules import CHOSEN, refusal
-from fedsw.experiment.task_kinds import model_kind
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.task_kinds import model_kind, task_facts
+from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
+from fedsw.learning.moments.moments_budget import require_thresholds, scores_budget, scores_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.evaluation.group_thresholds import band_of
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
@@ -98,7 +100,8 @@ class Planned(Short):
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
     Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
     ``word`` is whose the penalties' bound is; ``penalties`` are weights alpha with the noise that they would take, in
-    that of the loss alone.
+    that of the loss alone; ``bands`` are two deviations of the noise in a group's share above a threshold, where counts
+    for thresholds are released.
     """
 
     experiment: Experiment
@@ -118,6 +121,15 @@ class Planned(Short):
     stages: tuple[StageCost, ...] = ()
     penalties: Mapping[float, float] = field(default_factory=dict)
     word: Word = "proven"
+    bands: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def compares(self) -> bool:
+        """Say whether thresholds by group could be released: of two classes and several groups, after rounds."""
+        facts, columns = task_facts(self.experiment.objective.task), self.experiment.data.columns
+        classes = 2 if columns is None else len(columns.classes)
+        gradients = self.experiment.privacy.trust in releasing_gradients()
+        return gradients and facts.classifies and facts.supervised and classes == 2 and len(self.by_group) > 1
 
     def _facts(self) -> Mapping[str, object]:
         return {
@@ -207,6 +219,7 @@ def planned(
     forecast. ``expect`` names the law that is known to be the like of it.
     """
     problem = Problem.from_experiment(experiment)
+    require_thresholds(problem)
     reason, ready, forecast = refusal(experiment), experiment, None
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
@@ -258,7 +271,18 @@ def planned(
         stages=stages,
         penalties=_penalties(experiment, by_group) if multiplier else {},
         word=made.objective.word,
+        bands=_bands(made, plan, by_group),
     )
+
+
+def _bands(problem: Problem, plan: Plan, by_group: Mapping[str, int]) -> dict[str, float]:
+    """Two standard deviations of the noise in every group's share above a threshold, from public numbers alone."""
+    counts = scores_of(problem)
+    if counts is None or not plan.scores:
+        return {}
+    experiment = problem.experiment
+    sigma = scores_budget(counts, plan.scores).sigma * experiment.privacy.model.summed(experiment)
+    return {group: band_of(sigma, size) for group, size in by_group.items()}
 
 
 def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
@@ -293,7 +317,7 @@ def _measured(
     made_up = parse_experiment(raw | {"metrics": ()})
     problem = Problem.from_experiment(made_up)
     one = numbers_of(ready, by_group, problem).multiplier
-    relative = multiplier * math.sqrt(1 - float(ready.privacy.moments)) / one if one else None
+    relative = multiplier * math.sqrt(ready.left_to_rounds) / one if one else None
     return curve(made_up, problem, by_group, relative=relative, **twins)
 
 

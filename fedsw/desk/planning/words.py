@@ -70,8 +70,26 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
     if plan.penalties:
         weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in plan.penalties.items())
         yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
+    if said := _thresholds(plan):
+        yield "thresholds", said
     for section, values in plan.chosen.items():
         yield f"[{section}]", settings_text(values)
+
+
+def _thresholds(plan: Planned) -> str:
+    """What counts for thresholds by group will show, or what they would be for; empty where they have no meaning."""
+    settings, experiment = plan.experiment.thresholds, plan.experiment
+    if settings.share:
+        bands = ", ".join(f"{group} ± {100 * band:.2g} %" for group, band in plan.bands.items())
+        noise = f"; noise moves the selected share of {bands}" if plan.multiplier else ""
+        return f"{100 * settings.share:.0f} % of the budget (of μ²) for counts of scores by group{noise}. {_FITS}"
+    return _FITS if plan.compares and experiment.privacy.noisy else ""
+
+
+_FITS = (
+    "[thresholds] fits where the group may be read of every record that is predicted: it costs less accuracy for as "
+    "much parity. A penalty (alpha) fits where it may not; both go together"
+)
 
 
 def _signal(strength: float) -> str:
@@ -116,6 +134,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
         "words": dict(rows(plan)),
         "settings": {section: dict(values) for section, values in plan.chosen.items()},
         "stages": [asdict(stage) for stage in plan.stages],
+        "threshold_bands": dict(plan.bands),
         "forecast": None,
     }
     if forecast is not None:

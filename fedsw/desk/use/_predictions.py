@@ -22,6 +22,7 @@ from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords, Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.task_kinds import task_facts
+from fedsw.runs.evaluation.group_thresholds import FEWEST, RULES, Cuts, Scores, cuts_of, scores_of_outputs
 from fedsw.runs.evaluation.quality import best_threshold
 from fedsw.runs.view import HeldOutOutputs
 
@@ -92,15 +93,8 @@ def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str,
 
 
 Asked = float | Mapping[str, float] | str | None
-"""One threshold, one for each group by name, or a rule: "best", "parity" or "opportunity"."""
+"""One threshold, one for each group by name, or a rule: "best", "parity", "opportunity" or "odds"."""
 
-RULES: Mapping[str, str] = {
-    "best": "one threshold, right most often",
-    "parity": "a threshold for each group, all groups selected alike",
-    "opportunity": "a threshold for each group, records of {} selected alike in all groups",
-}
-
-_FEWEST = 20
 _RATES = np.linspace(0.0, 1.0, 101)
 
 Array = NDArray[Any]
@@ -140,10 +134,12 @@ def settle(
     groups: tuple[str, ...],
     classes: tuple[str, ...],
     positive: int | None = None,
+    scores: Scores | None = None,
 ) -> Thresholds:
-    """The thresholds that somebody asked for, by names of groups and classes; rules are found on held-out outputs.
+    """The thresholds that somebody asked for, by names of groups and classes.
 
-    They are of the probability of the class ``positive``, by default the second of two.
+    They are of the probability of the class ``positive``, by default the second of two. Rules read the noised counts of
+    ``scores`` that the run released, where it did (post-processing), and held-out outputs elsewhere.
 
     Raises:
         ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no
@@ -160,6 +156,9 @@ def settle(
             f"{experiment.objective.task} with {len(classes)} classes: leave it out"
         )
     if isinstance(wanted, str):
+        _require_rule(wanted)
+        if scores is not None:
+            return _of_scores(wanted, scores, groups, of)
         return _by_rule(wanted, experiment, outputs, groups, index, of)
     if not isinstance(wanted, Mapping):
         return Thresholds({}, _probability(wanted), "as given", of)
@@ -169,6 +168,21 @@ def settle(
             f"{', '.join(map(repr, groups))}, and each needs one"
         )
     return Thresholds({group: _probability(wanted[group]) for group in groups}, source="as given", of=of)
+
+
+def _of_scores(rule: str, scores: Scores, groups: tuple[str, ...], positive: str) -> Thresholds:
+    """Thresholds by a rule from noised counts of a run's records: no record is looked at again."""
+    cuts, words = cuts_of(scores, rule), RULES[rule].format(repr(positive))
+    source = f"{words}: read off noised counts of {int(scores.records.sum())} records, within the run's guarantee"
+    if rule == "best":
+        return Thresholds({}, cuts.by_group[0], source, positive)
+    few = ", ".join(groups[group] for group in cuts.few)
+    source += f"; noise leaves {few} the threshold of all" if few else ""
+    return Thresholds(_named(cuts, groups), source=f"{source}; the group is read of every record", of=positive)
+
+
+def _named(cuts: Cuts, groups: tuple[str, ...]) -> dict[str, float]:
+    return dict(zip(groups, cuts.by_group, strict=True))
 
 
 def _by_rule(
@@ -187,14 +201,17 @@ def _by_rule(
     if rule == "best":
         best = best_threshold(torch.from_numpy(scores), torch.from_numpy(right.astype(np.int64)))
         return Thresholds({}, best["threshold"], source, positive)
+    if rule == "odds":
+        cuts_of_odds = cuts_of(scores_of_outputs(thresholds, groups=len(groups), positive=favourable), rule)
+        return Thresholds(_named(cuts_of_odds, groups), source=source, of=positive)
     judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
     apart = [scores[judged & (sensitive == index)] for index in range(len(groups))]
     for group, group_scores in zip(groups, apart, strict=True):
-        if len(group_scores) < _FEWEST:
+        if len(group_scores) < FEWEST:
             kind = f" of {positive!r}" if rule == "opportunity" else ""
             raise ExperimentError(
                 f"there are {len(group_scores)} held-out records{kind} of the group {group!r}, and a threshold of its "
-                f"own needs {_FEWEST} or more; give numbers, or more held-out records"
+                f"own needs {FEWEST} or more; give numbers, or more held-out records"
             )
     cuts = np.array([[_above(group_scores, rate) for group_scores in apart] for rate in _RATES])
     agreement = [((scores > cut[sensitive]) == right).mean() for cut in cuts]
@@ -202,23 +219,26 @@ def _by_rule(
     return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source, of=positive)
 
 
-def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
-    """The held-out outputs that a rule may look at."""
+def _require_rule(rule: str) -> None:
     if rule not in RULES:
         raise ExperimentError(
             f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "
             f"{', '.join(map(repr, RULES))}"
         )
+
+
+def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:
+    """The held-out outputs that a rule may look at."""
     if outputs is None and experiment.data.held_out_released:
         raise ExperimentError(
             f"the threshold {rule!r} is found on single held-out records, and of those that clients of the run "
             f"{experiment.name!r} kept out of training counts were released, once, at the threshold 0.5: give numbers, "
-            "or train with data.held_out"
+            "or train with data.held_out or [thresholds]"
         )
     if outputs is None:
         raise ExperimentError(
             f"the threshold {rule!r} is found on held-out records, and the run {experiment.name!r} has none; give "
-            "numbers, or train with data.held_out"
+            "numbers, or train with data.held_out, or with [thresholds], which counts scores within the guarantee"
         )
     if experiment.data.shows_private_rows:
         raise ExperimentError(

@@ -227,6 +227,10 @@ def card(view: RunView) -> Document:
             answers if constant else "",
             Listed("By group, with intervals of 95 %", facts.by_group(summary, view.names)),
         ],
+        "Thresholds by group": [
+            " ".join(facts.threshold_sentences(summary, view.names)),
+            Listed("Thresholds", facts.thresholds(summary, view.names)),
+        ],
         "Columns": declared,
         "Use": [
             Code(f"fedsw predict {directory} table.csv -o predictions.csv\nfedsw export {directory} -o model.pt"),

@@ -23,6 +23,7 @@ from fedsw.federation.engines.records_at_hand import handed_again
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
+from fedsw.runs.evaluation.group_thresholds import kept
 from fedsw.runs.run_files import RunFile, find_run
 from fedsw.runs.view import read_run
 
@@ -275,8 +276,9 @@ def load(
     Args:
         run: the run's folder, its name under `runs`, or an experiment's name for its latest run.
         thresholds: for a classifier of two classes, of the probability of the positive one: a number, one for each
-            group by name, or "best", "parity" or "opportunity", which are found on the run's held-out records and on no
-            others. Default: the more probable class.
+            group by name, or "best", "parity", "opportunity" or "odds", which are read off the noised counts of scores
+            that the run released ([thresholds]), or found on its held-out records, and on no others. Default: the more
+            probable class.
         model, task: the objects that the run was started with, where it was.
         allow_modules: modules that the run's settings may name as `module:name`; their code runs.
 
@@ -299,7 +301,10 @@ def load(
         network = problem.build_model()
         classes = load_class_names(problem.experiment)
         about = {"groups": problem.groups, "classes": classes}
-        settled = settle(thresholds, record.experiment, record.outputs, positive=problem.positive, **about)
+        scores = kept(record.directory)
+        settled = settle(
+            thresholds, record.experiment, record.outputs, positive=problem.positive, scores=scores, **about
+        )
     try:
         network.load_state_dict(load_file(path))
     except Exception as fault:

@@ -9,6 +9,7 @@ from fedsw.experiment.sections._learning import (
     Model,
     Objective,
     Slicing,
+    Thresholds,
     Training,
 )
 from fedsw.experiment.sections._privacy import (
@@ -31,6 +32,7 @@ from fedsw.experiment.sections.sketch import Sketch, SketchPart
 __all__ = [
     "AUTO_BINS", "Also", "BinSettings", "Clip", "DEFAULT_DELTA", "Data", "Evaluation", "Federation", "Held",
     "Local", "MaskedSettings", "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES",
-    "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Training",
+    "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Thresholds",
+    "Training",
     "read_delta", "resolve_delta",
 ]  # fmt: skip

@@ -282,6 +282,25 @@ class Evaluation(Section):
         return self
 
 
+class Thresholds(Section):
+    """Counts of the trained model's answers by group, out of which every group gets a threshold of its own.
+
+    `share` is their part of the budget, of mu^2; 0 releases none. After the last round records are counted once, by
+    group, label and bin of the model's probability, and thresholds follow from the noised counts by `rule`: "parity"
+    selects all groups alike, "odds" makes the rates of right and of wrong positive answers alike, as far as one
+    threshold a group can (docs/guarantees/thresholds.md). `fedsw predict --threshold` uses them and reads the group.
+    """
+
+    share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    rule: Literal["parity", "odds"] = "parity"
+
+    @model_validator(mode="after")
+    def _read_by_a_release(self) -> Thresholds:
+        if not self.share and (name := self.changed("rule")):
+            raise ValueError(f"{name} is {self.rule!r}, and share is 0: no counts are released; set a share, as in 0.2")
+        return self
+
+
 class Federation(Section):
     """Who takes part, in how many processes, and how long the server waits.
 

@@ -24,13 +24,16 @@ from fedsw.federation.messages._common import MOST_RECORDS as MOST_RECORDS
 from fedsw.federation.messages._common import SIZES as SIZES
 from fedsw.federation.messages._exact_sums import MOMENTS as MOMENTS
 from fedsw.federation.messages._exact_sums import NOISY_MOMENTS as NOISY_MOMENTS
+from fedsw.federation.messages._exact_sums import NOISY_SCORES as NOISY_SCORES
 from fedsw.federation.messages._exact_sums import NOISY_TALLY as NOISY_TALLY
 from fedsw.federation.messages._exact_sums import RECORDS_SUM as RECORDS_SUM
+from fedsw.federation.messages._exact_sums import SCORES as SCORES
 from fedsw.federation.messages._exact_sums import SKETCH as SKETCH
 from fedsw.federation.messages._exact_sums import TALLY as TALLY
 from fedsw.federation.messages._fields import Malformed as Malformed
 from fedsw.federation.messages._lengths import Terms as Terms
 from fedsw.federation.messages._masked_sums import MASKED_MOMENTS as MASKED_MOMENTS
+from fedsw.federation.messages._masked_sums import MASKED_SCORES as MASKED_SCORES
 from fedsw.federation.messages._masked_sums import MASKED_SKETCH as MASKED_SKETCH
 from fedsw.federation.messages._masked_sums import MASKED_SUM as MASKED_SUM
 from fedsw.federation.messages._masked_sums import MASKED_TABLES as MASKED_TABLES
@@ -62,12 +65,15 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     MASKED_SKETCH,
     MASKED_MOMENTS,
     MASKED_TALLY,
+    MASKED_SCORES,
     SLICES,
     RELEASE,
     RECORDS_SUM,
     SKETCH,
     TALLY,
     NOISY_TALLY,
+    SCORES,
+    NOISY_SCORES,
 )
 """Every exchange between server and clients: what goes down, and what comes up."""
 

@@ -1,4 +1,4 @@
-"""Messages that ask for sums over records, exact or noised: moments, a sketch, what kept records add up to."""
+"""Messages that ask for sums over records, exact or noised: moments, a sketch, a tally of kept records, scores."""
 
 from __future__ import annotations
 
@@ -155,9 +155,41 @@ class NoisyTally(Noised):
     values: Annotated[Tensor, "counts and sums over the client's kept records by group, noised", _noised("g", "t")]
 
 
+class ScoresAsked(AskedUnderModel):
+    """Once, after the last round, with `thresholds.share`: exact counts of the records' scores."""
+
+    nonce = "config"
+
+    asked: AskedClients
+
+
+class ExactScores(ExactSums):
+    """How many of the asked clients' records are in each bin of the model's probability, without noise."""
+
+    steps: Annotated[
+        Tensor,
+        "counts of records by group, label and bin of the probability; checked against their number",
+        _steps("g", "o", limits=Limits(0, 2**53)),
+    ]
+
+
+class NoisyScoresAsked(AskedUnderModel):
+    """Once, after the last round, with `thresholds.share`: a client's noised counts of its records' scores."""
+
+    records: Federation
+
+
+class NoisyScores(Noised):
+    """A client's counts of scores, noised by itself."""
+
+    values: Annotated[Tensor, "counts of the client's records by group, label and bin, noised", _noised("g", "o")]
+
+
 MOMENTS = Exchange("train.moments", MomentsAsked, ExactMoments)
 NOISY_MOMENTS = Exchange("train.noisy_moments", NoisyMomentsAsked, NoisyMoments)
 RECORDS_SUM = Exchange("train.records_sum", SumOfRecordsAsked, SumOfRecords)
 SKETCH = Exchange("train.sketch", SketchAsked, NoisySketch)
 TALLY = Exchange("evaluate.tally", TallyAsked, ExactTally)
 NOISY_TALLY = Exchange("evaluate.noisy_tally", NoisyTallyAsked, NoisyTally)
+SCORES = Exchange("train.scores", ScoresAsked, ExactScores)
+NOISY_SCORES = Exchange("train.noisy_scores", NoisyScoresAsked, NoisyScores)

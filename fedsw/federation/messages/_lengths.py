@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fedsw.experiment.sections import TableSettings
 from fedsw.learning.moments.budget_split import asks_tables
-from fedsw.learning.moments.moments_budget import moments_layout, tally_of
+from fedsw.learning.moments.moments_budget import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.sketches.from_settings import sent_size
 from fedsw.learning.tasks.measures import sketcher_of
@@ -32,12 +32,13 @@ SYMBOLS: Mapping[str, str] = {
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
     "h": "3 for each target: a centre, and how far from it targets and answers of a tally may be",
+    "o": "numbers of a group's scores: counts by label and bin of the probability",
     "b": "blocks of moments: the cells, or 1 where no penalty compares them",
     "u": "numbers of a block's moments: products of 1, inputs and target in pairs",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
     "A": "exchanges that the node has answered in this run before; 0 in a new one",
     "x": "numbers of all tables of an attempt: of every penalty, cell, direction and bin",
-    "y": "numbers of a masked sum: of all tables, the contribution, a sketch, the moments or a tally",
+    "y": "numbers of a masked sum: of all tables, the contribution, a sketch, the moments, a tally or scores",
     "e": "3: what an exchange is numbered by",
     "N_j": "records of the node's clients in cell j",
 }
@@ -69,6 +70,8 @@ class Terms:
             known |= {"g": tally.groups, "t": tally.width}
             if isinstance(tally, RegressionSums):
                 known["h"] = 3 * tally.targets
+        if (counts := scores_of(task)) is not None:
+            known |= {"g": counts.groups, "o": counts.width}
         if (layout := moments_layout(task)) is not None:
             known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(task.features)}
         return cls(task, {**known, **sizes})

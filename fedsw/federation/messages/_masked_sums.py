@@ -110,9 +110,16 @@ class MaskedTallyAsked(AskedUnderModel):
     cut: CutIfUsed
 
 
+class MaskedScoresAsked(AskedUnderModel):
+    """Once, after the last round, with `thresholds.share`: the masked sum of counts of scores."""
+
+    cohort: Sites
+
+
 READY = Exchange("query.ready", ReadyAsked, Ready)
 MASKED_TABLES = Exchange("train.masked_tables", MaskedTableAsked, MaskedNumbers, followed=True)
 MASKED_SUM = Exchange("train.masked_sum", MaskedSumAsked, MaskedNumbers)
 MASKED_SKETCH = Exchange("train.masked_sketch", MaskedSketchAsked, MaskedNumbers)
 MASKED_MOMENTS = Exchange("train.masked_moments", MaskedMomentsAsked, MaskedNumbers)
 MASKED_TALLY = Exchange("evaluate.masked_tally", MaskedTallyAsked, MaskedNumbers)
+MASKED_SCORES = Exchange("train.masked_scores", MaskedScoresAsked, MaskedNumbers)

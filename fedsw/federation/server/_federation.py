@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import sqlite3
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsw._tools.settings import Unaccounted
 from fedsw._tools.text import upward
@@ -27,14 +29,21 @@ from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
 from fedsw.federation.server._from_sketch import Synthesiser
 from fedsw.federation.server._lost import take_up
-from fedsw.federation.server._releases_once import measure_kept, prepared, release_moments, said_of, unprepared
+from fedsw.federation.server._releases_once import (
+    measure_kept,
+    prepared,
+    release_moments,
+    release_scores,
+    said_of,
+    unprepared,
+)
 from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_budget import FIRST, require_moments, with_held_out
+from fedsw.learning.moments.moments_budget import FIRST, require_moments, require_thresholds, with_held_out
 from fedsw.learning.tasks.divergence import stopped_diverged
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
@@ -138,6 +147,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
     task = Problem.from_experiment(job.experiment)
     require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
+    require_thresholds(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
     trust = job.experiment.privacy.model
@@ -195,7 +205,7 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
             refused.callback(run.ledger.close)
         require_no_gap = run.trust.by_release(rounds=recovery.require_no_gap, once=None)
         if job.resume and require_no_gap is not None:
-            require_no_gap(directory, state, run.ledger)
+            require_no_gap(directory, state, run.ledger, rounds=job.experiment.training.rounds)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
     context.earlier = _earlier(run)
@@ -271,7 +281,17 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
             run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
+    if job.experiment.thresholds.share and stopped != ALONE:
+        run.about |= _thresholds(run, released, log)
     return stopped, held_out
+
+
+def _thresholds(run: _Run, released: Tensor, log: logging.Logger) -> dict[str, Any]:
+    """The summary's entries on thresholds by group of the released model (r,); why there are none where it diverged."""
+    if why := _diverged(run):
+        return {"thresholds": {"missing": f"no scores were counted: the model has diverged ({why})"}}
+    side = functools.partial(run.trust.sides.scores, run.context)
+    return release_scores(run.context, side, released, run.directory, log)
 
 
 def _conclude(

@@ -21,6 +21,9 @@ from fedsw.learning.moments.moments_budget import (
     idle,
     moments_budget,
     moments_layout,
+    scores_budget,
+    scores_of,
+    scores_round,
     tally_of,
 )
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
@@ -141,7 +144,11 @@ def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str
 def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
     """Charge an attempt for the most that it may have cost: its batch, and who was in it, are not known."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
-    tally = tally_of(plan.task)
+    counts, tally = scores_of(plan.task), tally_of(plan.task)
+    if counts is not None and attempt[0] == scores_round(experiment):
+        scores = scores_budget(counts, plan.scores)
+        ledger.charge_lost(*attempt, scores.charges(cells, experiment), scores.sigma)
+        return
     if tally is not None and attempt[0] > experiment.training.rounds:
         budget = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
         ledger.charge_lost(*attempt, budget.charges(cells, experiment), budget.sigma)

@@ -1,4 +1,4 @@
-"""One-time releases beside the rounds: moments before the first, sums over held-out records after the last."""
+"""One-time releases beside the rounds: moments before the first; scores, sums over held-out records after the last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsw.experiment.sources import load_class_names
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_budget import FIRST, moments_layout, tally_of
+from fedsw.learning.moments.moments_budget import FIRST, moments_layout, scores_of, scores_round, tally_of
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
 from fedsw.learning.tasks.problem import Problem
@@ -24,11 +24,14 @@ from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import group_thresholds as thresholds
 from fedsw.runs.evaluation.evaluator import HeldOut
+from fedsw.runs.evaluation.group_thresholds import Scores
 from fedsw.runs.evaluation.held_out_metrics import Tallied, cut_in_words, held_out_of, keep, kept
 from fedsw.runs.releases import kept_moments
 from fedsw.runs.run_files import RunFile, write_json
 from fedsw.runs.telemetry import event
+from fedsw.runs.view import read_outputs
 
 
 def release_moments(
@@ -163,3 +166,69 @@ def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
     noise = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
     variances = np.maximum(np.diag(moments.target_covariance), noise)
     return Cut.about(moments.target_mean.tolist(), variances.tolist())
+
+
+def release_scores(
+    context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory, log: logging.Logger
+) -> dict[str, Any]:
+    """The summary's entries on thresholds by group: from the scores that a run has, or asks for now and then has.
+
+    A run that cannot get them says why: the model (r,) stays. Scores that were charged and are not on file are not
+    released again: the ledger's row comes first.
+    """
+    task = context.plan.task
+    scores, counts = thresholds.kept(directory.path), scores_of(task)
+    assert counts is not None
+    if scores is None:
+        try:
+            scores = _scores(context, method, theta, directory)
+        except Unaccounted:
+            raise
+        except (FederationError, BudgetExhausted) as fault:
+            said = fault.recorded if isinstance(fault, FederationError) else str(fault)
+            log.warning("no scores were released: %s", fault, extra=event("nothing released"))
+            return {"thresholds": {"missing": f"there are no thresholds by group: {said}"}}
+        thresholds.keep(directory.path, scores)
+        lines = event("scores released", attempt=scores.attempt, clients=scores.clients, epsilon=scores.spent)
+        log.info("counts of scores by group released", extra=lines)
+    return _thresholds_of(task, scores, directory)
+
+
+def _scores(context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory) -> Scores:
+    """The one release of scores; FederationError if the ledger has a row of it already."""
+    task = context.plan.task
+    counts, round_ = scores_of(task), scores_round(task.experiment)
+    assert counts is not None
+    if context.ledger is not None and any(entry.round == round_ for entry in context.ledger.entries()):
+        raise FederationError(_CHARGED, recorded=_CHARGED)
+    asking = method()
+    recovery.require_space(directory.path, 32 * counts.groups * counts.width)
+    outcome = context.require_charged(round_, asking.round(round_, theta))
+    assert outcome.sigma is not None
+    values = outcome.vector.reshape(counts.groups, counts.width).numpy()
+    return Scores(values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent)
+
+
+_CHARGED = "scores were counted and charged once, and are not on file: they are not released again"
+
+
+def _thresholds_of(task: Problem, scores: Scores, directory: RunDirectory) -> dict[str, Any]:
+    """Thresholds by the experiment's rule, in words and numbers, and their metrics where outputs are held out."""
+    settings, positive = task.experiment.thresholds, 1 if task.positive is None else task.positive
+    cuts, names = thresholds.cuts_of(scores, settings.rule), load_class_names(task.experiment)
+    by_group = zip(task.groups, cuts.by_group, cuts.selected, cuts.bands, strict=True)
+    said: dict[str, Any] = {
+        "share": settings.share,
+        "rule": settings.rule,
+        **scores.said(),
+        "positive": names[positive] if names else str(positive),
+        "by_group": {
+            group: {"threshold": cut, "selected": share, "band": band} for group, cut, share, band in by_group
+        },
+        "accuracy": cuts.accuracy,
+        "few": [task.groups[group] for group in cuts.few],
+    }
+    outputs = read_outputs(directory.path / RunFile.OUTPUTS)
+    if outputs is None or not len(outputs.values):
+        return {"thresholds": said}
+    return {"thresholds": said, "held_out_at_thresholds": thresholds.metrics_at(cuts, outputs, positive=positive)}

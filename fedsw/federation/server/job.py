@@ -11,7 +11,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.load import unprotected
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import planned_stages
-from fedsw.learning.moments.moments_budget import covering, planned_moments
+from fedsw.learning.moments.moments_budget import covering, planned_once
 from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import (
@@ -82,13 +82,14 @@ def planned_cost(plan: Plan) -> Cost:
 
 
 def _of_rounds(plan: Plan) -> Counts:
-    """Moments and all rounds, at the largest rate that an attempt of the plan may have; or all stages of a sketch."""
+    """All rounds, at the largest rate that an attempt may have, moments and scores; or all stages of a sketch."""
     if not plan.multiplier:
-        return {step: plan.rounds + bool(plan.task.experiment.privacy.moments) for step in NO_NOISE}
+        beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.thresholds.share)
+        return {step: plan.rounds + beside for step in NO_NOISE}
     if plan.task.experiment.privacy.sketch:
         return planned_stages(plan.task, plan.delta)
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
     step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier))
     rounds = planned(step, plan.rounds)
-    return added(rounds, planned_moments(plan.moments))
+    return added(added(rounds, planned_once(plan.moments)), planned_once(plan.scores))

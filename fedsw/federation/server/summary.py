@@ -210,6 +210,7 @@ def _guarantee(
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
+        **({"noise_multiplier_of_scores": plan.scores} if experiment.thresholds.share else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
         "statement": _statement(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
@@ -273,6 +274,8 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         what += f" in up to {attempts} attempts" + (" each" if stages > 1 else "")
     if experiment.privacy.moments:
         what += " and one release of moments before them"
+    if experiment.thresholds.share:
+        what += " and one release of scores' counts after them"
     if selection is not None:
         what += f", of a run that is {selection.words}"
     unit = experiment.data.unit

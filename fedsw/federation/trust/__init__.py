@@ -70,8 +70,9 @@ class Sides:
         plan: makes the plan before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
         server: makes the `Side` that asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
-        moments, tally: make the sides that release the moments of all records before the rounds, and measure the
-            records that clients kept out of training; for one whose rounds release gradients.
+        moments, tally, scores: make the sides that release the moments of all records before the rounds, measure the
+            records that clients kept out of training, and count the trained model's answers by group; for one whose
+            rounds release gradients.
         epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
             records at most; for one under which clients have ledgers.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; likewise.
@@ -83,6 +84,7 @@ class Sides:
     handlers: Mapping[AnyExchange, Handler]
     moments: Callable[[Context], Side] = _nothing
     tally: Callable[[Context], Side] = _nothing
+    scores: Callable[[Context], Side] = _nothing
     epsilon: Callable[[Node, float], float] = _nothing
     planned: Callable[[Node, float], Counts | Cost] = _nothing
     require_ready: Callable[[Node], object] = lambda node: None
@@ -99,6 +101,7 @@ def promise(node: Node, delta: float) -> Promise:
 
 def most(node: Node, delta: float) -> Counts | Cost | None:
     """The releases of a client at most, where a run has several kinds of them; None where there is one."""
-    privacy = node.task.experiment.privacy
-    planned: Counts | Cost | None = privacy.model.sides.planned(node, delta) if privacy.moments else None
+    experiment = node.task.experiment
+    several = experiment.privacy.moments or experiment.thresholds.share
+    planned: Counts | Cost | None = experiment.privacy.model.sides.planned(node, delta) if several else None
     return planned

@@ -30,7 +30,7 @@ from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages._exact_sums import ExactSums
 from fedsw.federation.messages._trusted import Contribution
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments.moments_budget import FIRST, HELD_OUT
+from fedsw.learning.moments.moments_budget import FIRST, HELD_OUT, scores_round
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
@@ -167,11 +167,11 @@ class AtServer(Side):
         return {}
 
     def released_rounds(self) -> int:
-        """See `Side`; neither moments nor what is released of records kept out of training are among them."""
+        """See `Side`; moments, scores, and what is released of records kept out of training are not among them."""
         held_out = self._ledger.steps_by_group().get(HELD_OUT, {})
-        others = any(not step.costless for step in held_out) + any(
-            entry.round == FIRST for entry in self._ledger.entries()
-        )
+        beside = {FIRST, scores_round(self._context.plan.task.experiment)}
+        charged = {entry.round for entry in self._ledger.entries()}
+        others = any(not step.costless for step in held_out) + len(beside & charged)
         return self._ledger.released_rounds() - others
 
     def __exit__(self, *failure: object) -> None:

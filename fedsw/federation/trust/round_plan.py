@@ -64,8 +64,8 @@ class Plan(plans.Plan):
         )
 
     def shares(self) -> Shares:
-        """How the budget is shared between a release of moments and the rounds; epsilon is infinite without noise."""
-        return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf)
+        """How the budget is shared between the rounds and releases beside them; epsilon is infinite without noise."""
+        return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf, self.scores)
 
     def under(self, preparation: Preparation) -> Plan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
@@ -83,9 +83,9 @@ def prepared_by(plan: Plan) -> Broadcast | None:
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
-    Guarantee: with this multiplier every round of the plan, composed with the release of moments where there is one,
-    satisfies the asked (epsilon, delta) for the replacement of one record of any group (docs/guarantees/sampling.md,
-    moments.md).
+    Guarantee: with this multiplier every round of the plan, composed with the releases of moments and of scores where
+    there are any, satisfies the asked (epsilon, delta) for the replacement of one record of any group
+    (docs/guarantees/sampling.md, moments.md, thresholds.md).
 
     FederationError, ValueError naming a group that its batch does not fit, an unreachable epsilon or delta.
     """
@@ -110,6 +110,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         multiplier=shared.rounds,
         sensitivities=task.sensitivities(batch, task.planned_spreads()),
         moments=shared.moments,
+        scores=shared.scores,
     )
 
 

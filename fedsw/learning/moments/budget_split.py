@@ -29,7 +29,7 @@ class BudgetSplit:
         epsilon: of all planned rounds.
         table: mu of the table alone; 0 where none is asked.
         contribution: mu of the contribution alone, given the table: mu^2 = table^2 + contribution^2.
-        moments: noise multiplier of the moments that are released before the rounds; 0 where none are.
+        moments, scores: noise multipliers of what is released before and after the rounds; 0 where nothing is.
     """
 
     rate: float
@@ -38,6 +38,7 @@ class BudgetSplit:
     table: float
     contribution: float
     moments: float = 0.0
+    scores: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     Guarantee: one attempt a round, each a table of noise multiplier 1/table and a contribution of 1/contribution on one
     fresh sample, satisfies (epsilon, delta) for the replacement of one of the client's records, against everyone:
     given the batch the two compose to G_mu, the sampling amplifies that to C_p(G_mu), and the rounds compose, with the
-    release of moments before them where there is one.
+    releases of moments before and of scores after them where there are any.
 
     Source: theory of docs/guarantees/local-gradients.md; Dong, Roth, Su 2022, Corollary 3.3 and Theorem 4.2.
     """
     shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0
     table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
-    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments)
+    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments, shared.scores)
 
 
 def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:

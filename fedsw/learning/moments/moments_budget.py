@@ -1,6 +1,7 @@
 """From `privacy.epsilon` to noise multipliers (`shares`): of rounds, with moments or without, and of releases beside.
 
-Moments before the rounds cost all records of training; sums over records that were kept out, these records alone.
+Moments before the rounds and counts of scores after them cost all records of training; sums over records that were kept
+out, these records alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.learning.tasks.tally import Tally
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step, lifetime
@@ -32,18 +34,19 @@ PART = "moments"
 
 @dataclass(frozen=True)
 class Shares:
-    """A budget in two parts: noise multipliers of moments, released first, and of every round; epsilon of both.
+    """A budget in parts: noise multipliers of moments, released first, of every round, and of scores; epsilon of all.
 
-    The first is 0 where nothing of moments is released, both without noise.
+    Those of moments and of scores' counts, released last, are 0 where none are released, all without noise.
     """
 
     moments: float
     rounds: float
     epsilon: float
+    scores: float = 0.0
 
 
-def planned_moments(multiplier: float, attempts: int = 1) -> Counts:
-    """Return the charges that an account sets aside for attempts at moments; none where the multiplier is 0."""
+def planned_once(multiplier: float, attempts: int = 1) -> Counts:
+    """Return the charges that an account sets aside for attempts at one release; none where the multiplier is 0."""
     return lifetime.planned(Step(1.0, 1 / multiplier), attempts) if multiplier else {}
 
 
@@ -79,39 +82,43 @@ def shares(
     rounds: int | None = None,
     attempts: int = 1,
 ) -> Shares:
-    """How an experiment's budget is shared between its moments and its rounds.
+    """How an experiment's budget is shared between its moments, its rounds and the counts of scores.
 
-    With `epsilon` given, moments get `privacy.moments` of mu^2, where mu is that of one Gaussian release with the whole
-    budget; what is left is found by composing the rounds with that release numerically. With `noise_multiplier` given
-    it is the rounds', and moments get the same part of both together. Attempts that fail are counted among `rounds`;
-    each of the `attempts` at moments costs its part of the share.
+    With `epsilon` given, moments get `privacy.moments` of mu^2 and scores `thresholds.share`, where mu is that of one
+    Gaussian release with the whole budget; what is left is found by composing the rounds with both numerically. With
+    `noise_multiplier` given it is the rounds', and the others get the same parts of all together. Attempts that fail
+    are counted among `rounds`; each of the `attempts` at moments, or at scores, costs its part of the share.
 
-    Guarantee: one release of moments and all rounds, at these noise multipliers and this sampling rate, together
-    satisfy (epsilon, delta) for the replacement of one record.
+    Guarantee: one release of moments, all rounds and one of scores, at these noise multipliers and this sampling rate,
+    together satisfy (epsilon, delta) for the replacement of one record.
 
     ValueError for an epsilon or a delta that cannot be reached.
 
-    Source: docs/guarantees/moments.md.
+    Source: docs/guarantees/moments.md, thresholds.md.
     """
-    privacy, share = experiment.privacy, float(experiment.privacy.moments)
+    privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.thresholds.share)
     many = experiment.training.rounds if rounds is None else rounds
     by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
     settled = functools.partial(plans.calibrated, delta=delta, device=device, **by)
     target = (privacy.epsilon, privacy.noise_multiplier)
-    if not share or not privacy.noisy:
+    if not any(parts) or not privacy.noisy:
         return Shares(0.0, *settled(*target, rate=rate, rounds=many))
     if privacy.noise_multiplier is None:
-        first = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0] / math.sqrt(share / attempts)
+        whole = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0]
+        first, last = (whole / math.sqrt(part / attempts) if part else 0.0 for part in parts)
     else:
         _, alone = settled(*target, rate=rate, rounds=many)
         if math.isinf(alone):
+            beside_rounds = " and ".join(name for name, part in zip(("moments", "scores"), parts, strict=True) if part)
             raise ValueError(
                 f"{many} rounds at privacy.noise_multiplier = {privacy.noise_multiplier:g} spend an infinite epsilon, "
-                "of which moments have no part: use a larger noise_multiplier"
+                f"of which {beside_rounds} have no part: use a larger noise_multiplier"
             )
-        first = settled(alone, None, rate=1.0, rounds=1)[0] * math.sqrt((1 - share) / share * attempts)
-    beside = ((Step(1.0, 1 / first), attempts),)
-    return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside))
+        whole = settled(alone, None, rate=1.0, rounds=1)[0]
+        left = experiment.left_to_rounds
+        first, last = (whole * math.sqrt(left / part * attempts) if part else 0.0 for part in parts)
+    beside = tuple((Step(1.0, 1 / multiplier), attempts) for multiplier in (first, last) if multiplier)
+    return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside), last)
 
 
 def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
@@ -155,6 +162,47 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
 def moments_layout(problem: Problem) -> Layout | None:
     """Return the layout of the sums before the rounds; None in an experiment that releases no moments."""
     return layout_of(problem) if problem.experiment.privacy.moments else None
+
+
+SCORES_PART = "scores"
+
+
+def scores_round(experiment: Experiment) -> int:
+    """The round that the release of scores has in ledgers and messages: after those of training and of kept records."""
+    return experiment.training.rounds + 2
+
+
+def scores_of(problem: Problem) -> ScoreCounts | None:
+    """Return the counts that thresholds by group are read off; None in an experiment that releases none."""
+    if not problem.experiment.thresholds.share:
+        return None
+    return ScoreCounts(len(problem.groups), 1 if problem.positive is None else problem.positive)
+
+
+def scores_budget(counts: ScoreCounts, multiplier: float) -> SumBudget:
+    """The release of scores.
+
+    Guarantee: the counts move by at most the sensitivity when one record is replaced by any other
+    (`fedsw.learning.tasks.score_counts.ScoreCounts.moved`).
+    """
+    return SumBudget(SCORES_PART, SLACK * Sensitivity(counts.moved, "counts of scores"), multiplier)
+
+
+def require_thresholds(problem: Problem) -> None:
+    """Check that counts of scores, where an experiment asks for them, can be released and used: ExperimentError."""
+    experiment, facts = problem.experiment, problem.task.facts
+    if not experiment.thresholds.share:
+        return
+    reason = ""
+    if not (facts.classifies and facts.supervised) or problem.classes != 2 or problem.dimension != 1:
+        task = experiment.objective.task
+        reason = f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
+    elif len(problem.groups) < 2:
+        reason = f"are by group, and the data have {len(problem.groups)}"
+    if reason:
+        raise ExperimentError(
+            f"thresholds.share is {experiment.thresholds.share:g}, and thresholds {reason}: leave [thresholds] out"
+        )
 
 
 HELD_OUT = "held out"

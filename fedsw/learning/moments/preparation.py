@@ -122,7 +122,8 @@ def noise_of_rounds(problem: Problem, moments: Moments) -> float:
     experiment, share = problem.experiment, float(problem.experiment.privacy.moments)
     if not moments.sigma or not 0 < share < 1:
         return 0.0
-    whole = moments.sigma / moments.layout.moved * math.sqrt(share / (1 - share) * experiment.training.rounds)
+    beside = share / experiment.left_to_rounds
+    whole = moments.sigma / moments.layout.moved * math.sqrt(beside * experiment.training.rounds)
     moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
     return experiment.training.noise_kept() * whole * max(sensitivity.value for sensitivity in moved)
 

@@ -225,6 +225,10 @@ class Problem:
         clip = replace(raw, jacobian=scale * raw.jacobian, loss=scale * raw.loss)
         return replace(self, clip=clip, preparation=preparation)
 
+    def unprepared(self) -> Problem:
+        """The problem of features as they are, as released models take them."""
+        return replace(self, clip=_clip_of(self.experiment), preparation=None)
+
     def given(self, records: Records) -> Inputs:
         """Records as the model takes them, with what they are compared with."""
         return Inputs(self.inputs(records), records.target.to(self.device), self.shape)

@@ -186,6 +186,45 @@ def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     return Facts.of(("group", *names), rows)
 
 
+def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
+    """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
+    by_group = (summary.get("thresholds") or {}).get("by_group") or {}
+    rows = [(called.cell(group), number(each["threshold"], 3), shared_out(each)) for group, each in by_group.items()]
+    return Facts.of(("group", "threshold", "selected, ± noise"), rows)
+
+
+def shared_out(group: Mapping[str, Any]) -> str:
+    """The share of a group that its threshold selects, by noised counts, with two standard deviations of the noise."""
+    return f"{100 * group['selected']:.1f} ± {100 * group['band']:.1f} %"
+
+
+def threshold_sentences(summary: Mapping[str, Any], called: Names = UNNAMED) -> list[str]:
+    """How thresholds by group came about, what they do on held-out records, and who reads the group; or why none are.
+
+    Nothing where the run asked for none.
+    """
+    said = summary.get("thresholds")
+    if not said:
+        return []
+    if missing := said.get("missing"):
+        return [f"{missing}."]
+    words = [
+        f"Rule {said['rule']}, of the probability of {said['positive']}, by noised counts of {said['records']:,} "
+        f"records for {100 * said['share']:.0f} % of the budget (of μ²).",
+        f"`fedsw predict --threshold {said['rule']}` reads the group of every record; a penalty (α) reads it in "
+        "training alone.",
+    ]
+    if said["few"]:
+        few = ", ".join(called.cell(group) for group in said["few"])
+        words.append(f"Too few records beside the noise, so the threshold of all: {few}.")
+    if held_out := summary.get("held_out_at_thresholds"):
+        shown = ", ".join(
+            f"{metric_name(name, called)} {number(held_out[name], 3)}" for name in ordered_metrics(held_out)
+        )
+        words.append(f"With these thresholds, on held-out records: {shown}.")
+    return words
+
+
 def declared(columns: Columns) -> Facts:
     """The declared columns: name, role, kind and bounds."""
     rows = [(feature.name, "input", "; ".join(_words(feature))) for feature in columns.features]

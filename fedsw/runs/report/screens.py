@@ -18,7 +18,7 @@ from fedsw.experiment.load import of_unit
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
-from fedsw.runs.report.facts import noise_ratio, rounds_of, target_epsilon
+from fedsw.runs.report.facts import noise_ratio, rounds_of, shared_out, target_epsilon, threshold_sentences
 from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics, scores
 from fedsw.runs.view import RunView
 
@@ -126,6 +126,8 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
             yield "measured on", Text(_measured_on(view, on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
+    if thresholds := summary.get("thresholds"):
+        yield "thresholds", Text(_thresholds(thresholds, summary, view.names))
     if noise := summary.get("signal_to_noise"):
         learnt = bool(moments.get("inputs", True)) if moments else False  # not of moments of the target alone
         yield "signal", Text(_signal(noise, moments=learnt))
@@ -149,6 +151,16 @@ def _moments(moments: Mapping[str, Any]) -> str:
         more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
         words += f"\nuse little of their declared bounds: {first}{more}"
     return words
+
+
+def _thresholds(thresholds: Mapping[str, Any], summary: Mapping[str, Any], names: Names) -> str:
+    """Thresholds by group in a line, what they do, and who reads the group; or why there are none."""
+    by_group = thresholds.get("by_group") or {}
+    cuts = ", ".join(
+        f"{names.cell(group)} {number(each['threshold'], 3)} (selects {shared_out(each)})"
+        for group, each in by_group.items()
+    )
+    return "\n".join(filter(None, [cuts, *threshold_sentences(summary, names)]))
 
 
 def _unfinished(view: RunView) -> Iterable[tuple[str, Text]]:

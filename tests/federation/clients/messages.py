@@ -18,7 +18,7 @@ from fedsw.federation.messages._arrays import ArrayField, RecordIds
 from fedsw.federation.messages._codec import fields_of
 from fedsw.federation.messages._fields import Field, Real, Reals, Text, Whole, Wholes
 from fedsw.learning.moments.budget_split import own_batch
-from fedsw.learning.moments.moments_budget import moments_layout, tally_of
+from fedsw.learning.moments.moments_budget import moments_layout, scores_of, tally_of
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
@@ -43,12 +43,15 @@ LEAVES: Mapping[str, set[str]] = {
     "train.masked_sketch": {"masked", "epsilon"},
     "train.masked_moments": {"masked", "epsilon"},
     "evaluate.masked_tally": {"masked", "epsilon"},
+    "train.masked_scores": {"masked", "epsilon"},
     "train.slices": {"projections", "directions", "epsilon", "sigma", "nonce"},
     "train.release": {"released", "epsilon", "nonce"},
     "train.records_sum": {"steps", "lost"},
     "train.sketch": {"noised", "epsilon", "sigma", "nonce"},
     "evaluate.tally": {"steps", "lost"},
     "evaluate.noisy_tally": {"noised", "epsilon", "sigma", "nonce"},
+    "train.scores": {"steps", "lost"},
+    "train.noisy_scores": {"noised", "epsilon", "sigma", "nonce"},
 }
 """What may ever leave a client, written a second time: another field in the product's table needs a reason here too."""
 
@@ -57,7 +60,7 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared.
 
     Before the first round there is one more where moments are released, and after the last one where something of kept
-    records is.
+    records is, or where scores are counted.
     """
     compared = (
         {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients", "train.masked_tables"}
@@ -65,6 +68,8 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     compared |= {"train.masked_tables", "train.masked_sum"} if experiment.privacy.sketch else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally", "evaluate.masked_tally"}
+    if not experiment.thresholds.share:
+        compared |= {"train.scores", "train.noisy_scores", "train.masked_scores"}
     if not experiment.privacy.moments:
         compared |= {"train.moments", "train.noisy_moments", "train.masked_moments"}
     if not left_open(experiment):
@@ -101,6 +106,9 @@ class Inspector:
         if kind == "evaluate.masked_tally":
             tally = tally_of(self._task)
             self._sizes[client]["y"] = tally.groups * tally.width
+        if kind == "train.masked_scores":
+            counts = scores_of(self._task)
+            self._sizes[client]["y"] = counts.groups * counts.width
         if kind == "train.masked_sum":
             self._sizes[client]["y"] = self._task.parameters
         if kind == "train.masked_sketch":

@@ -38,6 +38,7 @@ OWN = "data.records=30000"  # the default: records of one's own are as many as t
 SMALLEST = ("training.rounds=2", "data.records=300", "federation.clients=2")
 NOISE = "privacy.noise_multiplier=2"
 MOMENTS = "privacy.moments=0.2"
+THRESHOLDS = "thresholds.share=0.2"
 STAGES = "sketch.stages=[{parts=[{kind='moments', columns=[0, 1], radius=3.0}]}]"
 RUNS = {
     "central": (SMALL, ("privacy.trust=central", NOISE)),
@@ -66,6 +67,9 @@ RUNS = {
     "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
     "distributed, kept records released": (KEPT, ("privacy.trust=distributed", NOISE, OWN)),
     "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
+    "central, thresholds": (SMALL, ("privacy.trust=central", NOISE, THRESHOLDS)),
+    "distributed, thresholds": (SMALL, ("privacy.trust=distributed", NOISE, THRESHOLDS)),
+    "local-gradient, thresholds": (SMALL, ("privacy.trust=local-gradient", NOISE, THRESHOLDS)),
 }
 
 

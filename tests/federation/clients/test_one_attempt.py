@@ -21,7 +21,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages._common import Greeting
-from fedsw.federation.messages._exact_sums import NoisyMomentsAsked, NoisyTallyAsked, SketchAsked
+from fedsw.federation.messages._exact_sums import NoisyMomentsAsked, NoisyScoresAsked, NoisyTallyAsked, SketchAsked
 from fedsw.federation.messages._noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.learning.models import flatten
@@ -37,6 +37,7 @@ GRADIENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.re
 ALONE = small("privacy.trust=local-gradient", "objective.alpha=0", "privacy.epsilon=8.0", "federation.clients=2")
 SKETCH = sketched("privacy.trust=sketch-local", "federation.clients=2")
 MOMENTS = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "privacy.moments=0.2", "federation.clients=2")
+SCORES = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "thresholds.share=0.2", "federation.clients=2")
 TWO = "federation.clients=2"
 RUNS = {
     "two exchanges": GRADIENT,
@@ -46,10 +47,11 @@ RUNS = {
     "a flow of one release": of_shape(FLOW, "local.algorithm=flow-one-release", TWO),
     "records": of_shape(RELEASE, TWO),
     "moments": MOMENTS,
+    "scores": SCORES,
     "a tally of kept records": None,
     "a sketch": SKETCH,
 }
-ONCE = {"a flow of one release", "records", "moments", "a tally of kept records", "a sketch"}
+ONCE = {"a flow of one release", "records", "moments", "scores", "a tally of kept records", "a sketch"}
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +99,8 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
         return [(messages.SLICES, SlicesAsked(1, attempt, 600, None))]
     if settings.privacy.moments:
         return [(messages.NOISY_MOMENTS, NoisyMomentsAsked(0, attempt, 600))]
+    if settings.thresholds.share:
+        return [(messages.NOISY_SCORES, NoisyScoresAsked(node.theta, 6, attempt, 600))]
     if settings.data.held_out_released:
         return [(messages.NOISY_TALLY, NoisyTallyAsked(node.theta, 3, attempt, 120, None))]
     cells = len(node.task.objective.cells)

@@ -22,6 +22,7 @@ from fedsw.federation.messages._trusted import Contribution, GradientsAsked, Out
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust._held_out import TallySum
 from fedsw.federation.trust._moments_first import MomentSum
+from fedsw.federation.trust._scores_last import ScoreSum
 from fedsw.federation.trust.central import _unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
@@ -304,7 +305,9 @@ SIDES = Sides(
         messages.GRADIENTS: client.gradients,
         messages.SUM: client.sums,
         messages.TALLY: answer_exactly(messages.TALLY, TallySum),
+        messages.SCORES: answer_exactly(messages.SCORES, ScoreSum),
     },
     moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
     tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
+    scores=lambda context: TrustedSums(context, messages.SCORES, ScoreSum),
 )

@@ -1,4 +1,4 @@
-"""Trust model `distributed` where a sum leaves once: masked sums of moments, of a sketch, and over kept records.
+"""Trust model `distributed` where a sum leaves once: masked sums of moments, sketches, scores and kept records.
 
 At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of `masked_round` among them.
 """
@@ -21,6 +21,7 @@ from fedsw.federation.node.roster import require_keys
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust._held_out import TallySum
 from fedsw.federation.trust._moments_first import MomentSum
+from fedsw.federation.trust._scores_last import ScoreSum
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import attempt_cost as budget
 from fedsw.federation.trust.distributed import masked_round as client
@@ -102,9 +103,11 @@ ROUNDS = Sides(
         messages.MASKED_TABLES: client.masked_tables,
         messages.MASKED_SUM: client.masked_sum,
         messages.MASKED_TALLY: answer_masked(messages.MASKED_TALLY, TallySum),
+        messages.MASKED_SCORES: answer_masked(messages.MASKED_SCORES, ScoreSum),
     },
     moments=lambda context: MaskedOnce(context, messages.MASKED_MOMENTS, MomentSum),
     tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
+    scores=lambda context: MaskedOnce(context, messages.MASKED_SCORES, ScoreSum),
     epsilon=lambda node, delta: planned_shares(node.task.experiment, delta).epsilon,
     planned=budget.planned,
     require_node=require_keys,

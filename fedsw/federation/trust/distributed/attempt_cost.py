@@ -16,7 +16,7 @@ from fedsw.federation.trust.distributed import _ranked as ranked
 from fedsw.federation.trust.distributed.members import Cohort, honest, rate_of
 from fedsw.federation.trust.round_plan import column_sums
 from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.moments_budget import Shares, covering, idle, planned_moments, shares
+from fedsw.learning.moments.moments_budget import Shares, covering, idle, planned_once, shares
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import spread
 from fedsw.privacy.accounting import Charge, Step, lifetime
@@ -213,5 +213,6 @@ def planned(node: Node, delta: float) -> Counts | Cost:
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
     rounds = lifetime.planned(step, attempts(experiment))
     many = attempts_at_one(experiment)
-    training = lifetime.added(rounds, planned_moments(shared.moments, many))
+    training = lifetime.added(rounds, planned_once(shared.moments, many))
+    training = lifetime.added(training, planned_once(shared.scores, many))
     return covering(task, training, shared.epsilon, delta, many)

@@ -73,6 +73,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         multiplier=shared.rounds,
         sensitivities=(noise.joint,) * len(sizes),
         moments=shared.moments,
+        scores=shared.scores,
     )
 
 

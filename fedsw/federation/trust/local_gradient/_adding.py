@@ -18,6 +18,7 @@ from fedsw.federation.trust import Sides
 from fedsw.federation.trust._held_out import LocalTallies, TallySum
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
+from fedsw.federation.trust._scores_last import LocalScores, ScoreSum
 from fedsw.federation.trust.local_gradient import _noising as client
 from fedsw.federation.trust.round_plan import Plan, column_sums, prepared_by
 from fedsw.federation.trust.sums_once import LocalSums, answer_noised
@@ -67,6 +68,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         multiplier=divided.multiplier,
         sensitivities=bounds,
         moments=divided.moments,
+        scores=divided.scores,
     )
 
 
@@ -126,9 +128,11 @@ SIDES = Sides(
         messages.TABLES: client.answer_tables,
         messages.LOCAL_GRADIENTS: client.answer_gradients,
         messages.NOISY_TALLY: answer_noised(messages.NOISY_TALLY, TallySum),
+        messages.NOISY_SCORES: answer_noised(messages.NOISY_SCORES, ScoreSum),
     },
     moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
     tally=LocalTallies,
+    scores=LocalScores,
     epsilon=lambda node, delta: split.budget_of(node.task.experiment, node.sizes, delta).epsilon,
     planned=client.planned,
 )

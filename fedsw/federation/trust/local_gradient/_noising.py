@@ -27,7 +27,7 @@ from fedsw.federation.node._own_ledger import Promise
 from fedsw.federation.node._replies import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.moments_budget import covering, idle, planned_moments
+from fedsw.learning.moments.moments_budget import covering, idle, planned_once
 from fedsw.learning.objectives import WeightedPenalty
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
@@ -175,7 +175,7 @@ def _begin(
             [member.noise.charge(member.divided.rate), *idle(node.task.experiment)],
             member.noise.contribution,
             member.parts,
-            _cost_of(node, member.divided, member.delta) if member.divided.moments else None,
+            _cost_of(node, member.divided, member.delta) if member.divided.moments or member.divided.scores else None,
         )
         for member in members.values()
     ]
@@ -353,7 +353,7 @@ def planned(node: Node, delta: float) -> Counts | Cost:
 
 def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | Cost:
     rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
-    training = lifetime.added(rounds, planned_moments(divided.moments))
+    training = lifetime.added(lifetime.added(rounds, planned_once(divided.moments)), planned_once(divided.scores))
     return covering(node.task, training, divided.epsilon, delta)
 
 

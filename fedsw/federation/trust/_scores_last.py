@@ -1,0 +1,99 @@
+"""Counts of all records by group, label and score, after the last round: what is summed, and what its release costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsw._tools.files import PRIVATE_FOLDER
+from fedsw._tools.randomness import Stream
+from fedsw.federation import messages
+from fedsw.federation.exchange.participants import Site
+from fedsw.federation.messages import Broadcast, Terms
+from fedsw.federation.node.node import Node
+from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.sums_once import LocalSums, Sum, records_of
+from fedsw.learning.moments.moments_budget import SCORES_PART, Shares, SumBudget, scores_budget, scores_of
+from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.score_counts import counts_of_scores
+from fedsw.runs.releases import Releases
+
+
+class ScoreSum(Sum):
+    """Counts of all records by group, label and score, under the released model `theta` (r,).
+
+    It is the model for features as they are. RuntimeError in a run that releases none.
+    """
+
+    part, purpose, step, weights = SCORES_PART, "scores", 1.0, "theta"
+
+    def __init__(self, task: Problem, theta: Tensor) -> None:
+        super().__init__(task)
+        counts = scores_of(task)
+        if counts is None:
+            raise RuntimeError(
+                "counts of scores were asked for, and this node agreed to a run that releases none (thresholds.share)"
+            )
+        self._counts, self._theta = counts, theta
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task, weights)
+
+    @property
+    def sent(self) -> Mapping[str, Broadcast]:
+        """See `Sum`."""
+        return {"theta": Broadcast.of(self._theta, Terms.of(self.task))}
+
+    @property
+    def known(self) -> Mapping[str, bytes]:  # type: ignore[override]
+        """See `Sum`."""
+        return {"model": self._theta.numpy().tobytes()}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._counts.groups, self._counts.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (groups, width)."""
+        problem, records = node.task.unprepared(), records_of(node, positions, stream)
+        model = problem.prepared(problem.build_model(), self._theta)
+        return counts_of_scores(problem, self._counts, records, model)
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return scores_budget(self._counts, shared().scores)
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (groups, width), records (groups,)."""
+        return None if self._counts.fits(steps, torch.from_numpy(records)) else "its counts are none of its records"
+
+    def counted(self, site: Site) -> NDArray[np.int64]:
+        """See `Sum`: by group, (S, groups); strata are groups, or classes of them."""
+        by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, self._counts.groups).sum(axis=1)
+        return by_group
+
+
+class LocalScores(LocalSums):
+    """`local-gradient`: every client sends counts of scores that it has noised itself; they are added up."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, messages.NOISY_SCORES, ScoreSum)
+        assert context.stored is not None
+        context.stored.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+        self._releases = Releases(context.stored / "scores")
+
+    def stored(self, round_: int) -> Releases:
+        """Stored counts of clients, apart from what they released before the rounds."""
+        return self._releases

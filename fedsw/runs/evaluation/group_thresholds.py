@@ -1,0 +1,246 @@
+"""Thresholds by group, out of noised counts of scores: post-processing of the one release, whatever the rule.
+
+A model's scores are counted by group, label and bin (`fedsw.learning.tasks.score_counts`); every group's records of a
+bin are taken to lie evenly in it. Nothing here draws at random, so the same counts give the same thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsw.learning.tasks import metrics
+from fedsw.learning.tasks.score_counts import BINS, ScoreCounts
+from fedsw.runs.evaluation.held_out_metrics import as_many
+from fedsw.runs.run_files import RunFile, read_json, write_json
+from fedsw.runs.view import HeldOutOutputs
+
+Array = NDArray[np.float64]
+
+RULES: Mapping[str, str] = {
+    "best": "one threshold, right most often",
+    "parity": "a threshold for each group, all groups selected alike",
+    "opportunity": "a threshold for each group, records of {} selected alike in all groups",
+    "odds": "a threshold for each group, records of each class selected as alike as one threshold a group can",
+}
+"""The rules by name, in words with a place for the positive class."""
+
+FEWEST = 20
+"""Least records of a group that have a threshold of their own."""
+
+_MOST_BAND = 0.25
+"""A group has no threshold of its own where two deviations of noise may move its selected share by more than this."""
+
+_EDGES = np.linspace(0.0, 1.0, BINS + 1)
+_TRIED = np.linspace(0.0, 1.0, 4 * BINS + 1)
+_RATES = np.linspace(0.0, 1.0, 201)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The one release of scores; everything computed from it is free.
+
+    `values` are noised counts (groups, 2 BINS), in the order of `ScoreCounts`, of so many records (groups,), each count
+    with noise of standard deviation `sigma`; `spent` is the run's epsilon then.
+    """
+
+    values: Array
+    sigma: float
+    records: NDArray[np.int64]
+    clients: int
+    attempt: int
+    spent: float
+
+    def said(self) -> dict[str, Any]:
+        """The summary's part about the release."""
+        return {
+            "sigma": self.sigma,
+            "records": int(self.records.sum()),
+            "clients": self.clients,
+            "attempt": self.attempt,
+        }
+
+
+def keep(folder: Path, scores: Scores) -> None:
+    """Put the release on disk, in a run's folder: nobody can pay for it again."""
+    arrays = {"values": scores.values.tolist(), "records": scores.records.tolist()}
+    write_json(folder / RunFile.SCORES, {**scores.said(), **arrays, "epsilon": scores.spent})
+
+
+def kept(folder: Path) -> Scores | None:
+    """The release that a run's folder has; None before there is one, ValueError if its file is damaged."""
+    if (content := read_json(folder / RunFile.SCORES)) is None:
+        return None
+    try:
+        scores = Scores(
+            np.array(content["values"], dtype=np.float64),
+            float(content["sigma"]),
+            np.array(content["records"], dtype=np.int64),
+            int(content["clients"]),
+            int(content["attempt"]),
+            float(content["epsilon"]),
+        )
+        if scores.values.shape != (len(scores.records), 2 * BINS):
+            raise ValueError(f"its values are of shape {scores.values.shape}")
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{folder / RunFile.SCORES} is damaged: {fault}") from None
+    return scores
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A threshold for every group, and the answers that it is expected to give.
+
+    Attributes:
+        by_group: thresholds of the probability of the positive class, above which it is answered.
+        selected: shares of every group that are answered so, by the noised counts.
+        bands: two standard deviations of the noise in these shares.
+        accuracy: share of all records that are answered rightly, by the noised counts.
+        few: groups, by number, that noise leaves the threshold of all records together.
+    """
+
+    by_group: tuple[float, ...]
+    selected: tuple[float, ...]
+    bands: tuple[float, ...]
+    accuracy: float
+    few: tuple[int, ...] = ()
+
+
+def band_of(sigma: float, records: float, numbers: int = 2 * BINS) -> float:
+    """Two standard deviations of noise in a share above a threshold, at most 1: that of half of a group's counts.
+
+    The counts are moved alike to add up to the public number of records, which takes half of the noise's variance.
+    """
+    return min(1.0, sigma * math.sqrt(numbers) / records) if records >= 1 else 1.0
+
+
+class _Curves:
+    """Shares of one group's records, or of all, above every threshold: all, and those of each label."""
+
+    def __init__(self, counts: Array, records: float, sigma: float) -> None:
+        """Of noised counts (BINS, 2), bin and label, of so many records, with noise of that standard deviation."""
+        self.records, self._sigma = float(records), sigma
+        self.above = np.concatenate([np.cumsum(counts[::-1], axis=0)[::-1], np.zeros((1, 2))])  # at every edge
+        self._labels = self.above[0]
+
+    def share(self, label: int | None) -> Array:
+        """The share (BINS + 1,) of records, of a label or all, above every edge: from 1 to 0, and never rising."""
+        above = self.above.sum(axis=1) if label is None else self.above[:, label]
+        share = above / max(1.0, self.records if label is None else self._labels[label])
+        share[0], share[-1] = 1.0, 0.0
+        share = np.clip(share, 0.0, 1.0)
+        falling = (np.minimum.accumulate(share) + np.maximum.accumulate(share[::-1])[::-1]) / 2
+        return falling
+
+    def band(self, label: int | None) -> float:
+        """Two standard deviations of the noise in a share above a threshold, at most; infinite for too few records."""
+        many = self.records if label is None else float(self._labels[label])
+        numbers = 2 * BINS if label is None else BINS
+        return band_of(self._sigma, many, numbers) if many >= FEWEST else math.inf
+
+    def right(self, cut: float | Array) -> Any:
+        """Records that are answered rightly at thresholds."""
+        positive, negative = (np.interp(cut, _EDGES, self.above[:, label]) for label in (1, 0))
+        return positive + self._labels[0] - negative
+
+
+def cuts_of(scores: Scores, rule: str) -> Cuts:
+    """Thresholds by a rule of `RULES`; of all that a rule admits, those that are right most often by the counts.
+
+    A group whose share above a threshold is noise, or that has fewer than `FEWEST` records, gets the threshold of all
+    records together; where that is noise, too, all get 1/2.
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(map(repr, RULES))}")
+    groups = len(scores.records)
+    counts = as_many(scores.values, scores.records).reshape(groups, BINS, 2)
+    present = int((scores.records > 0).sum())
+    apart = [_Curves(counts[group], scores.records[group], scores.sigma) for group in range(groups)]
+    together = _Curves(counts.sum(axis=0), float(scores.records.sum()), scores.sigma * math.sqrt(max(1, present)))
+    label = {"opportunity": 1}.get(rule)
+    judged: tuple[int | None, ...] = (0, 1) if rule == "odds" else (label,)
+    few = tuple(g for g, own in enumerate(apart) if max(map(own.band, judged)) > _MOST_BAND)
+    used = [together if group in few else own for group, own in enumerate(apart)]
+    if max(map(together.band, judged)) > _MOST_BAND:
+        few, chosen = tuple(range(groups)), np.full(groups, 0.5)
+    elif rule == "best":
+        few, chosen = (), np.full(groups, _TRIED[int(np.argmax(together.right(_TRIED)))])
+    elif rule == "odds":
+        chosen = _odds(apart, used, together)
+    else:
+        tried = np.array([[_cut(own.share(label), rate) for own in used] for rate in _RATES])
+        chosen = tried[int(np.argmax([_right(apart, cuts) for cuts in tried]))]
+    selected = [float(np.interp(cut, _EDGES, own.share(None))) for own, cut in zip(apart, chosen, strict=True)]
+    bands = [band_of(scores.sigma, count) for count in scores.records.tolist()]
+    accuracy = _right(apart, chosen) / max(1.0, together.records)
+    return Cuts(tuple(map(float, chosen)), tuple(selected), tuple(bands), float(accuracy), few)
+
+
+def _right(apart: list[_Curves], cuts: Array) -> float:
+    """Records of all groups that thresholds (groups,) answer rightly."""
+    return float(sum(own.right(cut) for own, cut in zip(apart, cuts, strict=True)))
+
+
+def _cut(share: Array, rate: float) -> float:
+    """The threshold above which that share of records lies, by shares (BINS + 1,) above the edges; ties go up."""
+    if rate <= 0:
+        return 1.0
+    if rate >= 1:
+        return 0.0
+    bin_ = int(np.flatnonzero(share >= rate)[-1])  # the last edge that has so much above it
+    within = (share[bin_] - rate) / (share[bin_] - share[bin_ + 1])
+    return float(_EDGES[bin_] + within / BINS)
+
+
+def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array:
+    """Thresholds (groups,) whose accuracy less the largest gap in a class's selected share is greatest.
+
+    One threshold a group cannot make both rates alike. Tried are, for every point of a group's curve of both rates, the
+    nearest points of all others.
+    """
+
+    def rates(own: _Curves) -> Array:
+        return np.stack([np.interp(_TRIED, _EDGES, own.share(label)) for label in (0, 1)], axis=1)
+
+    points = [rates(own) for own in used]
+    best, chosen = -math.inf, np.full(len(used), 0.5)
+    for reference in np.concatenate([rates(together), *points]):
+        places = [int(np.abs(own - reference).max(axis=1).argmin()) for own in points]
+        reached = np.array([own[place] for own, place in zip(points, places, strict=True)])
+        cuts = _TRIED[places]
+        value = _right(apart, cuts) / max(1.0, together.records) - float(np.ptp(reached, axis=0).max())
+        if value > best:
+            best, chosen = value, cuts
+    return chosen
+
+
+def scores_of_outputs(outputs: HeldOutOutputs, *, groups: int, positive: int) -> Scores:
+    """Counts of held-out outputs in the form of a release, without noise: for whoever may look at them."""
+    counts, sensitive = ScoreCounts(groups, positive), outputs.sensitive
+    places = counts.places(torch.from_numpy(outputs.values), torch.from_numpy(outputs.target)).numpy()
+    values = np.zeros((groups, counts.width))
+    np.add.at(values, (sensitive, places), 1.0)
+    return Scores(values, 0.0, np.bincount(sensitive, minlength=groups), 0, 0, 0.0)
+
+
+def metrics_at(cuts: Cuts, outputs: HeldOutOutputs, *, positive: int) -> dict[str, float]:
+    """How right and how alike thresholds are on held-out outputs, the metrics of a run's summary."""
+    probabilities, groups = outputs.values[:, 0], len(cuts.by_group)
+    scores = probabilities if positive == 1 else 1 - probabilities
+    above = scores > np.array(cuts.by_group)[outputs.sensitive]
+    predicted = torch.from_numpy(np.where(above, positive, 1 - positive))
+    target, sensitive = torch.from_numpy(outputs.target).long(), torch.from_numpy(outputs.sensitive).long()
+    report = metrics.classification(
+        torch.from_numpy(outputs.values), predicted, target, sensitive, groups=groups, positive=positive
+    )
+    return {name: report[name] for name in _MEASURED}
+
+
+_MEASURED = ("accuracy", "disparate_impact", "demographic_parity_difference", "equalized_odds_difference")
