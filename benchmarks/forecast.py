@@ -193,7 +193,7 @@ def measure(
         experiment = of.experiment(epsilon)
         numbers = numbers_of(experiment, of.by_group(private), problem)
         ready = _with(experiment, settings) if settings else settled(experiment, numbers)
-        each = numbers.multiplier * math.sqrt(ready.training.rounds / (1 - float(ready.privacy.moments)))
+        each = numbers.multiplier * math.sqrt(ready.training.rounds / ready.left_to_rounds)
         held_out = of.declared(of.held_out)
         found = trained(problem, ready, private, held_out, multiplier=each, one=numbers.multiplier, seed=seed)
         scores.append(found.model)

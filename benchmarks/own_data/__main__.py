@@ -2,8 +2,9 @@
 
     python -m benchmarks.own_data [SUBJECT ...] [--tables] [--tiny FOLDER]
 
-Subjects: accuracy, fairness, claims, coverage, verdicts, sites, rates; all if none is named. Every row is stored as it comes, under
-benchmarks/results/own_data/, so that the command goes on where it was ended. Data sets are found by FEDSW_DATA.
+Subjects: accuracy, fairness, thresholds, claims, coverage, verdicts, sites, rates; all if none is named. Every row is
+stored as it comes, under benchmarks/results/own_data/, so that the command goes on where it was ended. Data sets are
+found by FEDSW_DATA.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.forecast_report import replaced
-from benchmarks.own_data import claims, lost, told
+from benchmarks.own_data import by_group, claims, lost, told
 from benchmarks.own_data.store import Row, Subject, rows_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-data-results.md"
 SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], str]]] = {
     "accuracy": (lost.accuracy, lost.accuracy_table),
     "fairness": (lost.fairness, lost.fairness_table),
+    "thresholds": (by_group.thresholds, by_group.thresholds_table),
     "claims": (claims.false_claims, claims.claims_table),
     "coverage": (claims.coverage, claims.coverage_table),
     "verdicts": (told.verdicts, told.verdicts_table),
