@@ -165,7 +165,7 @@ def export_command(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as TorchScript, as a program of torch.export, or as ONNX.
+    """Write a run's model: TorchScript, torch.export or ONNX.
 
     It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
     an experiment's name for its latest run.

@@ -58,17 +58,14 @@ DECIDES = {
     "audit/record/_steps.py:_large_share": "reached for the listed Renyi accountants alone",
     "audit/record/_steps.py:_renyi": "reached for the listed Renyi accountants alone",
     "audit/record/_steps.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
-    "desk/baselines/_run_baseline.py:refusal": "every penalty but one is refused",
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_columns": VALIDATED,
     "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
-    "experiment/sections/_privacy.py:_accountants": "names that may be asked for; others are refused",
     "experiment/sections/_privacy.py:Privacy._consistent": "every relation but one is refused",
     "experiment/sources.py:load_dataset": VALIDATED,
     "experiment/sources.py:stated_shape": VALIDATED,
-    "federation/trust/local_release/__init__.py:LocalReleased.accountant": "the door asks whether it takes the noise",
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
 }
 """Every function that decides by such a name, after its file, and why what is unknown goes no further there."""
