@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Names = Annotated[list[str] | None, typer.Argument(metavar="[FIGURE]...", help="rll/fig13, 'rll/*', rll.")]
 List = Annotated[bool, typer.Option("--list", help="Show the figures and what is missing of each; run nothing.")]
 All = Annotated[bool, typer.Option("--all", help="Every figure of every paper.")]
-QuickRun = Annotated[bool, typer.Option("--quick", help="Few rounds and points, in minutes: to see that it runs.")]
+QuickRun = Annotated[bool, typer.Option("--quick", help="All small, on stand-ins for data: to see that it runs.")]
 DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
 Stale = Annotated[bool, typer.Option("--stale", help="Plan stored runs again; run those that come out otherwise.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
@@ -56,18 +56,23 @@ def reproduce_command(
     """Make the papers' figures: ordinary runs, a picture and a table.
 
     What is stored is not run again; a run that stopped goes on. Pages, with the paper's values beside ours, are
-    written under docs/papers.
+    written under docs/papers. With --quick all is small, data sets are stand-ins unless --data-dir names others, and
+    everything is written below --runs.
     """
     from simulations.papers.figure import chosen, figures
+    from simulations.papers.stand_ins import write_stand_ins
 
     if not (names or all_ or list_):
         raise typer.BadParameter("name a figure, as `rll/fig13` or `rll`, or give --all or --list")
     asked = chosen(names or list(figures()))
     store = results or COMMITTED
-    if quick:
-        asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
     if device not in ("cpu", "cuda"):
         raise typer.BadParameter(f"--device is {device!r}; choose cpu or cuda")
+    if quick:
+        asked, store = [figure.smallest() for figure in asked], (results or runs / "papers-quick" / "results")
+        if not (draw or list_):
+            data_dir = data_dir or write_stand_ins(runs / "papers-quick" / "data")
+        os.environ["FEDSW_CACHE"] = str((runs / "papers-quick" / "cache").resolve())  # no map of stand-ins elsewhere
     if data_dir is not None:
         os.environ["FEDSW_DATA"] = str(data_dir.expanduser().resolve())  # for the processes that run, too
     if list_:
@@ -107,7 +112,7 @@ def _make(
     from fedsw.desk.run_grid import GridProgress
     from fedsw.federation.engines.pool import cores, run_all
     from simulations.papers.store import read
-    from simulations.papers.work import fail, make, missing, pieces_of, planned_otherwise, without_data
+    from simulations.papers.work import fail, make, missing, pieces_of, planned_otherwise, reads_results, without_data
 
     pieces = pieces_of(asked, seeds=seeds)
     waiting = missing(store, pieces)
@@ -120,13 +125,14 @@ def _make(
     waiting = [piece for piece in waiting if piece.key not in absent]
     label = "reproduce " + " ".join(dict.fromkeys(figure.id for figure in asked[:3])) + (" …" if len(asked) > 3 else "")
     with GridProgress(label=label, cells=len(pieces), done=len(pieces) - len(waiting), quiet=quiet) as progress:
-        run_all(
-            waiting,
-            functools.partial(make, runs, store, device=device, anew=stale),
-            jobs=jobs or cores(),
-            watcher=progress,
-            failed=functools.partial(fail, store),
-        )
+        for after in (False, True):  # what is computed from results comes after them
+            run_all(
+                [piece for piece in waiting if reads_results(piece) is after],
+                functools.partial(make, runs, store, device=device, anew=stale),
+                jobs=jobs or cores(),
+                watcher=progress,
+                failed=functools.partial(fail, store),
+            )
     found = [(piece.key, read(store, piece.key)) for piece in waiting]
     failed = [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
     return [*failed, *absent.items()]

@@ -125,9 +125,13 @@ class Row(Section):
 
 
 class Quick(Section):
-    """How the figure is made in minutes, to see that it can be: fewer rounds and points, not to be looked at."""
+    """How the figure is made in seconds, to see that it can be: fewer rounds and points, not to be looked at.
+
+    `set` is for every series, `of` for the series that it names.
+    """
 
     set: tuple[str, ...] = ()
+    of: dict[str, tuple[str, ...]] = {}
     over: dict[str, tuple[Value, ...]] = {}
     settings: Arguments = {}
 
@@ -154,6 +158,7 @@ class Figure(Section):
         derive: a function of `simulations.papers.derived`: numbers that several runs make together, for the rows.
         draw: a function of `simulations.papers.drawn`; None for a table without a picture.
         rows: the table.
+        small: whether it is as `smallest` makes it, without some points of its rows.
     """
 
     id: str
@@ -173,6 +178,7 @@ class Figure(Section):
     draw: FunctionName | None = None
     rows: tuple[Row, ...] = ()
     quick: Quick = Quick()
+    small: bool = False
 
     @model_validator(mode="after")
     def _has_results(self) -> Figure:
@@ -184,6 +190,8 @@ class Figure(Section):
                 raise ValueError(f"`only` names {key} = {value}, which no series has")
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("two series have the same name; each is a column of its own")
+        if unknown := sorted(self.quick.of.keys() - {series.name for series in self.series}):
+            raise ValueError(f"`quick.of` names {', '.join(unknown)}; series are {', '.join(self.columns)}")
         return self
 
     @property
@@ -202,7 +210,7 @@ class Figure(Section):
         series = tuple(
             each.model_copy(
                 update={
-                    "set": (*each.set, *quick.set),
+                    "set": (*each.set, *quick.set, *quick.of.get(each.name, ())),
                     "over": {key: quick.over.get(short(key), values[:1]) for key, values in each.over.items()},
                     "where": (),
                     "seeds": 1,
@@ -220,7 +228,7 @@ class Figure(Section):
             )
             for each in self.beside
         )
-        return self.model_copy(update={"series": series, "beside": beside, "settings": settings})
+        return self.model_copy(update={"series": series, "beside": beside, "settings": settings, "small": True})
 
 
 def figures() -> dict[str, Path]:

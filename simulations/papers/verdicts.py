@@ -112,7 +112,7 @@ def _number(claim: Claim, at: tuple[str, str, str], studies: Mapping[str, Study]
     figure, what, series = at
     rows = [row for row in studies[figure].figure.rows if row.what == what] if figure in studies else []
     number = measured(studies[figure], rows[0], series) if rows else None
-    if rows and number is None and studies[figure].absent:
+    if rows and number is None and (studies[figure].absent or studies[figure].figure.small):
         return "–"
     if number is None:
         raise ExperimentError(f"{claim.where}: no number of {series!r} in row {what!r} of {figure}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib
+import inspect
 import json
 import os
 import platform
@@ -92,6 +93,13 @@ def _absence(experiment: Experiment) -> str | None:
     return None
 
 
+def reads_results(piece: Piece) -> bool:
+    """Whether a piece is computed from other results: its function then has an argument `results`, their folder."""
+    if not isinstance(piece.what, Computation):
+        return False
+    return "results" in inspect.signature(function("computed", piece.what.function)).parameters
+
+
 def planned_otherwise(results: Path, pieces: Iterable[Piece]) -> dict[str, list[str]]:
     """The stored runs that today's rules and bounds plan otherwise, by key, each with what differs.
 
@@ -125,7 +133,7 @@ def make(runs: Path, results: Path, piece: Piece, *, device: str = "cpu", anew: 
 
 def _make(runs: Path, results: Path, device: str, anew: bool, piece: Piece) -> None:
     if isinstance(piece.what, Computation):
-        write(results, piece.key, _computed(piece.what))
+        write(results, piece.key, _computed(piece.what, results if reads_results(piece) else None))
         return
     stored = Stored() if anew else _known(results, piece.key)
     _run_and_measure(runs, results, piece, piece.what, device, stored)
@@ -172,9 +180,10 @@ def _far_enough(summary: Mapping[str, Any]) -> bool:
     return status == "completed" or (status.startswith("stopped before") and rounds >= _ENOUGH * summary["rounds"])
 
 
-def _computed(computation: Computation) -> Stored:
+def _computed(computation: Computation, results: Path | None) -> Stored:
     began = time.perf_counter()
-    found: Measured = function("computed", computation.function)(**computation.settings)
+    read_from = {} if results is None else {"results": results}
+    found: Measured = function("computed", computation.function)(**computation.settings, **read_from)
     about = {
         "settings": dict(computation.settings),
         "seconds": time.perf_counter() - began,

@@ -223,6 +223,7 @@ def test_a_pattern_names_a_figure_a_folder_or_many_and_an_unknown_one_is_refused
     [
         ({"compute": "a.b"}, "either `series` of runs or a function"),
         ({"series": [SERIES, SERIES]}, "two series have the same name"),
+        ({"quick": {"of": {"other": ["clip.loss=1"]}}}, "`quick.of` names other; series are best"),
         ({"series": [{**SERIES, "where": [{"at": {"epsilon": 7.0}, "set": []}]}]}, "names epsilon = 7.0"),
     ],
 )

@@ -61,14 +61,16 @@ def test_a_case_of_a_computation_has_a_panel_with_its_accuracy() -> None:
     assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["exact\naccuracy 0.5"]
 
 
-def test_in_features_real_digits_are_nearer_to_held_out_ones_than_static_is(monkeypatch) -> None:
+def test_in_features_real_digits_are_nearer_to_held_out_ones_than_static_is(monkeypatch, tmp_path) -> None:
     static = np.random.default_rng(0).integers(0, 256, (40, 784), dtype=np.uint8)
     stored = Result("shortened", {"epsilon": 1.0}, 0, {}, {"samples": static}, {})
     monkeypatch.setattr(legible, "mnist", lambda: resized(digits(), 28))
     monkeypatch.setattr(legible, "read_study", lambda results, figure: Study(figure, (stored,), 0))
     cases = [{"name": "static", "series": "shortened", "epsilon": 1.0}]
-    found = legible.digits(figure="rco/fig7", cases=cases).values
+    found = legible.digits(results=tmp_path, figure="rco/fig7", cases=cases).values
     assert found["real_w2"] < found["static_w2"]
+    with pytest.raises(ValueError, match=r"no samples are stored of rco/fig7, series 'best', ε = 1.0: .* --results"):
+        legible.digits(results=tmp_path, figure="rco/fig7", cases=[{**cases[0], "series": "best"}])
 
 
 @pytest.mark.parametrize(

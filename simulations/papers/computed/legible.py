@@ -14,13 +14,14 @@ from simulations.papers.figure import load_figure
 from simulations.papers.measures.frechet import features_of, lenet_features
 from simulations.papers.measures.transport import w2
 from simulations.papers.store import Measured
-from simulations.papers.study import read_study
+from simulations.papers.study import Study, read_study
 
-_RESULTS = Path(__file__).parents[1] / "results"
 _COMPARED, _SURE = 2000, 0.9
 
 
-def digits(*, figure: str, cases: Sequence[Mapping[str, str | float]], seed: int = 0) -> Measured:
+def digits(
+    *, results: Path, figure: str, cases: Sequence[Mapping[str, str | float]], small: bool = False, seed: int = 0
+) -> Measured:
     """Of the 100 samples that a run of `figure` stored, and of 100 real training digits: `<case>_w2`, `<case>_sure`.
 
     `w2` is W2 in the features of a LeNet (84 units) to 2000 held-out digits; `sure` is the share of images to which a
@@ -31,15 +32,14 @@ def digits(*, figure: str, cases: Sequence[Mapping[str, str | float]], seed: int
     """
     from sklearn.linear_model import LogisticRegression
 
-    data, study = mnist(), read_study(_RESULTS, load_figure(figure))
+    whole = load_figure(figure)
+    data, study = mnist(), read_study(results, whole.smallest() if small else whole)
     held_out = data.test
     network = lenet_features(held_out.features[::2], held_out.target[::2], classes=len(DIGITS), seed=seed)
     judge = LogisticRegression(max_iter=300)
     judge.fit(features_of(network, held_out.features[::2]), held_out.target[::2].numpy())
     others = features_of(network, held_out.features[1::2][:_COMPARED])
-    samples = {
-        str(case["name"]): study.of(str(case["series"]), epsilon=case["epsilon"])[0].arrays["samples"] for case in cases
-    }
+    samples = {str(case["name"]): _samples(study, case) for case in cases}
     samples["real"] = data.train.features[: min(map(len, samples.values()))].numpy()
     values: dict[str, float] = {}
     for name, images in samples.items():
@@ -47,6 +47,16 @@ def digits(*, figure: str, cases: Sequence[Mapping[str, str | float]], seed: int
         values[f"{name}_w2"] = w2(torch.from_numpy(own), torch.from_numpy(others))
         values[f"{name}_sure"] = float((judge.predict_proba(own).max(axis=1) > _SURE).mean())
     return Measured(values)
+
+
+def _samples(study: Study, case: Mapping[str, str | float]) -> NDArray[np.uint8]:
+    for result in study.of(str(case["series"]), epsilon=case["epsilon"]):
+        if "samples" in result.arrays:
+            return result.arrays["samples"]
+    raise ValueError(
+        f"no samples are stored of {study.figure.id}, series {case['series']!r}, ε = {case['epsilon']}: the "
+        f"committed results leave them out. Run {study.figure.id} with this figure, --results naming an empty folder"
+    )
 
 
 def _unit(images: NDArray[np.generic]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from fedsw.learning.models import TransportedAdaptor
 from simulations.papers.finished import Finished
 from simulations.papers.store import Measured
 
-_STEPS = 2_000
+_STEPS, _STEPS_A_ROUND = 2_000, 100
 _BATCH = 128
 
 
@@ -29,7 +29,7 @@ def retrained(run: Finished) -> Measured:
     released, fresh = cast(TransportedAdaptor, run.model), cast(TransportedAdaptor, run.problem.build_model())
     records, test = run.public.train, run.dataset.test
     optimizer = torch.optim.Adam(fresh.classifier.parameters(), lr=1e-3)
-    for step in range(_STEPS):
+    for step in range(min(_STEPS, _STEPS_A_ROUND * run.experiment.training.rounds)):
         keys = Stream.seeded(run.experiment.slicing.seed, "retrained", step).words(len(records))
         batch = records.take(smallest_keys(keys, _BATCH))
         with torch.no_grad():

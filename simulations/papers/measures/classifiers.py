@@ -21,10 +21,10 @@ _EPOCHS = 10
 def accuracies(run: Finished) -> Measured:
     """Accuracies of perceptrons of width 100 on held-out images; the first two are means of two trainings.
 
-    `accuracy_generated`: trained on 60 000 images decoded from the prior. `accuracy_reconstructed`: the same
-    classifiers on what the autoencoder makes of the held-out images (the paper's brackets: "the composition of our
-    autoencoder and the trained classifier"). `accuracy_of_reconstructions`: trained on reconstructed private images
-    with their true labels, tested on real ones.
+    `accuracy_generated`: trained on 60 000 images decoded from the prior, or as many as there are private ones.
+    `accuracy_reconstructed`: the same classifiers on what the autoencoder makes of the held-out images (the paper's
+    brackets: "the composition of our autoencoder and the trained classifier"). `accuracy_of_reconstructions`: trained
+    on reconstructed private images with their true labels, tested on real ones.
 
     Guarantee: none. Labels of generated images are those of the nearest private codes, and the last number takes
     private labels as they are: they judge a generator, and are no part of what the run releases.
@@ -34,7 +34,7 @@ def accuracies(run: Finished) -> Measured:
     began = time.perf_counter()
     train, test = run.dataset.train, run.dataset.test
     codes = encoded(run, train.features)
-    points = prior(run, GENERATED, "classifiers")
+    points = prior(run, min(GENERATED, len(train)), "classifiers")
     labels = knn_labels(points, inside(run, codes), train.target)
     remade = decoded(run, encoded(run, test.features))
     images, classes = decoded(run, points), run.problem.classes

@@ -31,11 +31,12 @@ _EPOCHS, _BATCH, _RATE = 8, 100, 1e-3
 def lenet(run: Finished) -> Measured:
     """`frechet_lenet`: of 10 000 generated images to one half of the held-out ones, features of a LeNet of the other.
 
-    The LeNet learns to classify the held-out images at even positions; the distance is to those at odd positions.
+    No more images are generated than are held out. The LeNet learns to classify the held-out images at even positions;
+    the distance is to those at odd positions.
     `frechet_lenet_floor` is the distance between these two halves.
     """
     began = time.perf_counter()
-    found = decoded(run, prior(run, GENERATED, "frechet"))
+    found = decoded(run, prior(run, min(GENERATED, len(run.dataset.test)), "frechet"))
     network, own, real = _lenet_of(run.dataset.name, run.dataset)
     distance = frechet(features_of(network, found), real)
     return Measured(
@@ -63,7 +64,9 @@ def inception(run: Finished) -> Measured:
         return Measured({"fid_missing": words, "waits_for": INCEPTION})
     network = _inception(Path(given))
     real = in_parts(network, run.dataset.test.features).double().numpy()
-    found = in_parts(network, decoded(run, prior(run, GENERATED, "frechet"))).double().numpy()
+    found = (
+        in_parts(network, decoded(run, prior(run, min(GENERATED, len(run.dataset.test)), "frechet"))).double().numpy()
+    )
     return Measured({"fid": frechet(found, real)})
 
 

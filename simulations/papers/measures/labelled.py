@@ -22,13 +22,13 @@ _FOR_LOGISTIC = 20_000
 def accuracy(run: Finished) -> Measured:
     """`perceptron_accuracy` and `logistic_accuracy` on held-out images of classifiers trained on 60 000 generated ones.
 
-    The labels come with the images: nothing but the released generator and held-out records is looked at. `images`
-    (classes, 8, side^2) has samples of every class, as bytes.
+    They are as many as there are private images at most. The labels come with the images: nothing but the released
+    generator and held-out records is looked at. `images` (classes, 8, side^2) has samples of every class, as bytes.
 
     Source: RR, Section 6.3.
     """
     classes = run.problem.classes
-    made, labels = generated(run, _GENERATED)
+    made, labels = generated(run, min(_GENERATED, len(run.dataset.train)))
     test = run.dataset.test
     real = test.features[:, :-classes]
     values = {
@@ -47,13 +47,14 @@ def beside_sketches(run: Finished) -> Measured:
     (classes * 4, side^2) has samples of every class, as bytes.
     """
     classes, summary, test = run.problem.classes, run.record.summary, run.dataset.test
+    count = min(_GENERATED, len(run.dataset.train))
     if isinstance(run.model, Particles):
         points = run.model.points.detach()
         made, labels = points[:, :-classes], points[:, -classes:].argmax(dim=1)
-        times = -(-_GENERATED // len(points))
-        made, labels = made.repeat(times, 1)[:_GENERATED], labels.repeat(times)[:_GENERATED]
+        times = -(-count // len(points))
+        made, labels = made.repeat(times, 1)[:count], labels.repeat(times)[:count]
     else:
-        made, labels = generated(run, _GENERATED)
+        made, labels = generated(run, count)
     accuracy = classifier_accuracy(made, labels, test.features[:, :-classes], test.target, epochs=5)
     shown = torch.zeros(classes, 4, made.shape[1])
     for each in range(classes):

@@ -24,13 +24,14 @@ _SHOWN = 40
 def samples(run: Finished) -> Measured:
     """`frechet_lenet`, of 5000 generated images to one half of the held-out ones, in features of a LeNet of the other.
 
-    The LeNet is that of `measures.frechet`: it learnt from the labelled held-out images at even positions, which are
-    public, and the distance is to those at odd positions; no private record is looked at. Codes are decoded
-    by the public autoencoder first. It is not the FID. `images` (40, side^2) has samples, as bytes.
+    No more images are generated than are held out. The LeNet is that of `measures.frechet`: it learnt from the labelled
+    held-out images at even positions, which are public, and the distance is to those at odd positions; no private
+    record is looked at. Codes are decoded by the public autoencoder first. It is not the FID. `images` (40, side^2) has
+    samples, as bytes.
     """
     dataset = load_images(run.experiment.data)
     network, real = _lenet(dataset.name, dataset)
-    made = images_of(run, _SAMPLES)
+    made = images_of(run, min(_SAMPLES, len(dataset.test)))
     shown = (made[:_SHOWN].clamp(0, 1) * 255).round().to(torch.uint8).numpy()
     return Measured({"frechet_lenet": frechet(features_of(network, made), real)}, {"images": shown})
 
