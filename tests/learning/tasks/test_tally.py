@@ -244,6 +244,13 @@ def test_intervals_of_noised_sums_hold_the_true_errors_and_no_constant_is_called
     assert claimed <= 5
 
 
+def test_another_constant_than_the_cut_s_centre_gains_nothing():
+    task, law = Problem.from_experiment(small()), np.random.default_rng(2)
+    target = np.linspace(0.35, 0.45, 2001)
+    tallied = _numbers(target, np.full(2001, 0.4), 0.0, law, Cut.about([0.5], [0.01]))
+    assert held_out_of(task, RegressionSums(1, 1), tallied).quality.gain.value == pytest.approx(0, abs=1e-12)
+
+
 USELESS = {
     "the median of a skewed law": lambda target, law: np.full(len(target), float(np.median(target))),
     "answers of noise alone": lambda target, law: law.normal(target.mean(), target.std() / 2, len(target)),
