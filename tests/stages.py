@@ -118,6 +118,9 @@ FEW: dict[str, dict[str, int]] = {
         "a_table_is_useful_or_not_by_what_a_model_learns_from_it": 2,
         "screen_and_card_say_first_that_a_table_is_of_no_use": 0,
     },
+    "papers/test_compared": {
+        "every_figure_of_a_paper_has_what_the_paper_prints_of_it": 1,
+    },
     "papers/test_labels": {
         "an_autoencoder_of_released_images_remakes_others_from_codes_near_its_prior": 0,
     },
@@ -134,6 +137,9 @@ FEW: dict[str, dict[str, int]] = {
     "privacy/test_release": {
         "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
     },
+    "runs/test_group_thresholds": {
+        "noise_leaves_a_share_inside_its_band_as_often_as_said": 0,
+    },
     "runs/report/test_page": {
         "the_page_says_what_the_summary_says": 2,
         "several_runs_say_what_they_cost_together_before_anything_else": 0,
@@ -149,6 +155,11 @@ FEW: dict[str, dict[str, int]] = {
     "federation/test_garbage": {
         "a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on": 5,
         "a_greeting_that_is_answered_with_garbage_costs_its_sender_alone": 4,
+    },
+    "federation/test_image_classifiers": {
+        "an_exported_classifier_takes_images_and_answers_as_the_run_does": 0,
+        "the_worst_case_of_coded_images_is_refused_with_a_remedy_and_a_runs_record_holds": 0,
+        "what_a_run_measures_is_what_its_model_answers_under_every_trust_model": 1,
     },
     "federation/test_ledgers_of_runs": {
         "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
@@ -173,6 +184,11 @@ FEW: dict[str, dict[str, int]] = {
     },
     "federation/test_requests": {
         "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
+    },
+    "federation/test_scores_last": {
+        "a_run_that_goes_on_has_the_counts_that_it_had": 1,
+        "an_audit_fails_where_counts_have_no_noise_or_cost_less": 1,
+        "counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_its_audit": 1,
     },
     "federation/test_secrets": {
         "a_seeded_run_would_have_been_noticed": 4,

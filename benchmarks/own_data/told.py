@@ -108,7 +108,9 @@ def verdicts_table(rows: Sequence[Row]) -> str:
         better = [row["claim"] for row in own if row["true"] == "better"]
         wrong = sum(row["claim"] == "better" and row["true"] == "worse" for row in own)
         kept = own[0]["kept"]["records"]
-        lines.append([name, f"{epsilon:g}", sums, kept, len(own), f"{better.count('better')} of {len(better)}", wrong])
+        lines.append(
+            [name, text.upward(epsilon), sums, kept, len(own), f"{better.count('better')} of {len(better)}", wrong]
+        )
     lines.sort(key=lambda line: (str(line[0]), str(line[1])))
     headings = ["set", "ε", "kept records summed as", "kept", "runs", "told *better*, of those that are", "told wrong"]
     return text.table(headings, lines)

@@ -67,7 +67,7 @@ def verdict(rows: list[Row]) -> str:
         many += 1
         constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
         if constant - statistics.fmean(mine) > _error(mine):
-            below.append(f"{name} at ε = {epsilon:g}")
+            below.append(f"{name} at ε = {text.upward(epsilon)}")
         for which, marks in signs.items():
             best = _best(scores, which)
             if best and len(scores[best]) >= LEAST_SEEDS:
@@ -99,7 +99,7 @@ def forecast_words(rows: list[Row], told: list[Row]) -> str:
         if feasible == (kept >= FEASIBLE):
             right += 1
         else:
-            (hopeful if feasible else cautious).append(f"{name} {epsilon:g}")
+            (hopeful if feasible else cautious).append(f"{name} {text.upward(epsilon)}")
     many = right + len(cautious) + len(hopeful)
     if not many:
         return ""

@@ -7,6 +7,7 @@ printed. Ours come from the figures' settings, so that a run and its line cannot
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedsw._tools import files
-from fedsw._tools.text import number, table
+from fedsw._tools.text import number, table, upward
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.runs.page.document import Document, Section
 from simulations.papers.cells import Cell, cells_of
@@ -105,11 +106,7 @@ def _iterations(experiment: Experiment) -> str:
 def _epsilon(experiment: Experiment) -> str:
     if experiment.privacy.noise_multiplier is not None:
         return "by the noise"
-    return (
-        "∞"
-        if experiment.privacy.trust == "none"
-        else f"{float(experiment.privacy.epsilon or 'inf'):g}".replace("inf", "∞")
-    )
+    return "∞" if experiment.privacy.trust == "none" else upward(experiment.privacy.epsilon or math.inf)
 
 
 _ROWS: Mapping[str, tuple[str, Callable[[Experiment], object]]] = {
