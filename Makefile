@@ -13,15 +13,14 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
 
-# Every worker has a core: two threads each would wait for one another. A slow test often waits, for processes that it started.
+# Every worker has a core: two threads each would wait for one another.
 test test-slow: export OMP_NUM_THREADS := 1
-WAITING := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/pytest -n $(WAITING) --dist loadfile --no-loadscope-reorder -m slow
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m slow
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants

@@ -78,7 +78,9 @@ def test_particles_are_judged_by_the_class_that_stands_beside_each(shift: int, l
     run = SimpleNamespace(
         model=cloud,
         problem=SimpleNamespace(classes=10),
-        dataset=SimpleNamespace(test=SimpleNamespace(features=coded(digits.test, 0), target=digits.test.target)),
+        dataset=SimpleNamespace(
+            train=digits.train, test=SimpleNamespace(features=coded(digits.test, 0), target=digits.test.target)
+        ),
         record=SimpleNamespace(summary={"bytes_up": 7, "seconds": 120.0}),
     )
     found = beside_sketches(cast(Finished, run))

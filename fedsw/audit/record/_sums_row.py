@@ -20,14 +20,15 @@ from fedsw.experiment.trust import Law
 
 HELD_OUT_FILE = "held_out.json"
 
-HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "round"})
+HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "round", "cut"})
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves the sums of counts, or of a regression's squares, targets and counts of one."""
+    """How far a replaced record moves counts; of a regression differences, their squares, targets twice, and counts."""
     if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
         return SLACK * math.sqrt(2)
-    return SLACK * math.sqrt(5 if folder.task.dimension == 1 else 3)
+    counted = 1 / 8 if folder.task.dimension == 1 else 0.0
+    return SLACK * math.sqrt(1 + 1 / 16 + 1 / 4 + 1 / 4 + counted)
 
 
 def require_held_out(folder: Folder, faults: Faults) -> str:

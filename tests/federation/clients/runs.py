@@ -15,7 +15,7 @@ from tests.federation.clients.messages import Inspector, exchanges_of
 from tests.federation.clients.transport import Transport
 from tests.federation.sketch_runs import LOCAL, SKETCH
 from tests.federations import SMALL, Federation
-from tests.runs.kept_runs import CLASSES
+from tests.runs.kept_runs import CLASSES, NUMBERS
 
 GENERATION: dict[str, Any] = {
     **SMALL,
@@ -32,6 +32,11 @@ KEPT: dict[str, Any] = {
         "held_out_fraction": 0.25,
         "held_out_to": "everybody",
     },
+}
+KEPT_NUMBERS: dict[str, Any] = {
+    **KEPT,
+    "data": {**KEPT["data"], "columns": NUMBERS},
+    "objective": {"task": "regression"},
 }
 PRESET: dict[str, Any] = {**SMALL, "clip": {}, "training": {"preset": "auto"}}
 OWN = "data.records=30000"  # the default: records of one's own are as many as they are
@@ -67,6 +72,9 @@ RUNS = {
     "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
     "distributed, kept records released": (KEPT, ("privacy.trust=distributed", NOISE, OWN)),
     "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
+    "central, kept numbers released": (KEPT_NUMBERS, ("privacy.trust=central", NOISE, OWN)),
+    "distributed, kept numbers released": (KEPT_NUMBERS, ("privacy.trust=distributed", NOISE, OWN)),
+    "local-gradient, kept numbers released": (KEPT_NUMBERS, ("privacy.trust=local-gradient", NOISE, OWN)),
     "central, thresholds": (SMALL, ("privacy.trust=central", NOISE, THRESHOLDS)),
     "distributed, thresholds": (SMALL, ("privacy.trust=distributed", NOISE, THRESHOLDS)),
     "local-gradient, thresholds": (SMALL, ("privacy.trust=local-gradient", NOISE, THRESHOLDS)),
