@@ -36,7 +36,7 @@ def methods(study: Study) -> Mapping[str, Figure]:
     if len(budgets) <= _IN_PICTURE:
         return {"": _methods(study, budgets)}
     parts = [budgets[start : start + _IN_PICTURE] for start in range(0, len(budgets), _IN_PICTURE)]
-    return {" ".join(upward(float(budget)) for budget in part): _methods(study, part) for part in parts}
+    return {" ".join(upward(float(budget), 6) for budget in part): _methods(study, part) for part in parts}
 
 
 def _methods(study: Study, budgets: Sequence[Value]) -> Figure:
