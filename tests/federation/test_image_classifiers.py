@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import fedsw
 from fedsw.audit import canary
@@ -15,6 +19,8 @@ from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_dataset
 from fedsw.learning.models._scattering import ScatteredImages
+from fedsw.learning.tasks.score_counts import ScoreCounts
+from fedsw.runs.run_files import RunFile
 from tests.learning.models.test_scattering import DIGITS
 
 pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
@@ -61,3 +67,32 @@ def test_an_exported_classifier_takes_images_and_answers_as_the_run_does(tmp_pat
     exported = torch.jit.load(str(files[0]))
     features = load_dataset(model.experiment).test.features[:5]
     assert torch.allclose(exported(features).double(), model.outputs(features), atol=1e-5)
+
+
+def test_scores_are_counted_of_records_as_the_released_model_takes_them(tmp_path: Path) -> None:
+    digits = load_digits()
+    many = 200
+    table = pd.DataFrame(digits.data[:many], columns=[f"pixel{number}" for number in range(64)])
+    parity = digits.target[:many] % 2
+    table["half"], table["odd"] = np.resize(["one", "other"], many), np.where(parity == 1, "yes", "no")
+    (tmp_path / "data" / "0").mkdir(parents=True)
+    table.to_csv(tmp_path / "data" / "0" / "train.csv", index=False)
+    columns = {
+        "features": [{"name": "pixel", "count": 64, "low": 0, "high": 16}],
+        "sensitive": {"name": "half", "values": ["one", "other"]},
+        "target": {"name": "odd", "values": ["no", "yes"]},
+    }
+    more = {
+        "data": {"source": "files", "data_dir": str(tmp_path / "data"), "columns": columns},
+        "privacy": {"epsilon": 1000.0, "delta": 1e-5, "moments": 0.2},
+        "thresholds": {"share": 0.2},
+        "federation": {"clients": 1},
+    }
+    model = fedsw.load(fedsw.run(DIGITS | more, runs=tmp_path).directory)
+    stored = json.loads((model.directory / RunFile.SCORES).read_text(encoding="utf-8"))
+    counts = ScoreCounts(2, 1)
+    answers = model.outputs(torch.tensor(digits.data[:many] / 16, dtype=torch.float32))[:, 1:]
+    places = counts.width * (torch.arange(many) % 2) + counts.places(answers, torch.from_numpy(parity))
+    exact = torch.bincount(places, minlength=2 * counts.width)
+    off = (torch.tensor(stored["values"]).reshape(-1) - exact) / stored["sigma"]
+    assert float(off.abs().max()) < 6

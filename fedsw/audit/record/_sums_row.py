@@ -24,11 +24,15 @@ HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves counts; of a regression differences, their squares, targets twice, and counts."""
-    if folder.experiment["objective"]["task"] != "regression":  # a task of one's own names one of both
-        return SLACK * math.sqrt(2)
-    counted = 1 / 8 if folder.task.dimension == 1 else 0.0
-    return SLACK * math.sqrt(1 + 1 / 16 + 1 / 4 + 1 / 4 + counted)
+    """How far a replaced record moves counts; of a regression differences, their squares, targets twice, and counts.
+
+    A task of one's own may sum either, which its record does not say: the smaller of both.
+    """
+    task, counted = folder.experiment["objective"]["task"], 1 / 8 if folder.task.dimension == 1 else 0.0
+    counts, numbers = math.sqrt(2), math.sqrt(1 + 1 / 16 + 1 / 4 + 1 / 4 + counted)
+    if ":" in task:
+        return SLACK * min(counts, numbers)
+    return SLACK * (numbers if task == "regression" else counts)
 
 
 def require_held_out(folder: Folder, faults: Faults) -> str:

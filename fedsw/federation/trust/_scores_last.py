@@ -63,9 +63,9 @@ class ScoreSum(Sum):
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """See `Sum`; (groups, width)."""
-        problem, records = node.task.unprepared(), records_of(node, positions, stream)
-        model = problem.prepared(problem.build_model(), self._theta)
-        return counts_of_scores(problem, self._counts, records, model)
+        plain = node.under(node.task.unprepared())  # which prepares no records either that were coded once
+        model = plain.task.prepared(plain.model, self._theta)
+        return counts_of_scores(plain.task, self._counts, records_of(plain, positions, stream), model)
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
