@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedsw._tools import text
 from fedsw._tools.text import downward, upward
+from tests.syntax import tree as tree_of
 
 SOURCES = [path for folder in ("fedsw", "benchmarks", "simulations") for path in sorted(Path(folder).rglob("*.py"))]
 FORMS = re.compile(r"^[#0 ,+-]*\d*,?(\.\d+)?[gef%]$")
@@ -129,7 +130,7 @@ def test_no_epsilon_and_no_delta_is_written_to_the_nearest_digit():
         f"{path}:{line}: {text}"
         for path in SOURCES
         if str(path) not in NOT_PRINTED
-        for tree in [ast.parse(path.read_text(encoding="utf-8"))]
+        for tree in [tree_of(path.resolve())]
         for search in (rounded_to_the_nearest, drawn_to_the_nearest)
         for line, text in search(tree)
     ]
