@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("verb", READ_ALONE)
 def test_a_verb_that_computes_nothing_ends_without_torch(verb: str, folder: Path) -> None:
     found = subprocess.run(
-        [sys.executable, "-c", STOP, *READ_ALONE[verb].split()], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", STOP, *READ_ALONE[verb].split()],
+        cwd=folder,
+        env={**os.environ, "FEDSW_ACCOUNTS": str(folder / "accounts")},  # none yet: what runs cost together is computed
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert found.returncode == 0, found.stdout + found.stderr
