@@ -96,3 +96,38 @@ def test_scores_are_counted_of_records_as_the_released_model_takes_them(tmp_path
     exact = torch.bincount(places, minlength=2 * counts.width)
     off = (torch.tensor(stored["values"]).reshape(-1) - exact) / stored["sigma"]
     assert float(off.abs().max()) < 6
+
+
+def bars(many: int, seed: int) -> pd.DataFrame:
+    """Images of a bar, 8x8, upright where the answer is yes, which it is more often in the brighter group."""
+    draw = np.random.default_rng(seed)
+    bright = draw.random(many) < 0.5
+    upright = np.where(draw.random(many) < 0.3, bright, draw.random(many) < 0.5)
+    pictures = np.zeros((many, 8, 8))
+    for picture, at, turned in zip(pictures, draw.integers(1, 7, many), upright, strict=True):
+        (picture.T if turned else picture)[at] = 1
+    seen = np.clip(pictures * np.where(bright, 1.0, 0.6)[:, None, None] + draw.normal(0, 0.05, pictures.shape), 0, 1)
+    table = pd.DataFrame(seen.reshape(many, 64), columns=[f"pixel{number}" for number in range(64)])
+    table["light"], table["upright"] = np.where(bright, "bright", "dim"), np.where(upright, "yes", "no")
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", ["central", "distributed", "local-gradient"])
+def test_a_penalty_between_groups_pulls_scores_of_filtered_images_together(tmp_path: Path, trust: str) -> None:
+    columns = {
+        "features": [{"name": "pixel", "count": 64, "low": 0, "high": 1}],
+        "sensitive": {"name": "light", "values": ["dim", "bright"]},
+        "target": {"name": "upright", "values": ["no", "yes"]},
+    }
+    given = DIGITS | {"data": {"source": "object", "columns": columns}}
+    apart: dict[float, float] = {}
+    for alpha in (0.0, 0.5):
+        settings = (f"privacy.trust={trust}", f"objective.alpha={alpha}")
+        result = fedsw.run(given, *settings, data=bars(240, 0), held_out=bars(400, 1), runs=tmp_path)
+        measured = result.summary["held_out"]
+        apart[alpha] = measured["w2_squared"]
+        assert measured["accuracy"] > 0.95 and set(result.summary["held_out_by_group"]) == {"dim", "bright"}
+        assert 49.99 < result.summary["epsilon_spent"] <= 50
+        assert audit(result.directory).passed
+    assert apart[0.5] < 0.8 * apart[0.0]
