@@ -116,9 +116,8 @@ def _on_models() -> list[str]:
 
 
 def _generators() -> list[str]:
-    measured = {
-        name: stored for name in ("one_message", "synthetic_tables", "entropic", "flow") if (stored := _load(name))
-    }
+    names = ("one_message", "synthetic_tables", "federated_tables", "entropic", "flow")
+    measured = {name: stored for name in names if (stored := _load(name))}
     parts = []
     for name, stored in measured.items():
         module = sketch_sections if hasattr(sketch_sections, name) else sections

@@ -203,6 +203,61 @@ def _line(key: _Key, found: Sequence[dict[str, Any]], usual: int) -> list[Any]:
     return [_named(key, usual), about, "" if epsilon is None else text.upward(epsilon), *measured, seconds, len(found)]
 
 
+_TRUSTED = {
+    "central": "`sketch`: the server is trusted",
+    "distributed": "`distributed`: masked sums, nobody is trusted",
+    "sketch-local": "`sketch-local`: nobody is trusted, each noises its own",
+}
+LOST = 0.005
+"""Most that masked sums are meant to lose to a trusted server, in every score."""
+
+
+def federated_tables(stored: dict[str, Any]) -> str:
+    """Scores of what is learnt from a synthetic table, by number of parties and trust model, and what masks lose."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for parties in sorted({row["parties"] for row in stored["rows"]}):
+        for trust in _TRUSTED:
+            if rows := [row for row in stored["rows"] if (row["parties"], row["trust"]) == (parties, trust)]:
+                groups[parties, trust] = rows
+    names = [name for name in _MEASURED if name in stored["rows"][0]]
+    lines, lost = [], dict[int, float]()
+    for (parties, trust), rows in groups.items():
+        scores = (_over([row[name] for row in rows]) for name in names)
+        noise, up, spent = (statistics.mean(row[name] for row in rows) for name in _FACTS)
+        lines.append(
+            [parties, _TRUSTED[trust], *scores, f"{noise:.1f}", f"{up / parties:.2f}", f"{spent:.0f}", len(rows)]
+        )
+        if trust == "distributed" and (parties, "central") in groups:
+            lost[parties] = max(_mean_of(groups[parties, "central"], name) - _mean_of(rows, name) for name in names)
+    headings = (
+        "parties", "trust model", *(_MEASURED[name] for name in names), "σ of the sum", "MB up a party",
+        "processor seconds, all parties", "seeds",
+    )  # fmt: skip
+    said = ", ".join(f"{most:.4f} at {parties}" for parties, most in lost.items())
+    verdict = "met" if lost and max(lost.values()) <= LOST else "MISSED"
+    return "\n".join(
+        [
+            "\n## Synthetic tables of many parties\n",
+            "`python -m benchmarks.synthetic_tables.federated`: Adult as above, split at random, "
+            f"ε = {stored['epsilon']:g} and δ = {text.upward(stored['delta'], 2)} by replacement; what `fedsw synthesize` runs, nominal. "
+            "Under `distributed` every party is a site with keys and masks, and one may collude.\n",
+            text.table(headings, lines),
+            *(
+                [f"\nGoal: masks lose at most {LOST:g} in every mean score: {verdict} (most lost: {said})."]
+                if said
+                else []
+            ),
+        ]
+    )
+
+
+_FACTS = ("sigma", "megabytes_up", "cpu_seconds")
+
+
+def _mean_of(rows: Sequence[dict[str, Any]], name: str) -> float:
+    return statistics.mean(row[name] for row in rows)
+
+
 _GENERATORS = {
     "sketch": "one sketch: the server is trusted",
     "sketch-local": "one sketch of each client: nobody is trusted",

@@ -57,18 +57,34 @@ def stored(experiment, directory, number: int = 1):
     return found
 
 
-@pytest.mark.parametrize("sites", [(), ("federation.sites=1",), ("federation.sites=2",)])
-def test_the_sum_has_the_noise_of_a_trusted_server_times_the_clients_over_the_honest(federation, sites):
-    chosen = masked("sketch.pairs=40", "federation.clients=4", "local.colluding=2", *sites)
-    trusted = sketched("sketch.pairs=40", "federation.clients=4")
-    truth, added, alone = exact_sum(chosen), [], federation.run(trusted)["sketch"]["sigma"]
+def _many(clients: int, colluding: int, *more: str):
+    return pytest.param(clients, colluding, more, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("clients", "colluding", "more"),
+    [
+        (4, 2, ()),
+        (4, 2, ("federation.sites=1",)),
+        (4, 2, ("federation.sites=2",)),
+        _many(2, 1),
+        _many(60, 1),
+        _many(60, 30, "federation.sites=7"),
+    ],
+)
+def test_the_sum_has_the_noise_of_a_trusted_server_times_the_clients_over_the_honest(
+    federation, clients, colluding, more
+):
+    counted, honest = ("sketch.pairs=40", f"federation.clients={clients}"), clients - colluding
+    chosen = masked(*counted, f"local.colluding={colluding}", *more)
+    truth, added, alone = exact_sum(chosen), [], federation.run(sketched(*counted))["sketch"]["sigma"]
     for name in ("one", "two"):
         summary = federation.run(chosen, directory=federation.folder / name)
         found = stored(chosen, federation.folder / name).sketch
-        assert found.sigma == summary["sketch"]["sigma"] == pytest.approx(alone * math.sqrt(4 / 2), rel=1e-9)
+        assert found.sigma == summary["sketch"]["sigma"] == pytest.approx(alone * math.sqrt(clients / honest), rel=1e-9)
         assert found.records == 600
         added.append((found.value - truth).reshape(-1))
-    require_gaussian(torch.stack(added), alone * math.sqrt(2))
+    require_gaussian(torch.stack(added), alone * math.sqrt(clients / honest))
 
 
 @pytest.mark.parametrize("stages", [(), TWO])
