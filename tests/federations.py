@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedsw.federation import _wire as wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.participants import Site
+from fedsw.federation.node import joining
 from fedsw.federation.node._own_ledger import held_open
 from fedsw.federation.server._federation import Job, federate
 
@@ -112,3 +113,11 @@ class Federation:
                 return federate(grid, Job(experiment, directory, resume=resume, **job))
             finally:
                 grid.close()
+
+
+@pytest.fixture
+def nobody_is_remembered() -> Iterator[None]:
+    """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
+    joining._nodes.clear()
+    yield
+    joining._nodes.clear()

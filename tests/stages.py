@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 FEW: dict[str, dict[str, int]] = {
-    "federation/engines/test_ray_cluster": {
+    "federation/engines/test_inprocess_ray": {
         "a_cluster_that_is_named_is_joined_with_the_cores_that_it_has": 0,
     },
     "privacy/accounting/test_calibration": {
@@ -22,7 +22,7 @@ FEW: dict[str, dict[str, int]] = {
         "poisson_add_remove_agrees_with_dp_accounting": 1,
         "a_low_noise_sampled_step_inverts_its_exact_profile_from_above": 2,
     },
-    "privacy/accounting/test_triangle": {
+    "privacy/accounting/test_profiles_triangle": {
         "the_lower_end_is_never_above_the_guarantee": 6,
     },
     "laws/attacks/test_lying_server": {
@@ -32,7 +32,7 @@ FEW: dict[str, dict[str, int]] = {
     "laws/attacks/test_released_path": {
         "no_record_moves_what_the_rounds_send_by_more_than_its_bound": 4,
     },
-    "audit/test_guesses": {
+    "audit/test_bounds_guesses": {
         "more_than_epsilon_is_shown_of_randomised_response_no_oftener_than_allowed": 3,
         "more_right_guesses_and_less_confidence_show_more": 0,
     },
@@ -46,34 +46,34 @@ FEW: dict[str, dict[str, int]] = {
         "under_a_penalty_it_is_the_same_objective_at_rest": 0,
         "a_plan_measures_against_it_on_public_twins_alone": 0,
     },
-    "federation/clients/test_messages": {
+    "federation/messages/test_messages": {
         "only_what_the_table_allows_travels": 5,
         "every_field_of_the_table_travels_in_some_run": 0,
     },
-    "federation/clients/test_subnormal": {
+    "federation/node/test_node_subnormal": {
         "clients_compute_with_flushing_and_protect_without": 4,
     },
-    "federation/clients/test_table": {
+    "federation/messages/test_messages_table": {
         "a_message_decodes_and_encodes_again_to_the_same_fields": 9,
         "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
     },
-    "mathematics/clipping/test_cut_precision": {
+    "mathematics/clipping/test_columns_cut": {
         "one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width": 1,
         "two_sites_that_cancel_leave_at_most_their_limit": 3,
         "no_layer_leaves_more_than_its_limit_at_any_magnitude": 0,
     },
-    "mathematics/clipping/test_float32": {
+    "mathematics/clipping/test_clip_float32": {
         "stretched_jacobians_stay_below_the_bound": 3,
         "every_layer_stays_below_the_bound": 12,
     },
-    "mathematics/clipping/test_formed": {
+    "mathematics/clipping/test_columns": {
         "both_ways_equal_the_loop_over_samples": 25,
         "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 10,
     },
-    "mathematics/clipping/test_layers": {
+    "mathematics/clipping/test_rules": {
         "clipped_sums_equal_the_loop_over_samples": 25,
     },
-    "mathematics/clipping/test_limits": {
+    "mathematics/clipping/test_clip_limits": {
         "a_saturated_softmax_of_large_features_stays_below_the_bound": 2,
     },
     "data/columns/test_declared": {
@@ -89,16 +89,16 @@ FEW: dict[str, dict[str, int]] = {
     "federation/deploy/test_connections": {
         "a_stranger_s_body_that_trickles_is_cut_and_a_node_s_is_not": 0,
     },
-    "federation/distributed/test_canary": {
+    "audit/test_canary_masked": {
         "a_broken_build_fails_the_audit": 1,
         "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 1,
     },
-    "federation/distributed/test_sketches": {
+    "federation/distributed/test_once_sketches": {
         "all_planned_attempts_at_all_stages_together_cost_what_was_asked_for": 0,
         "masks_change_no_bit_of_a_run": 1,
         "the_sum_has_the_noise_of_a_trusted_server_times_the_clients_over_the_honest": 1,
     },
-    "federation/distributed/test_tasks": {
+    "federation/distributed/test_ranked": {
         "a_run_of_every_task_is_charged_as_planned_and_passes_its_audit": 1,
         "with_little_noise_and_many_bins_a_round_of_any_task_is_the_trusted_servers": 0,
         "masks_change_no_bit_of_any_task": 1,
@@ -109,7 +109,7 @@ FEW: dict[str, dict[str, int]] = {
     "mathematics/transport/test_denoise": {
         "pywavelets_is_imported_only_when_it_is_used": 0,
     },
-    "federation/local/test_slices": {
+    "privacy/test_slices": {
         "squared_movement_over_the_squared_diameter_follows_the_law_of_the_profile": 1,
     },
     "mutants/test_mutants": {
@@ -118,7 +118,7 @@ FEW: dict[str, dict[str, int]] = {
     "desk/own_data/test_evaluate": {
         "a_client_that_kept_hardly_a_record_has_a_line_and_words_in_place_of_numbers": 2,
     },
-    "desk/own_data/test_usefulness": {
+    "desk/own_data/test_synthetic_table_usefulness": {
         "a_table_is_useful_or_not_by_what_a_model_learns_from_it": 2,
         "screen_and_card_say_first_that_a_table_is_of_no_use": 0,
     },
@@ -152,26 +152,26 @@ FEW: dict[str, dict[str, int]] = {
         "a_client_that_is_dead_costs_one_time_limit_not_one_a_round": 0,
         "a_round_with_too_few_clients_waits_a_time_limit_for_those_greeted": 1,
     },
-    "federation/test_faults": {
+    "laws/runs/test_faults": {
         "a_hanging_client_is_missing_and_the_run_goes_on_where_enough_are_left": 1,
         "a_hanging_client_ends_the_run_with_its_name_not_in_a_hang": 0,
     },
-    "federation/test_garbage": {
+    "laws/runs/test_garbage": {
         "a_client_that_sends_garbage_is_lost_by_name_and_the_others_go_on": 5,
         "a_greeting_that_is_answered_with_garbage_costs_its_sender_alone": 4,
     },
-    "federation/test_image_classifiers": {
+    "laws/runs/test_image_classifiers": {
         "an_exported_classifier_takes_images_and_answers_as_the_run_does": 0,
         "the_worst_case_of_coded_images_is_refused_with_a_remedy_and_a_runs_record_holds": 0,
         "what_a_run_measures_is_what_its_model_answers_under_every_trust_model": 1,
     },
-    "federation/test_ledgers_of_runs": {
+    "federation/node/test_own_ledger": {
         "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
     },
     "federation/test_local_gradient": {
         "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
     },
-    "federation/test_local_sites": {
+    "federation/trust/test_own_guarantees": {
         "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 2,
     },
     "federation/test_local_slices": {
@@ -183,10 +183,10 @@ FEW: dict[str, dict[str, int]] = {
         "moments_and_all_rounds_compose_to_the_promised_epsilon": 4,
         "moments_are_charged_once_and_whole_before_the_rounds": 1,
     },
-    "federation/test_promises": {
+    "laws/runs/test_promises": {
         "a_run_goes_on_only_at_the_delta_that_its_rounds_were_paid_for": 2,
     },
-    "federation/test_requests": {
+    "federation/node/test_node_requests": {
         "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
     },
     "federation/test_scores_last": {
@@ -194,11 +194,11 @@ FEW: dict[str, dict[str, int]] = {
         "an_audit_fails_where_counts_have_no_noise_or_cost_less": 1,
         "counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_its_audit": 1,
     },
-    "federation/test_secrets": {
+    "laws/runs/test_secrets": {
         "a_seeded_run_would_have_been_noticed": 4,
         "in_a_run_without_a_seed_nothing_secret_follows_from_a_number": 4,
     },
-    "federation/test_sites": {
+    "laws/runs/test_sites": {
         "a_site_of_many_clients_ends_at_the_parameters_of_one_process_a_client": 2,
     },
     "federation/test_sketch_runs": {
@@ -212,10 +212,10 @@ FEW: dict[str, dict[str, int]] = {
         "the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_than_its_share": 1,
         "whatever_says_the_guarantee_of_a_run_in_stages_speaks_of_all_of_them": 1,
     },
-    "federation/test_stored_bytes": {
+    "federation/test_wire_stored_bytes": {
         "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 2,
     },
-    "federation/test_transfers": {
+    "laws/devices/test_transfers": {
         "a_run_ends_where_the_processors_ends": 1,
         "what_crosses_in_a_round_grows_with_nothing_but_the_sites": 2,
     },
@@ -227,18 +227,18 @@ FEW: dict[str, dict[str, int]] = {
         "a_broken_build_fails_the_audit": 1,
         "where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown": 2,
     },
-    "audit/test_audit_canary_sketches": {
+    "audit/test_canary_sketch": {
         "a_broken_build_fails_the_audit": 1,
         "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 1,
     },
-    "audit/test_audit_held_out": {
+    "audit/record/test_record_held_out": {
         "an_honest_release_of_kept_records_passes_every_check": 2,
     },
-    "audit/test_audit_recorded": {
+    "audit/record/test_record": {
         "an_honest_folder_of_every_trust_model_passes_every_check": 3,
         "a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was_forged": 2,
     },
-    "audit/test_audit_sketches": {
+    "audit/record/test_record_sketches": {
         "a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its_bound_is_named": 1,
     },
     "laws/simulations/test_chaos_deployed": {
@@ -259,33 +259,33 @@ FEW: dict[str, dict[str, int]] = {
         "a_figure_without_its_data_is_left_out": 2,
         "no_text_of_a_users_is_read_as_mathematics": 0,
     },
-    "federation/engines/test_warm_executor": {
+    "federation/deploy/test_executor": {
         "a_reply_that_cannot_be_delivered_does_not_end_the_node": 0,
         "a_worker_ends_with_its_node": 0,
         "runs_of_one_bundle_share_a_process_but_neither_state_nor_settings": 0,
         "a_worker_that_dies_before_it_is_asked_anything_is_replaced": 0,
     },
-    "runs/single/test_agreement": {
+    "laws/runs/test_agreement": {
         "a_run_and_a_loop_at_one_seed_end_at_the_same_parameters": 2,
         "several_penalties_are_the_same_in_a_federation_and_on_one_machine": 2,
     },
-    "runs/single/test_device": {
+    "laws/devices/test_device": {
         "a_gradient_is_the_hosts_and_comes_back_once_however_many_records_there_are": 3,
     },
-    "runs/single/test_own_penalties": {
+    "learning/objectives/test_penalties": {
         "the_search_finds_a_bound_that_is_too_small": 1,
     },
     "runs/single/test_trainer": {
         "the_trainer_is_the_loop_that_one_would_write": 2,
     },
-    "learning/sketches/test_generators": {
+    "learning/sketches/test_fit": {
         "an_image_generator_learns_two_pictures_through_batchnorm": 1,
         "of_restarts_the_nearest_to_the_sketch_goes_on_as_if_it_had_been_alone": 1,
     },
-    "learning/sketches/test_marginals": {
+    "learning/sketches/test_table_counts_marginals": {
         "where_nothing_drifts_intervals_hold_0_and_doubts_are_seldom_small": 0,
     },
-    "learning/sketches/test_safe_parts": {
+    "learning/sketches/test_one_sided": {
         "a_hostile_network_changes_nothing_but_the_result": 10,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
         "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 3,
@@ -315,20 +315,20 @@ FEW: dict[str, dict[str, int]] = {
     "privacy/test_sensitivity": {
         "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
     },
-    "desk/use/test_printed_texts": {
+    "desk/use/test_use_printed_texts": {
         "no_verb_lets_a_text_of_a_folder_command_the_terminal": 3,
         "pages_and_cards_make_the_folder_that_they_are_to_be_in": 0,
     },
-    "desk/use/test_private_files": {
+    "laws/tables/test_private_files": {
         "a_comparison_with_all_its_cells_is_private": 0,
     },
-    "desk/use/test_stored_code": {
+    "laws/tables/test_stored_code": {
         "an_allowed_module_of_a_stored_run_is_loaded": 0,
         "a_link_in_a_stored_run_is_not_followed": 1,
         "a_verb_that_shows_a_stored_run_runs_no_code_that_its_settings_name": 2,
         "no_setting_of_a_stored_run_names_code_that_runs": 9,
     },
-    "cli/test_documented_commands": {
+    "site/test_documented_commands": {
         "every_documented_command_is_understood": 60,
     },
     "_tools/test_subnormal": {
@@ -341,23 +341,23 @@ FEW: dict[str, dict[str, int]] = {
         "every_histogram_is_the_truth_within_its_stated_noise": 1,
         "wide_bounds_are_named_with_what_would_do": 0,
     },
-    "desk/use/test_overwritten": {
+    "desk/use/test_use_overwritten": {
         "a_file_that_is_there_is_written_over_with_force_alone": 0,
     },
     "desk/compare/test_compare_grid": {
         "a_task_runs_a_method_with_its_tuning_and_the_command_line_wins": 0,
     },
-    "desk/planning/test_preset": {
+    "experiment/test_preset_rules": {
         "the_smaller_a_group_the_less_noise_its_penalty_takes_down_to_half_of_that_of_the_loss": 0,
     },
     "data/test_blocks": {
         "either_reader_refuses_the_same_cells_in_the_same_words": 7,
     },
-    "federation/distributed/test_runs": {
+    "federation/distributed/test_masked_rounds": {
         "masks_change_no_bit_of_a_run": 2,
         "a_site_that_costs_others_sits_out_longer_each_time": 1,
     },
-    "federation/distributed/test_budget": {
+    "federation/distributed/test_attempt_cost": {
         "replacing_a_record_moves_both_sums_by_at_most_what_is_charged": 1,
     },
     "federation/distributed/test_once": {
@@ -371,7 +371,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent": 1,
         "kept_records_are_measured_as_they_are_after_moments_too": 1,
     },
-    "federation/test_patience": {
+    "laws/runs/test_patience": {
         "a_stall_shorter_than_the_timeout_ends_no_run_in_either_exchange": 1,
         "nor_does_it_where_masks_need_every_site": 1,
     },
@@ -387,13 +387,13 @@ FEW: dict[str, dict[str, int]] = {
     "mathematics/clipping/test_attention": {
         "a_transformer_is_clipped_exactly_as_its_naive_jacobian": 0,
     },
-    "mathematics/clipping/test_column": {
+    "mathematics/clipping/test_clipped_terms_column": {
         "clipping_all_heads_at_once_is_clipping_one_after_the_other": 0,
     },
-    "privacy/accounting/test_comparison": {
+    "privacy/accounting/test_epsilons": {
         "whatever_the_noise_every_accountant_reads_an_epsilon_that_falls_with_it": 0,
     },
-    "privacy/lifetime/test_copies": {
+    "privacy/lifetime/test_dataset_account_copies": {
         "of_copies_of_a_stopped_run_one_goes_on_and_the_account_counts_every_release": 1,
     },
     "privacy/lifetime/test_chosen": {
@@ -402,13 +402,13 @@ FEW: dict[str, dict[str, int]] = {
     "papers/test_plans": {
         "a_run_that_is_planned_otherwise_today_is_found_and_made_again": 0,
     },
-    "mathematics/clipping/test_rehearsal": {
+    "mathematics/clipping/test_refusals_rehearsal": {
         "what_is_remembered_of_a_module_goes_with_it": 0,
     },
     "cli/test_app": {
         "a_run_begins_without_what_it_does_not_need_to_begin": 0,
     },
-    "cli/test_startup": {
+    "cli/test_app_startup": {
         "a_budget_imports_its_accountants_and_no_more": 0,
     },
     "desk/compare/test_compare_command": {

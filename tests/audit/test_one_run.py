@@ -24,7 +24,7 @@ from fedsw.federation.node.simulated import exchanged
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.optimizer import Trainer
-from tests.desk.own_data.test_check import write
+from tests.desk.own_data.test_examine import write
 from tests.desk.planning.test_search import OWN
 from tests.federations import small
 from tests.noises import replace_noise

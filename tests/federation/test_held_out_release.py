@@ -34,7 +34,7 @@ from fedsw.privacy.accounting.lifetime import (
     total_epsilon,
 )
 from fedsw.runs.recovery import StorageFault
-from tests.federation.clients.releases import summed
+from tests.federation.node.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
 from tests.runs.kept_runs import LOCAL, NOBODY, SITE, entries, exact, frame, kept_run, released, tables, written

@@ -32,11 +32,11 @@ from fedsw.privacy.accounting._calibration import noise_multiplier
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
 from fedsw.privacy.accounting.lifetime.composing import one_of
 from fedsw.runs.observer import NoObserver
-from tests.federation.clients import releases
-from tests.federation.clients.releases import summed
+from tests.federation.node import releases
+from tests.federation.node.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian
-from tests.privacy.accounting.test_alternatives import chosen_as_one_goes
+from tests.privacy.accounting.test_composition_alternatives import chosen_as_one_goes
 
 pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
 

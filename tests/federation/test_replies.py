@@ -20,7 +20,7 @@ from fedsw.federation.messages import Malformed, Terms
 from fedsw.federation.messages._common import Joined
 from fedsw.federation.messages._noised import NoisedContribution, NoisedSlices
 from fedsw.learning.tasks.problem import Problem
-from tests.federation.clients.runs import GENERATION
+from tests.federation.node.runs import GENERATION
 from tests.federations import Saboteur, array, numbers, small
 
 LOST = "federation.min_clients=2"

@@ -28,7 +28,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
-from tests.federation.clients.releases import summed
+from tests.federation.node.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.runs.kept_runs import kept_run, tables
 

@@ -30,8 +30,8 @@ from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_sketch
 from fedsw.runs.run_files import RunFile
-from tests.audit.test_audit_recorded import failed
-from tests.federation.clients.releases import summed
+from tests.audit.record.test_record import failed
+from tests.federation.node.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, SKETCH, exact, sketched
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.noises import require_gaussian

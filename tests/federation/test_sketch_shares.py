@@ -23,8 +23,8 @@ from fedsw.learning.sketches.noised import least_noise_shares, sketch_sensitivit
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.directory import RunDirectory
-from tests.audit.test_audit_recorded import failed
-from tests.desk.own_data.test_synthesize import OWN
+from tests.audit.record.test_record import failed
+from tests.desk.own_data.test_synthetic_table import OWN
 from tests.federation.distributed.sites import masked
 from tests.federation.sketch_runs import LOCAL, sketched
 

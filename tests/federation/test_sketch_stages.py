@@ -41,8 +41,8 @@ from fedsw.runs.participation import begun
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.runs.report.facts import description
 from fedsw.runs.view import read_run
-from tests.audit.test_audit_recorded import change_ledger, change_lines, failed
-from tests.federation.clients.releases import summed
+from tests.audit.record.test_record import change_ledger, change_lines, failed
+from tests.federation.node.releases import summed
 from tests.federation.sketch_runs import LOCAL, NOISELESS, all_records, sketched
 from tests.federations import Federation, Saboteur, numbers
 from tests.laws.attacks.canaries import shown_mu

@@ -1,7 +1,7 @@
 """What is not known must stop it: every place that decides by a name of a penalty, class, noise or accountant.
 
-Accounting and the door have a test of their own (`tests/privacy/test_unknown.py`), and so have trust models
-(`tests/experiment/test_names.py`): nothing outside their folders compares with a name of one. Of all other files each
+Accounting and the door have a test of their own (`tests/privacy/test_accountants_unknown.py`), and so have trust models
+(`tests/laws/test_trust_names.py`): nothing outside their folders compares with a name of one. Of all other files each
 comparison is listed here with why an unknown name goes no further.
 """
 
@@ -33,7 +33,7 @@ from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.privacy.relations import RELATIONS, holds_for
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity
-from tests.privacy.test_unknown import DECIDING
+from tests.privacy.test_accountants_unknown import DECIDING
 from tests.syntax import tree
 
 PACKAGE = Path(fedsw.__file__).parent

@@ -42,8 +42,8 @@ NEAR = (
     "tests/runs/report/test_plots.py",
     "tests/cli/test_app.py",
 )
-NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/desk/use/test_stored_code.py")
-NEAR += ("tests/laws/test_unknown_names.py", "tests/laws/test_docstrings.py", "tests/experiment/test_names.py")
+NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/laws/tables/test_stored_code.py")
+NEAR += ("tests/laws/test_unknown_names.py", "tests/laws/test_docstrings.py", "tests/laws/test_trust_names.py")
 NEAR += ("tests/laws/test_house.py",)
 
 

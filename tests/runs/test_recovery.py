@@ -23,9 +23,9 @@ from fedsw.runs import checkpoint, recovery
 from fedsw.runs.checkpoint import CheckpointDamaged
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, StorageFault
-from tests.federation.test_matching_runs import AUTOENCODER, experiment
 from tests.federations import Saboteur, small
 from tests.laws.chaos.faults import Chaos, ChaosGrid, Fault
+from tests.laws.runs.test_matching_runs import AUTOENCODER, experiment
 from tests.runs.crashes import Host
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting.lifetime import account_named
 from tests.desk.compare.test_compare_own import OWN, own
-from tests.desk.planning.test_preset import COLUMNS, SIZES, asked
+from tests.experiment.test_preset_rules import COLUMNS, SIZES, asked
 
 __all__ = ["own"]
 

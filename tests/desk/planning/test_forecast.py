@@ -26,7 +26,7 @@ from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem
-from tests.desk.planning.test_preset import COLUMNS, SIZES, asked
+from tests.experiment.test_preset_rules import COLUMNS, SIZES, asked
 from tests.syntax import nodes
 
 pytestmark = pytest.mark.slow

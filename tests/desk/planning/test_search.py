@@ -11,7 +11,7 @@ from fedsw.cli.app import main
 from fedsw.desk.planning.search import candidates, metric_of, score_of, search
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.federation.server.settling import settled
-from tests.desk.own_data.test_check import FINE, write
+from tests.desk.own_data.test_examine import FINE, write
 
 OWN = """
 name = "own"

@@ -22,8 +22,8 @@ from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import SLACK
-from tests.federation.test_matching_runs import GENERATOR
 from tests.federations import Federation, array_record, counts_of, numbers, small
+from tests.laws.runs.test_matching_runs import GENERATOR
 
 RECORDS = 40
 ALL_OF_THEM = ("training.batch_fraction=1.0", "training.rounds=1", f"data.records={RECORDS}", "federation.clients=2")

@@ -28,7 +28,7 @@ from fedsw.privacy.accounting.lifetime._chosen import divergence, next_weight
 from fedsw.privacy.accounting.profiles import stated_step
 from fedsw.privacy.accounting.selection import renyi_divergence, renyi_of
 from fedsw.privacy.accounting.stated import Pure
-from tests.privacy.accounting.test_alternatives import chosen_as_one_goes
+from tests.privacy.accounting.test_composition_alternatives import chosen_as_one_goes
 
 DELTA = 1e-6
 OWN = About("own", "central", "")

@@ -1,0 +1,3 @@
+"""Fixtures of laws of devices."""
+
+from tests.brief import brief  # noqa: F401

@@ -1,0 +1,4 @@
+"""Fixtures of laws of whole runs."""
+
+from tests.brief import brief  # noqa: F401
+from tests.federations import nobody_is_remembered  # noqa: F401
