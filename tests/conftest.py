@@ -115,6 +115,12 @@ LONG = (
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended."""
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker a core; in the slow stage one more, as many of its tests wait for real processes to start or to end."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + (config.option.markexpr == "slow")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, the others in their order; what the slow stage runs is marked before a stage is chosen."""

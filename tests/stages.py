@@ -42,6 +42,7 @@ FEW: dict[str, dict[str, int]] = {
         "the_epsilon_of_pooled_records_is_the_one_that_opacus_says": 0,
     },
     "desk/baselines/test_reference": {
+        "numbers_are_predicted_as_least_squares_does_and_trees_where_lines_do_not_do": 0,
         "the_more_the_penalty_weighs_the_fairer_it_is": 0,
         "under_a_penalty_it_is_the_same_objective_at_rest": 0,
         "a_plan_measures_against_it_on_public_twins_alone": 0,
@@ -54,6 +55,7 @@ FEW: dict[str, dict[str, int]] = {
         "clients_compute_with_flushing_and_protect_without": 4,
     },
     "federation/messages/test_messages_table": {
+        "a_message_without_one_of_its_keys_is_refused_by_name": 8,
         "a_message_decodes_and_encodes_again_to_the_same_fields": 9,
         "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
     },
@@ -132,6 +134,9 @@ FEW: dict[str, dict[str, int]] = {
         "histograms_are_paid_for_once_and_measuring_again_spends_nothing": 0,
     },
     "papers/test_reproduce": {
+        "the_page_of_results_has_every_goal_with_what_was_measured": 0,
+        "every_figure_names_experiments_measures_and_drawings_that_there_are": 20,
+        "every_row_of_a_table_is_a_point_that_some_series_has": 20,
         "a_committed_page_says_what_the_stored_results_say": 2,
     },
     "papers/test_rrspf_pictures": {
@@ -213,6 +218,7 @@ FEW: dict[str, dict[str, int]] = {
         "whatever_says_the_guarantee_of_a_run_in_stages_speaks_of_all_of_them": 1,
     },
     "federation/test_wire_stored_bytes": {
+        "no_object_that_depends_on_a_client_equals_another": 8,
         "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 2,
     },
     "laws/devices/test_transfers": {
@@ -248,6 +254,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_killed_server_app_is_found_out_while_its_submission_waits": 0,
     },
     "laws/simulations/test_ended_runs": {
+        "a_path_that_is_too_long_is_bad_input": 6,
         "a_run_is_its_owners_alone_whatever_the_umask": 0,
         "an_output_that_nobody_reads_is_no_traceback": 0,
         "a_signal_ends_a_run_with_a_summary_from_which_it_goes_on": 0,
@@ -288,7 +295,7 @@ FEW: dict[str, dict[str, int]] = {
     "learning/sketches/test_one_sided": {
         "a_hostile_network_changes_nothing_but_the_result": 10,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
-        "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 3,
+        "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 1,
     },
     "learning/sketches/test_scattering": {
         "no_two_images_are_farther_apart_after_the_map_however_they_are_sought": 2,
@@ -297,6 +304,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_law_or_records_that_do_not_fit_are_named": 4,
     },
     "learning/tasks/test_tally": {
+        "hardly_a_model_that_is_no_better_than_a_constant_is_called_better_of_a_skewed_target": 3,
         "on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant": 2,
         "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
     },
@@ -329,10 +337,10 @@ FEW: dict[str, dict[str, int]] = {
         "no_setting_of_a_stored_run_names_code_that_runs": 9,
     },
     "site/test_documented_commands": {
-        "every_documented_command_is_understood": 60,
+        "every_documented_command_is_understood": 30,
     },
     "_tools/test_subnormal": {
-        "all_threads_of_a_computation_flush_and_no_other_does": 1,
+        "all_threads_of_a_computation_flush_and_no_other_does": 0,
     },
     "desk/own_data/test_own_data": {
         "the_checks_of_what_is_printed_run_under_every_trust_model_that_trains": 0,
@@ -397,6 +405,7 @@ FEW: dict[str, dict[str, int]] = {
         "of_copies_of_a_stopped_run_one_goes_on_and_the_account_counts_every_release": 1,
     },
     "privacy/lifetime/test_chosen": {
+        "no_choice_of_what_extends_a_plan_shows_more_than_the_limit": 1,
         "whatever_is_chosen_by_what_was_released_shows_no_more_than_the_limit": 0,
     },
     "papers/test_plans": {
@@ -411,7 +420,26 @@ FEW: dict[str, dict[str, int]] = {
     "cli/test_app_startup": {
         "a_budget_imports_its_accountants_and_no_more": 0,
     },
+    "desk/use/test_export_additive": {
+        "an_additive_model_is_trained_on_persons_with_missing_cells_and_answers_as_its_export": 2,
+    },
+    "privacy/lifetime/test_dataset_account": {
+        "what_is_advised_is_admitted_and_two_per_cent_more_is_not": 1,
+    },
+    "runs/test_telemetry": {
+        "the_size_of_a_message_tells_nobody_how_many_records_a_client_was_asked_for": 0,
+    },
+    "privacy/accounting/test_meaning": {
+        "the_profile_says_no_more_than_its_epsilon_and_delta_do": 0,
+    },
+    "papers/test_rco_drawn": {
+        "every_method_has_a_sheet_in_every_row_and_a_missing_one_is_named": 0,
+    },
+    "_tools/test_text": {
+        "no_epsilon_and_no_delta_is_written_to_the_nearest_digit": 0,
+    },
     "desk/compare/test_compare_command": {
+        "the_list_names_every_task_and_method": 0,
         "a_failed_cell_makes_the_command_say_how_to_go_on": 0,
     },
 }
