@@ -92,7 +92,10 @@ KNOTS = tuple(_SEEN_OF_HATS)
 _CENTRED_RATE: Mapping[str, float] = {"classification": 0.5, "regression": 0.75}
 """Learning rate of columns about their middle, in that of columns as they are: they are longer."""
 _PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
-"""The clip of loss gradients on prepared inputs, in the scale that moments give."""
+"""The clip of loss gradients on prepared inputs, in the scale that moments give ..."""
+_PREPARED_LOSS_OF_MANY = 3.0
+"""... and of numbers of `_MANY` records, which bear its noise: where a few numbers are far larger than the rest, a
+closer one draws what is predicted down to their median, which can be worse than a constant."""
 _LARGEST_JACOBIAN = 0.35
 """The largest clip of Jacobians there."""
 _PREPARED_RATE = 0.6
@@ -285,7 +288,10 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         way = way.constant_first
     elif inputs == "centred" and numbers.squares is not None and numbers.squares.predicted == "two":
         way = _CENTRED_TWO
-    loss = _PREPARED_LOSS[settings.objective.task] if prepared else way.loss
+    loss = way.loss
+    if prepared:
+        of_many = numbers.squares is not None and not numbers.squares.classes and numbers.records >= _MANY
+        loss = _PREPARED_LOSS_OF_MANY if of_many else _PREPARED_LOSS[settings.objective.task]
     rule: dict[str, dict[str, Any]] = {
         "model": model,
         "privacy": {"moments": share},

@@ -345,8 +345,10 @@ def test_two_classes_go_a_shorter_way_where_every_record_is_far_from_the_middle_
 
 def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_answers():
     regression = of_table(10**5, NUMBERS, objective={"task": "regression", "alpha": 0.2})
-    assert regression.clip.loss == 1.5 and regression.clip.jacobian <= 0.35
+    assert regression.clip.loss == 3.0 and regression.clip.jacobian <= 0.35
     assert of_table(10**5).clip.loss == 0.7
+    few = of_table(300, NUMBERS, objective={"task": "regression"}, privacy={"epsilon": 8.0, "moments": 0.2})
+    assert few.privacy.moments == 0.2 and few.clip.loss == 1.5
 
 
 def test_a_plan_says_what_noise_a_penalty_would_take():

@@ -203,10 +203,23 @@ def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
 
 
 def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Regularised least squares in prepared inputs, (p, t): what the noise alone could have made is taken away."""
-    # The square of the whitening is the inverse of (covariance + lambda); shrunk by James and Stein's factor.
-    slopes = whitening @ moments.cross
-    return _shrunk(slopes, moments.noise_of_products * float(np.linalg.norm(whitening)))
+    """Least squares in prepared inputs, (p, t): the posterior mean by the known noise, direction by direction.
+
+    Before anything is seen slopes in raw inputs are normal and alike in all directions. How long they are is told by
+    the covariances with a target, less what noise alone makes of these: it is that of products, of the inputs' mean
+    times the target's distance from its middle, and of the target's mean times the inputs'.
+    """
+    # The square of the whitening is the inverse of (covariance + lambda).
+    roots, vectors = np.linalg.eigh(whitening)
+    varied = roots[:, None] ** -2
+    seen, shift = vectors.T @ moments.cross, vectors.T @ moments.shift
+    away = moments.target_mean - moments.layout.middle
+    noise = moments.noise_of_products**2 + (away * moments.noise_of_inputs) ** 2
+    noise = noise + (shift[:, None] * moments.noise_of_targets) ** 2
+    told = np.maximum(0.0, np.sum(seen**2 - noise, axis=0)) / np.sum(varied**2, axis=0)
+    signal = told * varied**2
+    slopes: NDArray[np.float64] = vectors @ (roots[:, None] * seen * signal / np.maximum(signal + noise, 1e-300))
+    return slopes
 
 
 def _shrunk(vectors: NDArray[np.float64], noise: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -108,6 +108,21 @@ def test_without_noise_slopes_of_a_regression_are_those_of_least_squares():
     assert ((predicted - y) ** 2).mean() <= 1.01 * ((Ridge(alpha=1e-6).fit(x, y).predict(x) - y) ** 2).mean()
 
 
+def test_of_a_target_far_off_its_middle_noise_in_the_inputs_mean_is_no_signal():
+    """A covariance has the noise of the inputs' mean, too, times the target's distance from its middle."""
+    task, records = problem_and_records(REGRESSION, count=2000)
+    told = dataclasses.replace(records, target=0.03 + 0.02 * records.target)
+    nothing = dataclasses.replace(records, target=torch.full_like(records.target, 0.03))
+    moments, empty = (released(task, one) for one in (told, nothing))
+
+    def seen(exact, sigma: float) -> list[float]:
+        found = [noised(exact, sigma, seed) for seed in range(20)]
+        return [float(np.linalg.norm(closed_form(one, prepare(task, one))[0])) for one in found]
+
+    assert sum(norm == 0 for norm in seen(empty, 1.0)) >= 5
+    assert min(seen(moments, 1e-3)) > 0
+
+
 @pytest.mark.parametrize("overrides", [(), (REGRESSION,)])
 def test_a_network_starts_about_the_mean_of_its_target(overrides):
     task, records = problem_and_records("model.kind='mlp'", "model.hidden=[8]", *overrides)
