@@ -9,9 +9,11 @@ import pytest
 
 FEW: dict[str, dict[str, int]] = {
     "federation/engines/test_inprocess_ray": {
+        "every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one": 0,
         "a_cluster_that_is_named_is_joined_with_the_cores_that_it_has": 0,
     },
     "privacy/accounting/test_calibration": {
+        "rounding_in_sigma_over_sensitivity_cannot_break_the_budget": 10,
         "noise_and_steps_of_slices_meet_epsilon_and_waste_little": 2,
         "the_papers_accountants_find_noise_for_slices_of_whole_images": 0,
     },
@@ -56,7 +58,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "federation/messages/test_messages_table": {
         "a_message_without_one_of_its_keys_is_refused_by_name": 8,
-        "a_message_decodes_and_encodes_again_to_the_same_fields": 9,
+        "a_message_decodes_and_encodes_again_to_the_same_fields": 4,
         "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
     },
     "mathematics/clipping/test_columns_cut": {
@@ -241,7 +243,7 @@ FEW: dict[str, dict[str, int]] = {
         "an_honest_release_of_kept_records_passes_every_check": 2,
     },
     "audit/record/test_record": {
-        "an_honest_folder_of_every_trust_model_passes_every_check": 3,
+        "an_honest_folder_of_every_trust_model_passes_every_check": 1,
         "a_wrong_sensitivity_of_several_penalties_is_named_although_all_else_was_forged": 2,
     },
     "audit/record/test_record_sketches": {
@@ -263,6 +265,7 @@ FEW: dict[str, dict[str, int]] = {
         "neighbours_leave_the_same_in_every_file_line_and_message_but_what_was_noised": 1,
     },
     "runs/report/test_plots": {
+        "every_figure_of_the_package_is_drawn_in_the_house_style": 0,
         "a_figure_without_its_data_is_left_out": 2,
         "no_text_of_a_users_is_read_as_mathematics": 0,
     },
@@ -309,7 +312,7 @@ FEW: dict[str, dict[str, int]] = {
         "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
     },
     "laws/test_malformed": {
-        "a_malformed_input_is_named_and_nothing_is_spent": 16,
+        "a_malformed_input_is_named_and_nothing_is_spent": 8,
     },
     "learning/objectives/test_matching": {
         "replacing_one_private_record_never_exceeds_the_bound": 5,
@@ -321,7 +324,7 @@ FEW: dict[str, dict[str, int]] = {
         "one_machine_and_its_federated_twin_end_at_the_same_parameters": 0,
     },
     "privacy/test_sensitivity": {
-        "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 3,
+        "gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it": 1,
     },
     "desk/use/test_use_printed_texts": {
         "no_verb_lets_a_text_of_a_folder_command_the_terminal": 3,
@@ -356,12 +359,14 @@ FEW: dict[str, dict[str, int]] = {
         "a_task_runs_a_method_with_its_tuning_and_the_command_line_wins": 0,
     },
     "experiment/test_preset_rules": {
+        "what_is_written_of_the_model_is_never_chosen_otherwise": 0,
         "the_smaller_a_group_the_less_noise_its_penalty_takes_down_to_half_of_that_of_the_loss": 0,
     },
     "data/test_blocks": {
-        "either_reader_refuses_the_same_cells_in_the_same_words": 7,
+        "either_reader_refuses_the_same_cells_in_the_same_words": 2,
     },
     "federation/distributed/test_masked_rounds": {
+        "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
         "masks_change_no_bit_of_a_run": 2,
         "a_site_that_costs_others_sits_out_longer_each_time": 1,
     },
@@ -372,6 +377,7 @@ FEW: dict[str, dict[str, int]] = {
         "kept_records_are_charged_whole_and_once_and_training_costs_them_nothing": 1,
     },
     "federation/test_replies": {
+        "an_unreadable_greeting_costs_its_sender_alone_where_the_others_are_enough": 1,
         "a_malformed_reply_loses_its_sender_and_never_the_run": 4,
     },
     "federation/test_held_out_release": {
@@ -393,9 +399,11 @@ FEW: dict[str, dict[str, int]] = {
         "ratios_rates_and_thresholds_of_two_classes_are_of_the_positive_one": 0,
     },
     "mathematics/clipping/test_attention": {
+        "attention_is_clipped_exactly_as_its_naive_jacobian": 0,
         "a_transformer_is_clipped_exactly_as_its_naive_jacobian": 0,
     },
     "mathematics/clipping/test_clipped_terms_column": {
+        "clipped_sums_of_several_heads_equal_the_loop": 20,
         "clipping_all_heads_at_once_is_clipping_one_after_the_other": 0,
     },
     "privacy/accounting/test_epsilons": {
@@ -418,6 +426,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_run_begins_without_what_it_does_not_need_to_begin": 0,
     },
     "cli/test_app_startup": {
+        "a_command_that_computes_nothing_imports_nothing_that_computes": 1,
         "a_budget_imports_its_accountants_and_no_more": 0,
     },
     "desk/use/test_export_additive": {
@@ -437,6 +446,39 @@ FEW: dict[str, dict[str, int]] = {
     },
     "_tools/test_text": {
         "no_epsilon_and_no_delta_is_written_to_the_nearest_digit": 0,
+    },
+    "privacy/accounting/test_budget_report": {
+        "accounting_imports_nobody_elses_accountant": 0,
+    },
+    "runs/observers/test_observers_mlflow": {
+        "infinite_and_missing_numbers_and_many_clients_are_taken": 0,
+    },
+    "audit/test_one_run": {
+        "records_of_one_s_own_are_attacked_with_no_noise_only_where_that_is_asked_for": 0,
+    },
+    "laws/fuzz/test_files": {
+        "an_array_header_that_says_anything_takes_no_memory": 0,
+    },
+    "cli/test_options": {
+        "every_line_of_help_fits_80_columns": 0,
+    },
+    "privacy/lifetime/test_lifetime_single": {
+        "whatever_is_killed_at_any_point_its_charges_count_and_it_goes_on": 4,
+    },
+    "federation/server/test_lost": {
+        "a_client_refuses_an_attempt_that_it_has_answered": 2,
+    },
+    "privacy/lifetime/test_lifetime_runs": {
+        "under_local_trust_every_client_has_an_account_that_its_ledger_keeps_to": 1,
+    },
+    "mathematics/clipping/test_clipped_terms_nonfinite": {
+        "the_sum_is_that_of_the_other_records": 22,
+    },
+    "cli/test_budget": {
+        "what_makes_no_sense_is_one_line_and_code_2": 7,
+    },
+    "privacy/accounting/test_epsilons_flower": {
+        "the_note_for_flower_says_what_is_computed": 1,
     },
     "desk/compare/test_compare_command": {
         "the_list_names_every_task_and_method": 0,
