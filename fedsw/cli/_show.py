@@ -302,7 +302,7 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
 
     None for the name of a run.
     """
-    from fedsw.desk.compare.comparison_grid import GRID
+    from fedsw.desk.compare import GRID
     from fedsw.runs.run_files import RunFile, read_json
 
     path = Path(name)

@@ -72,7 +72,7 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
 
 def _least_multiplier(epsilon: float, delta: float) -> float:
     """Least sigma / sensitivity whose exact delta(epsilon) is at most delta: the upper end of a bisection."""
-    at = torch.tensor(epsilon, dtype=torch.float64)
+    at = np.array(epsilon)
 
     def meets(multiplier: float) -> bool:
         # the absolute error of the profile, a few 1e-16, matters where its tail is not used: for large delta

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.experiment.task_kinds import model_kind
 from fedsw.runs.commands import command_for
 from fedsw.runs.group_names import Names, names_of_plan
 from fedsw.runs.run_files import (
@@ -169,16 +170,24 @@ def read_whole_run(directory: Path) -> RunView:
         LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledger`.
     """
     from fedsw.runs.accounts import read_spending
-    from fedsw.runs.additive_shapes import read_shapes
 
     view = read_run(directory)
     return replace(
         view,
         whole=True,
         spending=read_spending(directory, noisy=view.experiment.privacy.noisy),
-        shapes=tuple(read_shapes(directory, view.experiment)),
+        shapes=_shapes(view),
         seconds=tuple(round_seconds(directory)),
     )
+
+
+def _shapes(view: RunView) -> tuple[Shape, ...]:
+    """The functions of an additive model; of others there are none, and no model is read for them."""
+    if not model_kind(view.experiment.model.kind).columns:
+        return ()
+    from fedsw.runs.additive_shapes import read_shapes
+
+    return tuple(read_shapes(view.directory, view.experiment))
 
 
 def require_whole(view: RunView) -> RunView:

@@ -69,8 +69,8 @@ def test_the_help_of_a_command_imports_nothing_that_computes() -> None:
 def test_a_budget_imports_its_accountants_and_no_more() -> None:
     pytest.importorskip("dp_accounting")
     found = imported_by("budget --delta 1e-5 -p 0.1 --steps 10 --noise-multiplier 2 --json")
-    assert {"torch", "dp_accounting.rdp"} <= found
-    assert found.isdisjoint({"flwr", "ray", "matplotlib", "opacus", "sklearn", "simulations"})
+    assert "dp_accounting.rdp" in found
+    assert found.isdisjoint({"torch", "flwr", "ray", "matplotlib", "opacus", "sklearn", "simulations"})
     assert found.isdisjoint({"scipy.stats", "scipy.signal", "dp_accounting.pld"})
 
 
@@ -120,8 +120,11 @@ READ_ALONE = {
     "list": "list --json",
     "certs": "certs --host localhost --clients 2 --out keys",
     "account": "account",
+    "account show": "account show people",
+    "budget": "budget --delta 1e-5 -p 0.1 --steps 10 --epsilon 1",
+    "report": "report seen",
 }
-"""A line of each verb that computes nothing: it reads tables, settings, rows of ledgers, or makes keys."""
+"""A line of each verb that trains nothing: it reads tables, settings and ledgers, composes, or makes keys."""
 
 STOP = """
 import sys
@@ -137,24 +140,27 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three clients' tables and a finished run."""
+    """A folder with three clients' tables, a finished run, and the account that it counts in."""
     place = tmp_path_factory.mktemp("read-alone")
     for client in range(3):
         (place / "DATA" / str(client)).mkdir(parents=True)
         rows = [f"{20 + (7 * row + client) % 50},{'fm'[row % 2]},{('low', 'high')[row % 3 == 0]}" for row in range(40)]
         (place / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,sex,income", *rows, ""]))
-    settings = {"name": "seen", "data": {"records": 200, "test_records": 60}, "training": {"rounds": 1}}
-    fedsw.run({**settings, "federation": {"clients": 2}}, runs=place / "runs")
+    data = {"records": 200, "test_records": 60, "account": "people"}
+    settings = {"name": "seen", "data": data, "training": {"rounds": 1}, "federation": {"clients": 2}}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FEDSW_ACCOUNTS", str(place / "accounts"))
+        fedsw.run(settings, runs=place / "runs")
     return place
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", READ_ALONE)
-def test_a_verb_that_computes_nothing_ends_without_torch(verb: str, folder: Path) -> None:
+def test_a_verb_that_trains_nothing_ends_without_torch(verb: str, folder: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", STOP, *READ_ALONE[verb].split()],
         cwd=folder,
-        env={**os.environ, "FEDSW_ACCOUNTS": str(folder / "accounts")},  # none yet: what runs cost together is computed
+        env={**os.environ, "FEDSW_ACCOUNTS": str(folder / "accounts")},
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,6 +15,7 @@ from typing import Any
 from fedsw._tools import files
 from fedsw._tools.settings import read_setting
 from fedsw._tools.text import to_float, upward
+from fedsw.desk.compare import GRID
 from fedsw.desk.compare.methods import ComparedTask, build, find_task, fixed_by, is_own
 from fedsw.desk.compare.methods import methods as all_methods
 from fedsw.desk.run_grid import SEEDS, GridRun, at_seed, attempt, finish
@@ -22,9 +23,6 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.engines.pool import Watcher, run_all
 from fedsw.runs.run_files import found_json, write_json
-
-GRID = "grid.json"
-"""File by which a comparison's folder is known."""
 
 _DECIDED = {
     ("name",): "the cells are named by the comparison",

@@ -13,6 +13,7 @@ from typing import get_args
 
 from fedsw._tools.later import torch
 from fedsw._tools.text import upward
+from fedsw.privacy.accounting._arrays import Device
 from fedsw.privacy.accounting._discretise import Harmonics
 from fedsw.privacy.accounting._pld import (
     LARGEST_GRID,
@@ -84,8 +85,8 @@ class Composition:
             self.add(step, times)
 
     @cached_property
-    def _device(self) -> torch.device:
-        """Looked for when something is composed: who only reads what was charged needs no torch."""
+    def _device(self) -> Device:
+        """Looked for when something is composed: who only reads what was charged needs none."""
         return accounting_device(self._wanted)
 
     def add(self, step: Step, times: int = 1) -> None:
@@ -230,7 +231,7 @@ class Composition:
     def _spread(self, side: Orientation, spacing: float) -> Spread:
         key = (side, spacing)
         if key not in self._spreads:
-            self._spreads[key] = Spread(spacing, side, torch.device("cpu"))
+            self._spreads[key] = Spread(spacing, side)
         self._spreads[key].extend(self._counts)
         return self._spreads[key]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw._tools.later import torch
+from fedsw.privacy.accounting._arrays import Device, Floats, Values, copied, library, like, log_sum, put, quiet
 from fedsw.privacy.accounting.profiles import Curve, Orientation, Step, curves, lowest_mu, reach, triangle_masses
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 TRUNCATION = 1e-20
 """Mass of one step beyond its grid, which counts in full as delta."""
+
+RATES: Floats = np.logspace(-3, 8, 111)
+"""(m,) rates r at which moments E exp(r L) are kept, ten a decade."""
 
 _LADDER = 400
 _LOW_NOISE_MU = 10.0
@@ -29,41 +29,35 @@ class LossMoments:
 
     variance: float
     longest: float
-    losses: Tensor
-    mass: Tensor
+    losses: Floats
+    mass: Floats
 
     @functools.cached_property
-    def tails(self) -> Tensor:
-        """(2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of :func:`rates`."""
-        exponents = rates(self.mass.device)[:, None] * self.losses
-        return torch.stack([torch.logsumexp(sign * exponents + self.mass.log(), dim=1) for sign in (1, -1)])
+    def tails(self) -> Floats:
+        """(2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of `RATES`."""
+        exponents = RATES[:, None] * self.losses
+        with quiet():
+            logs = np.log(self.mass)
+        return np.stack([log_sum(sign * exponents + logs) for sign in (1, -1)])
 
 
 @functools.lru_cache(maxsize=512)  # clients of one run, and their server, charge the same steps on the same grids
-def step_moments(step: Step, orientation: Orientation, spacing: float, device: torch.device) -> LossMoments:
+def step_moments(step: Step, orientation: Orientation, spacing: float) -> LossMoments:
     """Moments of one step, on an uneven grid whose nodes are multiples of the spacing (0: any losses).
 
     That grid dominates the even one of the same spacing and reach, being coarser, and E exp(r L), r > 0, is an
     f-divergence: the first of ``tails`` bounds that of :func:`grid_masses` from above. The second only places the
     lower end of the window, where an error costs accuracy and never privacy.
     """
-    up, down = (_ladder(step, end, spacing, device) for end in reach(step, orientation, TRUNCATION))
+    up, down = (_ladder(step, end, spacing) for end in reach(step, orientation, TRUNCATION))
     below, centre, above = dominating_masses(*curves(step, orientation), up, down)
-    losses = torch.cat([-down, up.new_zeros(1), up])
-    mass = torch.cat([below, centre.reshape(1), above])
+    losses, mass = np.concatenate([-down, [0.0], up]), np.concatenate([below, [centre], above])
     mean = (mass * losses).sum()
     variance = float((mass * (losses - mean) ** 2).sum())
     return LossMoments(variance, max(float(up[-1]), float(down[-1])), losses, mass)
 
 
-def rates(device: torch.device) -> Tensor:
-    """(m,) rates r at which moments E exp(r L) are kept, ten a decade."""
-    return torch.logspace(-3, 8, 111, dtype=torch.float64, device=device)
-
-
-def grid_masses(
-    step: Step, orientation: Orientation, spacing: float, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
+def grid_masses(step: Step, orientation: Orientation, spacing: float, device: Device) -> tuple[Any, Any, Any]:
     """Dominating masses of one step at -1 ... -m, at 0 and at 1 ... n times the spacing: (m,), a scalar, (n,), float64.
 
     Those of the lower pair "triangle" dominate nothing: they are rounded to the nearest node. A mixture of many
@@ -71,19 +65,17 @@ def grid_masses(
     """
     ends = reach(step, orientation, TRUNCATION)
     if step.slicing is None:
-        up, down = (
-            spacing * torch.arange(1, math.ceil(end / spacing) + 1, dtype=torch.float64, device=device) for end in ends
-        )
+        up, down = (put(spacing * np.arange(1.0, math.ceil(end / spacing) + 1), device) for end in ends)
         if orientation == "triangle":
             below, centre, above = triangle_masses(up, step.sampling_rate, step.mu)
             return below[: len(down)], centre, above
         return dominating_masses(*curves(step, orientation), up, down)
-    up, down = (_sparse(step, end, spacing, device) for end in ends)
-    below, centre, above = dominating_masses(*curves(step, orientation), up, down)
+    up, down = (_sparse(step, end, spacing) for end in ends)
+    below, centre, above = dominating_masses(*curves(step, orientation), put(up, device), put(down, device))
     return _dense(below, down, spacing), centre, _dense(above, up, spacing)
 
 
-def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def dominating_masses(above: Curve, below: Curve, up: Values, down: Values) -> tuple[Values, Values, Values]:
     """Connect the dots: the discrete privacy loss whose profile interpolates the pair's at the nodes.
 
     Guarantee: its profile, piecewise linear in e^epsilon, is nowhere below that of the pair, which is
@@ -96,59 +88,62 @@ def dominating_masses(above: Curve, below: Curve, up: Tensor, down: Tensor) -> t
     Source: docs/guarantees/accounting.md; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022.
     """
     upper, upper_share, start = second_differences(above, up)
-    same = below is above and torch.equal(up, down)
+    same = below is above and len(up) == len(down) and bool((up == down).all())
     lower, lower_share = (upper, upper_share) if same else second_differences(below, down)[:2]
-    centre = (1.0 - start - upper_share - lower_share).clamp(min=0.0)
-    return torch.exp(-down) * lower, centre, upper
+    centre = (1.0 - start - upper_share - lower_share).clip(min=0.0)
+    return library(down).exp(-down) * lower, centre, upper
 
 
-def second_differences(curve: Curve, losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def second_differences(curve: Curve, losses: Values) -> tuple[Values, Values, Values]:
     """Masses (n,) at the losses (n,), the part of the first cell that falls to 0, and the curve at 0: scalars."""
-    nodes = torch.cat([losses.new_zeros(1), losses])
+    of = library(losses)
+    nodes = of.concatenate([of.zeros_like(losses[:1]), losses])
     values = curve(nodes)
-    falls = (values[:-1] - values[1:]).clamp(min=0.0)
-    shares = falls / torch.expm1(nodes.diff())
+    falls = (values[:-1] - values[1:]).clip(min=0.0)
+    with quiet():
+        shares = falls / of.expm1(nodes[1:] - nodes[:-1])
     # Differences first: they are exact, and a rounded share then moves mass by one cell instead of making some.
-    surplus = shares.clone()
+    surplus = copied(shares)
     surplus[:-1] -= shares[1:]
-    return (falls + surplus).clamp(min=0.0), shares[0], values[0]
+    return (falls + surplus).clip(min=0.0), shares[0], values[0]
 
 
-def _sparse(step: Step, longest: float, spacing: float, device: torch.device) -> Tensor:
+def _sparse(step: Step, longest: float, spacing: float) -> Floats:
     """The ladder's nodes, all others below 256, then one in about every 256th of the loss: adds < 1e-5 of variance."""
     last = math.ceil(longest / spacing)
     octaves = max(0.0, math.log(last / 256))
-    far = torch.logspace(0, octaves, int(256 * octaves) + 1, base=math.e, dtype=torch.float64, device=device) * 256
-    near = torch.arange(1, min(last, 256) + 1, dtype=torch.float64, device=device)
-    chosen = torch.cat([near, far.round().clamp(max=last), _ladder(step, longest, spacing, device) / spacing])
-    nodes: Tensor = torch.unique(chosen)
-    return nodes * spacing
+    far = np.logspace(0, octaves, int(256 * octaves) + 1, base=math.e) * 256
+    near = np.arange(1.0, min(last, 256) + 1)
+    chosen = np.concatenate([near, far.round().clip(max=last), _ladder(step, longest, spacing) / spacing])
+    return np.unique(chosen) * spacing
 
 
-def _dense(mass: Tensor, nodes: Tensor, spacing: float) -> Tensor:
-    index = (nodes / spacing).round().long() - 1
-    return mass.new_zeros(int(index[-1]) + 1).index_copy_(0, index, mass)
+def _dense(mass: Values, nodes: Floats, spacing: float) -> Values:
+    index = (nodes / spacing).round() - 1
+    dense: Values = like(np.zeros(int(index[-1]) + 1), mass)
+    dense[like(index.astype(np.int64), mass)] = mass
+    return dense
 
 
-def _ladder(step: Step, longest: float, spacing: float, device: torch.device) -> Tensor:
+def _ladder(step: Step, longest: float, spacing: float) -> Floats:
     shortest = 1e-2 * step.sampling_rate * min(step.typical_mu, 1.0)
     low = math.log10(min(max(shortest, spacing), longest) / 10)
-    ladder = torch.logspace(low, math.log10(longest), _LADDER, dtype=torch.float64, device=device)
+    ladder: Floats = np.logspace(low, math.log10(longest), _LADDER)
     if step.typical_mu > _LOW_NOISE_MU:
-        ladder = torch.unique(torch.cat([_bulk(step, longest, device), ladder]))
+        ladder = np.unique(np.concatenate([_bulk(step, longest), ladder]))
     if spacing == 0.0:
         return ladder
     last = math.ceil(longest / spacing)
-    multiples: Tensor = torch.unique((ladder / spacing).ceil().clamp(max=last))
+    multiples: Floats = np.unique(np.ceil(ladder / spacing).clip(max=last))
     multiples[-1] = last
     return multiples * spacing
 
 
-def _bulk(step: Step, longest: float, device: torch.device) -> Tensor:
+def _bulk(step: Step, longest: float) -> Floats:
     """Even nodes where a low-noise step's loss is, near mu^2 / 2 give or take mu: a ladder may have one node there."""
     mu = lowest_mu(step)
     start = max(mu * mu / 2 - 10 * mu, longest / _LADDER)
-    nodes = torch.linspace(start, longest, _LADDER, dtype=torch.float64, device=device)
+    nodes = np.linspace(start, longest, _LADDER)
     return nodes[:-1] if start < longest else nodes[:0]
 
 
@@ -185,9 +180,9 @@ class Harmonics:
         above, weighted = self._tails(epsilon)
         return min(1.0, max(0.0, above - weighted) + self.excess)
 
-    def deltas(self, epsilons: Tensor) -> Tensor:
+    def deltas(self, epsilons: Floats) -> Floats:
         """Upper bounds on delta (n,), for many epsilon >= 0, (n,)."""
-        return torch.tensor([self.delta(epsilon) for epsilon in epsilons.tolist()], dtype=torch.float64)
+        return np.array([self.delta(epsilon) for epsilon in epsilons.tolist()])
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
         """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf without one."""

@@ -5,16 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from fedsw._tools.later import torch
-from fedsw.privacy.accounting._discretise import TRUNCATION, Harmonics, grid_masses, rates, step_moments
+from fedsw.privacy.accounting._arrays import (
+    Device,
+    Floats,
+    copied,
+    extended,
+    last_true,
+    library,
+    like,
+    log_sums_above,
+    on_processor,
+    polar,
+    put,
+    quiet,
+    spectrum_of,
+)
+from fedsw.privacy.accounting._discretise import RATES, TRUNCATION, Harmonics, grid_masses, step_moments
 from fedsw.privacy.accounting._slicing import lost
 from fedsw.privacy.accounting.profiles import Orientation, Step
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 ROUND_OFF = 3
 """How many times the round-off that the processor sets aside is set aside elsewhere.
@@ -25,20 +38,22 @@ Its own transforms and profiles may err by as much; and twice more, so that epsi
 _FLOAT64 = ("cpu", "cuda")
 
 
-def accounting_device(wanted: torch.device | str) -> torch.device:
+def accounting_device(wanted: torch.device | str) -> Device:
     """The device; the processor where it has no float64 (mps); ValueError for one that torch or the machine lacks."""
+    if str(wanted) == "cpu":
+        return "cpu" if extended() else torch.device("cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError:
         raise ValueError(f"accounting device is {str(wanted)!r}; choose one of {', '.join(_FLOAT64)}.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"accounting device is {str(wanted)!r}, but this machine offers none to torch; use 'cpu'.")
-    return device if device.type in _FLOAT64 else torch.device("cpu")
+    return device if device.type == "cuda" else accounting_device("cpu")
 
 
-def round_off_factor(device: torch.device) -> int:
+def round_off_factor(device: Device) -> int:
     """By how much the round-off set aside on the processor is multiplied on the device."""
-    return 1 if device.type == "cpu" else ROUND_OFF
+    return 1 if str(device) == "cpu" else ROUND_OFF
 
 
 TAIL = 1e-13
@@ -68,7 +83,7 @@ class Distribution:
     """A composed privacy loss: its mass on a grid, and the excess that counts in full as delta."""
 
     grid: LossGrid
-    mass: Tensor
+    mass: Any  # float64 of numpy, or of torch on a device
     excess: float
 
     @property
@@ -78,38 +93,43 @@ class Distribution:
 
     def delta(self, epsilon: float) -> float:
         """Upper bound on delta(epsilon), for epsilon >= 0."""
-        share = -torch.expm1((epsilon - self._losses()).clamp(max=0.0))
+        share = -library(self.mass).expm1((epsilon - self._losses()).clip(max=0.0))
         return min(1.0, float((self.mass * share).sum()) + self.excess)
 
-    def deltas(self, epsilons: Tensor) -> Tensor:
+    def deltas(self, epsilons: Floats) -> Floats:
         """Upper bounds on delta (n,), for many epsilon >= 0, (n,)."""
-        p_above, log_q_above = (torch.cat([part, part.new_full((1,), end)]) for part, end in self._above())
-        node = (epsilons / self.grid.spacing).ceil().long().sub(self.grid.first).clamp(0, self.grid.size)
-        deltas = p_above[node] - torch.exp(epsilons + log_q_above[node])
-        return (deltas.clamp(min=0.0) + self.excess).clamp(max=1.0)
+        ends = (0.0, -math.inf)  # beyond the last node
+        p_above, log_q_above = (
+            np.append(on_processor(part), end) for part, end in zip(self._above(), ends, strict=True)
+        )
+        node = (np.ceil(epsilons / self.grid.spacing).astype(np.int64) - self.grid.first).clip(0, self.grid.size)
+        deltas: Floats = p_above[node] - np.exp(epsilons + log_q_above[node])
+        return (deltas.clip(min=0.0) + self.excess).clip(max=1.0)
 
-    def _above(self) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
-        """P(L >= node) and ln Q(L >= node) for every node, each with what it is beyond the last."""
-        p_above = self.mass.flip(0).cumsum(0).flip(0)
-        log_q_above = torch.logcumsumexp((self.mass.log() - self._losses()).flip(0), 0).flip(0)
-        return (p_above, 0.0), (log_q_above, -math.inf)
+    def _above(self) -> tuple[Any, Any]:
+        """P(L >= node) and ln Q(L >= node) for every node."""
+        of = library(self.mass)
+        p_above = of.flip(of.flip(self.mass, (0,)).cumsum(0), (0,))
+        with quiet():
+            return p_above, log_sums_above(of.log(self.mass) - self._losses())
 
     def epsilon(self, delta: float, *, near: float = 0.0) -> float:
         """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf when there is none."""
         if self.excess >= delta:
             return math.inf
         losses = self._losses()
-        (p_above, _), (log_q_above, _) = self._above()
-        too_much = p_above - torch.exp(losses + log_q_above) > delta - self.excess
-        node = int(too_much.nonzero().max()) + 1 if bool(too_much.any()) else 0
+        p_above, log_q_above = self._above()
+        with quiet():
+            too_much = p_above - library(self.mass).exp(losses + log_q_above) > delta - self.excess
+        node = last_true(too_much) + 1
         # Between the node before and this one, delta(eps) = P(L >= node) - e^eps Q(L >= node) + excess.
         surplus = float(p_above[node]) + self.excess - delta
         if surplus <= 0.0:
             return 0.0
         return max(0.0, min(math.log(surplus) - float(log_q_above[node]), float(losses[node])))
 
-    def _losses(self) -> Tensor:
-        index = torch.arange(self.grid.size, dtype=torch.float64, device=self.mass.device)
+    def _losses(self) -> Any:
+        index = like(np.arange(float(self.grid.size)), self.mass)
         return (index + self.grid.first) * self.grid.spacing
 
 
@@ -123,54 +143,53 @@ class Spectrum:
     Source: docs/guarantees/accounting.md.
     """
 
-    def __init__(self, spacing: float, size: int, orientation: Orientation, device: torch.device) -> None:
+    def __init__(self, spacing: float, size: int, orientation: Orientation, device: Device) -> None:
         self._spacing, self._size = spacing, size
-        self._modulus = torch.zeros(size // 2 + 1, dtype=torch.float64, device=device)
-        self._argument = torch.zeros_like(self._modulus)
+        self._device = device
+        self._modulus, self._argument = (put(np.zeros(size // 2 + 1), device) for _ in range(2))
         self._steps = _Running(lambda step: _transform(step, orientation, spacing, size, device))
 
     def extend(self, counts: Mapping[Step, int]) -> None:
         """Add what ``counts`` holds more than was added so far; counts never shrink."""
         added = list(self._steps.extend(counts))
         for transform, more in added:
-            self._modulus.add_(transform.modulus[: len(self._modulus)], alpha=more)
+            self._modulus += more * transform.modulus[: len(self._modulus)]
         if added and len(self._modulus) > _FEW_HARMONICS and self._kept(_NEGLIGIBLE - 1.0) <= _FEW_HARMONICS:
             self._drop_negligible()  # before arguments are computed
         for transform, more in added:
-            self._argument.add_(transform.argument(len(self._argument)), alpha=more)
+            self._argument += more * transform.argument(len(self._argument))
 
     def distribution(self, first: int) -> Distribution | Harmonics:
         """The composed loss on the window that begins at ``first * spacing``."""
-        excess = round_off(self._steps.counts, self._modulus.device)
+        excess, of = round_off(self._steps.counts, self._device), library(self._modulus)
         window = self._kept(_NEGLIGIBLE)
         if window <= min(_FEW_HARMONICS, self._size // 2):
             self._drop_negligible()
-            coefficients = torch.polar(self._modulus[:window].exp(), self._argument[:window])
-            return Harmonics(self._spacing, first, self._size, coefficients.cpu().numpy(), excess)
-        spectrum = torch.polar(self._modulus.exp(), self._argument)
-        mass = torch.fft.irfft(spectrum, n=self._size).roll(-first).clamp(min=0.0)
+            coefficients = polar(of.exp(self._modulus[:window]), self._argument[:window])
+            return Harmonics(self._spacing, first, self._size, on_processor(coefficients), excess)
+        spectrum = polar(of.exp(self._modulus), self._argument)
+        mass = of.roll(of.fft.irfft(spectrum, n=self._size), -first).clip(min=0.0)
         return Distribution(LossGrid(self._spacing, first, self._size), mass, excess)
 
     def _kept(self, modulus: float) -> int:
         """How many frequencies there are up to the last one above a log modulus."""
-        return int((self._modulus > modulus).nonzero().max()) + 1
+        return last_true(self._modulus > modulus) + 1
 
     def _drop_negligible(self) -> None:
         """Drop the frequencies that never count again: a step's masses sum to at most 1, so none of them grows."""
         window = self._kept(_NEGLIGIBLE - 1.0)
         if window < len(self._modulus):
-            self._modulus, self._argument = self._modulus[:window].clone(), self._argument[:window].clone()
+            self._modulus, self._argument = copied(self._modulus[:window]), copied(self._argument[:window])
 
 
 class Spread:
     """Running moments of a composition on a grid (0: of any losses), and the window that nearly all its mass is in."""
 
-    def __init__(self, spacing: float, orientation: Orientation, device: torch.device) -> None:
-        self._rates = rates(device)
-        self._tails = torch.zeros((2, len(self._rates)), dtype=torch.float64, device=device)
+    def __init__(self, spacing: float, orientation: Orientation) -> None:
+        self._tails = np.zeros((2, len(RATES)))
         self.longest = self._furthest = 0.0
         self._spacing = spacing
-        self._steps = _Running(lambda step: step_moments(step, orientation, spacing, device))
+        self._steps = _Running(lambda step: step_moments(step, orientation, spacing))
         self.variance = 0.0
 
     def extend(self, counts: Mapping[Step, int]) -> None:
@@ -180,11 +199,11 @@ class Spread:
             self.longest = max(self.longest, moments.longest)
             self._furthest += more * moments.longest
             if self._spacing:
-                self._tails.add_(moments.tails, alpha=more)
+                self._tails += more * moments.tails
 
     def window(self) -> LossGrid | None:
         """The smallest window with all the mass but ``TAIL`` on either side; None past ``LARGEST_GRID``."""
-        ends = ((self._tails - math.log(TAIL)) / self._rates).amin(1).tolist()
+        ends = ((self._tails - math.log(TAIL)) / RATES).min(axis=1).tolist()
         highest, lowest = (min(end, self._furthest) for end in ends)
         first = -math.ceil(lowest / self._spacing) - 1
         needed = math.ceil(highest / self._spacing) + 2 - first
@@ -193,16 +212,12 @@ class Spread:
         return LossGrid(self._spacing, first, max(2 ** math.ceil(math.log2(needed)), 64))
 
 
-def round_off(counts: Mapping[Step, int], device: torch.device | None = None) -> float:
-    """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`).
-
-    On the processor, if no device is named.
-    """
+def round_off(counts: Mapping[Step, int], device: Device = "cpu") -> float:
+    """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`)."""
     rounding = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
     rounding += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
-    factor = 1 if device is None else round_off_factor(device)
-    return factor * (1e-12 + TAIL + rounding + left_out)
+    return round_off_factor(device) * (1e-12 + TAIL + rounding + left_out)
 
 
 def _profile_error(step: Step) -> float:
@@ -236,25 +251,28 @@ class _Running(Generic[_T]):
 class _Transform:
     """Log modulus and argument of one step's frequencies; arguments are computed for as many as are asked for."""
 
-    def __init__(self, spectrum: Tensor) -> None:
-        self.modulus = spectrum.abs().log().clamp(min=-1e6)
+    def __init__(self, circle: Any) -> None:
+        spectrum, modulus = spectrum_of(circle)
+        self.modulus = modulus.clip(min=-1e6)
         self._spectrum, self._argument = spectrum, spectrum.real[:0]
 
-    def argument(self, count: int) -> Tensor:
+    def argument(self, count: int) -> Any:
         """Arguments of the first ``count`` frequencies."""
         if len(self._argument) < count:
-            self._argument = self._spectrum[:count].angle()
+            self._argument = library(self._spectrum).angle(self._spectrum[:count])
         return self._argument[:count]
 
 
-def _transform(step: Step, orientation: Orientation, spacing: float, size: int, device: torch.device) -> _Transform:
+def _transform(step: Step, orientation: Orientation, spacing: float, size: int, device: Device) -> _Transform:
     """The transform of one step's masses, wrapped on a circle."""
     below, centre, above = grid_masses(step, orientation, spacing, device)
-    circle = above.new_zeros(size)
-    for piece in torch.split(above, size):
+    circle, of = put(np.zeros(size), device), library(above)
+    for start in range(0, len(above), size):
+        piece = above[start : start + size]
         circle[: len(piece)] += piece
-    circle = circle.roll(1)  # index 0 of the pieces is a loss of one spacing
-    for piece in torch.split(below, size):
-        circle[size - len(piece) :] += piece.flip(0)
+    circle = of.roll(circle, 1)  # index 0 of the pieces is a loss of one spacing
+    for start in range(0, len(below), size):
+        piece = of.flip(below[start : start + size], (0,))
+        circle[size - len(piece) :] += piece
     circle[0] += centre
-    return _Transform(torch.fft.rfft(circle))
+    return _Transform(circle)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from fedsw._tools.later import torch
 from fedsw._tools.registry import Word
 from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN, Accountant, Covers, accountant_named
@@ -141,7 +143,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
 
     def exceeds(value: float) -> bool:
-        return float(gaussian_profile(torch.tensor(value, dtype=torch.float64), mu)) > delta
+        return float(gaussian_profile(np.array(value), mu)) > delta
 
     if mu == 0.0 or not exceeds(0.0):
         return 0.0

@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from fedsw._tools.later import torch
+import numpy as np
+
+from fedsw.privacy.accounting._arrays import Values, library, like, quiet, special
 from fedsw.privacy.accounting._slicing import Slicing, gaussian_mixture
 from fedsw.privacy.accounting.stated import Stated
 from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
-Curve: TypeAlias = "Callable[[Tensor], Tensor]"
+Curve: TypeAlias = Callable[[Any], Any]
+"""A profile: of epsilon >= 0, in numpy's arrays or torch's, to delta in the same."""
 
 
 _RELATION_OF: dict[Sampling, str] = {"without-replacement": REPLACE_ONE, "poisson": ADD_OR_REMOVE}
@@ -85,8 +85,8 @@ def stated_step(stated: Stated) -> Step:
     return Step(1.0, stated.size, stated=stated)
 
 
-def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
-    """Exact delta(epsilon) of N(mu, 1) against N(0, 1), for epsilon >= 0: float64, of any shape.
+def gaussian_profile(epsilon: Values, mu: float | Values) -> Values:
+    """Exact delta(epsilon) of N(mu, 1) against N(0, 1), for epsilon >= 0: float64 of numpy or torch, of any shape.
 
     With x = epsilon/mu - mu/2, phi the normal density and M = Phi(-.) / phi, Phi(-x) - e^epsilon Phi(-x - mu) is
     phi(x) (M(x) - M(x + mu)): no exponential of epsilon, absolute errors of a few 1e-16 for any mu, and relative
@@ -94,12 +94,13 @@ def gaussian_profile(epsilon: Tensor, mu: float | Tensor) -> Tensor:
 
     Source: Balle and Wang 2018, Theorem 8.
     """
-    x = (epsilon / mu - mu / 2).clamp(max=1e100)
-    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    x = (epsilon / mu - mu / 2).clip(max=1e100)
+    density = _density(x)
     further = _mills(x + mu)
-    tail = density * (_mills(x.clamp(min=0.0)) - further)
-    bulk = torch.special.ndtr(-x) - density * further
-    return torch.where(x > 0.0, tail, bulk).clamp(min=0.0)
+    tail = density * (_mills(x.clip(min=0.0)) - further)
+    bulk = special(x).ndtr(-x) - density * further
+    profile: Values = library(x).where(x > 0.0, tail, bulk).clip(min=0.0)
+    return profile
 
 
 def joint(*mus: float) -> float:
@@ -115,8 +116,8 @@ def joint(*mus: float) -> float:
     return math.hypot(*mus)
 
 
-def step_profile(step: Step, epsilon: Tensor) -> Tensor:
-    """Exact delta(epsilon) of one step, for epsilon >= 0: float64, of any shape; from above for slices.
+def step_profile(step: Step, epsilon: Values) -> Values:
+    """Exact delta(epsilon) of one step, for epsilon >= 0: float64 of numpy or torch, of any shape; above it for slices.
 
     Guarantee: without replacement this is the profile of C_p(G_mu), which bounds every fixed-size batch
     release of the given sensitivity under replacement; for Poisson it is the larger of the two directions
@@ -125,10 +126,13 @@ def step_profile(step: Step, epsilon: Tensor) -> Tensor:
     Source: Dong, Roth, Su 2022, Theorem 4.2.
     """
     if step.costless:
-        return torch.zeros_like(epsilon)
+        return library(epsilon).zeros_like(epsilon)  # type: ignore[no-any-return]
     step = step.reduced
-    tails = [curves(step, orientation)[0](epsilon) for orientation in orientations(step)]
-    return torch.stack(tails).amax(dim=0)
+    first, *others = (curves(step, orientation)[0](epsilon) for orientation in orientations(step))
+    largest: Values = first
+    for other in others:
+        largest = library(epsilon).maximum(largest, other)
+    return largest
 
 
 _ORIENTATIONS_OF: dict[Sampling, tuple[Orientation, ...]] = {
@@ -149,13 +153,14 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
     """
     p, full = step.sampling_rate, _full_profile(step)
 
-    def sampled(epsilon: Tensor) -> Tensor:
+    def sampled(epsilon: Any) -> Any:
         return p * full(_unmixed(epsilon, p))
 
-    def against_sampled(epsilon: Tensor) -> Tensor:
-        unmixed = _unmixed_down(epsilon, p)
-        delta = p * torch.exp(epsilon - unmixed) * full(unmixed)
-        return torch.where(unmixed.isinf(), torch.zeros_like(delta), delta)
+    def against_sampled(epsilon: Any) -> Any:
+        unmixed, of = _unmixed_down(epsilon, p), library(epsilon)
+        with quiet():
+            delta = p * of.exp(epsilon - unmixed) * full(unmixed)
+        return of.where(of.isinf(unmixed), of.zeros_like(delta), delta)
 
     above = against_sampled if orientation == "add" else sampled
     below = against_sampled if orientation == "remove" else sampled
@@ -196,35 +201,40 @@ def _full_profile(step: Step) -> Curve:
         return step.stated.profile
     if step.slicing is None:
         return lambda epsilon: gaussian_profile(epsilon, step.mu)
-    means, weights = (torch.from_numpy(part) for part in gaussian_mixture(step.slicing, step.mu))
+    means, weights = gaussian_mixture(step.slicing, step.mu)
 
-    def mixed(epsilon: Tensor) -> Tensor:
-        profiles = gaussian_profile(epsilon[..., None], means.to(epsilon.device))
-        return profiles @ weights.to(epsilon.device)
+    def mixed(epsilon: Any) -> Any:
+        profiles = gaussian_profile(epsilon[..., None], like(means, epsilon))
+        return profiles @ like(weights, epsilon)
 
     return mixed
 
 
-def _mills(x: Tensor) -> Tensor:
+def _mills(x: Values) -> Values:
     """Phi(-x) / phi(x)."""
-    scaled: Tensor = torch.special.erfcx(x / math.sqrt(2))
+    scaled: Values = special(x).erfcx(x / math.sqrt(2))
     return math.sqrt(math.pi / 2) * scaled
 
 
-def _unmixed(epsilon: Tensor, p: float) -> Tensor:
+def _unmixed(epsilon: Values, p: float) -> Values:
     """ln(1 + (e^epsilon - 1) / p), without overflow for large epsilon and accurate for tiny p."""
-    small = torch.log1p(torch.expm1(epsilon.clamp(max=1.0)) / p)
-    large = epsilon - math.log(p) + torch.log1p(-(1.0 - p) * torch.exp(-epsilon.clamp(min=1.0)))
-    return torch.where(epsilon > 1.0, large, small)
+    of = library(epsilon)
+    small = of.log1p(of.expm1(epsilon.clip(max=1.0)) / p)
+    large = epsilon - math.log(p) + of.log1p(-(1.0 - p) * of.exp(-epsilon.clip(min=1.0)))
+    unmixed: Values = of.where(epsilon > 1.0, large, small)
+    return unmixed
 
 
-def _unmixed_down(epsilon: Tensor, p: float) -> Tensor:
+def _unmixed_down(epsilon: Values, p: float) -> Values:
     """-ln(1 + (e^-epsilon - 1) / p); inf where the mixture cannot lose that much."""
     if p == 1.0:
         return epsilon  # where (1 - p) e^epsilon would be 0 * inf
-    small = -torch.log1p((torch.expm1(-epsilon.clamp(max=1.0)) / p).clamp(min=-1.0))
-    large = epsilon + math.log(p) - torch.log1p((-(1.0 - p) * torch.exp(epsilon)).clamp(min=-1.0))
-    return torch.where(epsilon > 1.0, large, small)
+    of = library(epsilon)
+    with quiet():
+        small = -of.log1p((of.expm1(-epsilon.clip(max=1.0)) / p).clip(min=-1.0))
+        large = epsilon + math.log(p) - of.log1p((-(1.0 - p) * of.exp(epsilon)).clip(min=-1.0))
+    unmixed: Values = of.where(epsilon > 1.0, large, small)
+    return unmixed
 
 
 LARGEST_MU = 10.0
@@ -235,7 +245,7 @@ _CELLS = 2**21  # of one piece of the quadrature
 _CONDITIONAL = math.sqrt(0.75)  # deviation of one coordinate given the other, at correlation 1/2
 
 
-def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
+def exceedances(losses: Values, p: float, mu: float) -> tuple[Values, Values]:
     """P(L > l) and Q(L > l), l >= 0, of the loss L of P = (1-p)R + pA against Q = (1-p)R + pB; float64, elementwise.
 
     R, A and B are normal laws of unit covariance in the plane, at distance mu from each other. With s and t the
@@ -248,13 +258,14 @@ def exceedances(losses: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
     Losses are (n,), p is in (0, 1] and mu in (0, `LARGEST_MU`].
     """
     step = min(0.4, 0.5 / mu)
-    t = torch.arange(-_ENDS, _ENDS + mu + step, step, dtype=torch.float64, device=losses.device)
-    parts = [_piece(piece, t, p, mu) for piece in torch.split(losses, max(1, _CELLS // len(t)))]
-    above, below = (step * torch.cat(column) for column in zip(*parts, strict=True))
+    t = like(np.arange(-_ENDS, _ENDS + mu + step, step), losses)
+    rows = max(1, _CELLS // len(t))
+    parts = [_piece(losses[start : start + rows], t, p, mu) for start in range(0, len(losses), rows)]
+    above, below = (step * library(losses).concatenate(column) for column in zip(*parts, strict=True))
     return above, below
 
 
-def triangle_masses(nodes: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor, Tensor]:
+def triangle_masses(nodes: Values, p: float, mu: float) -> tuple[Values, Values, Values]:
     """P-masses of the loss rounded to the nearest node, at minus the nodes, at 0 and at the nodes.
 
     The pair turned round is its mirror image: P has at -l what Q has at l. Rounding to the nearest of even nodes keeps
@@ -262,22 +273,27 @@ def triangle_masses(nodes: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor,
 
     Nodes are (n,) increasing and positive; what exceeds the last by more than half a cell is left out.
     """
-    every = torch.cat([nodes.new_zeros(1), nodes, nodes[-1:] + nodes.diff(prepend=nodes.new_zeros(1))[-1:]])
+    of = library(nodes)
+    before = of.concatenate([of.zeros_like(nodes[:1]), nodes])
+    every = of.concatenate([before, nodes[-1:] + (nodes[-1:] - before[-2:-1])])
     above, below = exceedances((every[1:] + every[:-1]) / 2, p, mu)
-    centre = (1.0 - above[0] - below[0]).clamp(min=0.0)
-    return (-below.diff()).clamp(min=0.0), centre, (-above.diff()).clamp(min=0.0)
+    centre = (1.0 - above[0] - below[0]).clip(min=0.0)
+    return (below[:-1] - below[1:]).clip(min=0.0), centre, (above[:-1] - above[1:]).clip(min=0.0)
 
 
-def _piece(losses: Tensor, t: Tensor, p: float, mu: float) -> tuple[Tensor, Tensor]:
+def _piece(losses: Values, t: Values, p: float, mu: float) -> tuple[Values, Values]:
+    of, ndtr = library(losses), special(losses).ndtr
     lift = math.log1p(-p) - math.log(p) if p < 1.0 else -math.inf
-    raised = torch.log(torch.expm1(losses)) + lift
-    reached = torch.logaddexp(losses[:, None] + (mu * t - mu * mu / 2), raised[:, None].expand(-1, len(t)))
+    with quiet():
+        raised = of.log(of.expm1(losses)) + lift
+    reached = of.logaddexp(losses[:, None] + (mu * t - mu * mu / 2), raised[:, None])
     s = (reached + mu * mu / 2) / mu
-    beyond = torch.special.ndtr((t / 2 - s) / _CONDITIONAL)
-    moved = torch.special.ndtr((t / 2 + 0.75 * mu - s) / _CONDITIONAL)
+    beyond = ndtr((t / 2 - s) / _CONDITIONAL)
+    moved = ndtr((t / 2 + 0.75 * mu - s) / _CONDITIONAL)
     rest, one, other = beyond @ _density(t), moved @ _density(t - mu / 2), beyond @ _density(t - mu)
     return (1 - p) * rest + p * one, (1 - p) * rest + p * other
 
 
-def _density(x: Tensor) -> Tensor:
-    return torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+def _density(x: Values) -> Values:
+    density: Values = library(x).exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return density

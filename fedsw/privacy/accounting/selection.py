@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from fedsw._tools.later import torch
+from fedsw.privacy.accounting._arrays import log_sum, quiet
 from fedsw.privacy.accounting._discretise import dominating_masses
 from fedsw.privacy.accounting.profiles import Step, curves, step_profile
 from fedsw.privacy.accounting.stated import Renyi
@@ -227,10 +227,11 @@ def renyi_divergence(step: Step, order: float) -> float:
     if r * mu > _FURTHEST:
         return math.inf
     end = mu * mu / 2 + r * mu * mu + _TAIL * mu
-    up = torch.linspace(0.0, end, _NODES + 1, dtype=torch.float64)[1:]
+    up = np.linspace(0.0, end, _NODES + 1)[1:]
     below, centre, above = dominating_masses(*curves(step, "symmetric"), up, up)
-    losses, mass = torch.cat([-up, up.new_zeros(1), up]), torch.cat([below, centre.reshape(1), above])
-    inside = float(torch.logsumexp(r * losses + mass.log(), 0))
+    losses, mass = np.concatenate([-up, [0.0], up]), np.concatenate([below, [centre], above])
+    with quiet():
+        inside = float(log_sum(r * losses + np.log(mass)))
     last = float(step_profile(step, up[-1]))
     gaussian = r * order * mu * mu / 2
     outside = [

@@ -9,17 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fedsw._tools.later import torch
 from fedsw._tools.text import upward
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsw.privacy.accounting._arrays import Values, library, like, on_processor
 
 _LONGEST = 600.0
 """Losses beyond it leave double precision: such a mechanism counts as one without noise."""
@@ -39,9 +36,9 @@ class Pure:
         """How far its losses reach."""
         return self.epsilon
 
-    def profile(self, epsilon: Tensor) -> Tensor:
+    def profile(self, epsilon: Values) -> Values:
         """delta(epsilon), for epsilon >= 0, of any shape."""
-        share = -torch.expm1((epsilon - self.epsilon).clamp(max=0.0))
+        share: Values = -library(epsilon).expm1((epsilon - self.epsilon).clip(max=0.0))
         return share / (1.0 + math.exp(-self.epsilon))
 
     def reach(self, tail: float) -> float:
@@ -110,7 +107,7 @@ class Renyi(_OneOfItsKind):
         """An epsilon such that the mechanism is (epsilon, delta)-private: the least over the orders."""
         return max(0.0, self._least(delta))
 
-    def profile(self, epsilon: Tensor) -> Tensor:
+    def profile(self, epsilon: Values) -> Values:
         """delta(epsilon), for epsilon >= 0, of any shape: the largest profile that `delta` allows."""
         return _between(*_hull(self), epsilon)
 
@@ -157,7 +154,7 @@ class Tabled(_OneOfItsKind):
         at_zero = 2 * float(scipy.special.ndtri((1 + min(self.values[0], 1.0)) / 2))
         return max(min(at_zero, math.sqrt(2 * self.losses[-1])), 1e-9)
 
-    def profile(self, epsilon: Tensor) -> Tensor:
+    def profile(self, epsilon: Values) -> Values:
         """delta(epsilon) without what is left out, for epsilon >= 0, of any shape."""
         return _between(np.array(self.losses), np.array(self.values), epsilon)
 
@@ -195,14 +192,15 @@ def convex_below(losses: _Array, values: _Array) -> tuple[_Array, _Array]:
     return losses[hull], values[hull]
 
 
-def _between(losses: _Array, values: _Array, epsilon: Tensor) -> Tensor:
+def _between(losses: _Array, values: _Array, epsilon: Values) -> Values:
     """A function of e^loss that is linear between these losses."""
-    at = epsilon.detach().cpu().numpy().clip(0.0, losses[-1])
+    at = on_processor(epsilon).clip(0.0, losses[-1])
     left = np.clip(np.searchsorted(losses, at, side="right") - 1, 0, len(losses) - 2)
     width = np.expm1(losses[left + 1] - losses[left])
     weight = np.expm1(at - losses[left]) / width
     between = values[left] + weight * (values[left + 1] - values[left])
-    return torch.from_numpy(between).to(epsilon)
+    moved: Values = like(between, epsilon)
+    return moved
 
 
 def log_factor(order: _Array) -> _Array:

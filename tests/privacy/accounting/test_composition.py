@@ -94,7 +94,7 @@ def test_a_low_noise_sampled_step_inverts_its_exact_profile_from_above(p, mu):
     for step in (Step(p, mu), Step(p, mu, slicing=Slicing(50, 20))):
         found = epsilon({step: 1}, 1e-5)
         slack = 1e-6 if step.slicing is None else 5e-3  # slices are looked at every 256th of their loss
-        ends = torch.tensor([found, found - 1e-3 - slack * found], dtype=torch.float64)
+        ends = np.array([found, found - 1e-3 - slack * found])
         here, earlier = step_profile(step, ends).tolist()
         assert here <= 1e-5 * (1 + 1e-12) and earlier > 1e-5 - 3e-12
 
@@ -133,7 +133,7 @@ def test_one_step_inverts_its_exact_profile_from_above(step, delta):
     from fedsw.privacy.accounting import step_profile
 
     found = epsilon({step: 1}, delta)
-    before = torch.tensor([found, max(0.0, found - 2e-3 * max(1.0, found))], dtype=torch.float64)
+    before = np.array([found, max(0.0, found - 2e-3 * max(1.0, found))])
     here, earlier = step_profile(step, before).tolist()
     assert here <= delta * (1 + 1e-12)
     assert earlier > delta - 2e-12 or found < 2e-3
@@ -253,8 +253,8 @@ def _sparse_epsilon(p, mu, count, delta):
     """Where a record is hardly ever sampled, delta(eps) is count times that of one step."""
     from fedsw.privacy.accounting import step_profile
 
-    grid = torch.linspace(0, 20, 200_001, dtype=torch.float64)
-    return float(grid[(count * step_profile(Step(p, mu), grid) <= delta).nonzero()[0]])
+    grid = np.linspace(0, 20, 200_001)
+    return float(grid[(count * step_profile(Step(p, mu), grid) <= delta).argmax()])
 
 
 def test_a_grid_that_turns_out_too_coarse_is_refined_until_epsilon_stands_still(monkeypatch):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,15 +16,15 @@ from fedsw.privacy.accounting.lifetime.composing import one_of
 from fedsw.privacy.accounting.profiles import gaussian_profile, step_profile
 
 GAUSSIAN, SAMPLED = {Step(1.0, 0.4): 1}, {Step(0.1, 2.0): 1}
-LOSSES = torch.linspace(0.0, 12.0, 1201, dtype=torch.float64)
+LOSSES = np.linspace(0.0, 12.0, 1201)
 
 
 def test_its_profile_is_the_largest_of_its_parts_at_every_loss():
     """Of the two here, either is the larger one somewhere."""
     step = one_of([GAUSSIAN, SAMPLED])
-    exact = torch.stack([step_profile(*GAUSSIAN, LOSSES), step_profile(*SAMPLED, LOSSES)])
+    exact = np.stack([step_profile(*GAUSSIAN, LOSSES), step_profile(*SAMPLED, LOSSES)])
     found = step_profile(step, LOSSES) + step.stated.left_out
-    worst = exact.amax(0)
+    worst = exact.max(0)
     assert {int(place) for place in exact.argmax(0)[:800]} == {0, 1}
     assert bool((found >= worst).all()) and step.stated.left_out < 3e-12
     assert bool((found <= 1.003 * worst + 3e-12).all())
@@ -47,8 +47,8 @@ def test_what_a_table_leaves_out_counts_in_full():
 def test_its_profile_is_that_of_a_pair():
     step = one_of([GAUSSIAN, SAMPLED, {Step(0.02, 0.5): 500}])
     values = step.stated.profile(LOSSES)
-    slopes = values.diff() / torch.exp(LOSSES).diff()
-    assert bool((slopes.diff() >= -1e-12 * slopes.abs()[1:]).all())
+    slopes = np.diff(values) / np.diff(np.exp(LOSSES))
+    assert bool((np.diff(slopes) >= -1e-12 * np.abs(slopes)[1:]).all())
     assert step.stated.values[-1] == 0.0
     assert float(slopes[0]) >= (float(values[0]) - 1) / 2 - 1e-9  # else it is that of no symmetric pair
 
@@ -58,15 +58,15 @@ def chosen_as_one_goes(first, second, loss: float) -> float:
 
     The part of the first is `first`; its loss is integrated by the slopes of its profile.
     """
-    nodes = torch.linspace(-12.0, 12.0, 24_001, dtype=torch.float64)
-    up = nodes.abs()
+    nodes = np.linspace(-12.0, 12.0, 24_001)
+    up = np.abs(nodes)
     profile = step_profile(first, up)
-    whole = torch.where(nodes < 0, 1 - torch.exp(nodes) + torch.exp(nodes) * profile, profile)
-    falls, widths = -whole.diff(), torch.exp(nodes).diff()
-    mass = torch.exp(nodes[1:-1]) * (falls[:-1] / widths[:-1] - falls[1:] / widths[1:]).clamp(min=0.0)
+    whole = np.where(nodes < 0, 1 - np.exp(nodes) + np.exp(nodes) * profile, profile)
+    falls, widths = -np.diff(whole), np.diff(np.exp(nodes))
+    mass = np.exp(nodes[1:-1]) * (falls[:-1] / widths[:-1] - falls[1:] / widths[1:]).clip(min=0.0)
     rest = loss - nodes[1:-1]
-    later = torch.stack([step_profile(part, rest.abs()) for part in second]).amax(0)
-    later = torch.where(rest < 0, 1 - torch.exp(rest) + torch.exp(rest) * later, later)
+    later = np.stack([step_profile(part, np.abs(rest)) for part in second]).max(0)
+    later = np.where(rest < 0, 1 - np.exp(rest) + np.exp(rest) * later, later)
     return float((mass * later).sum() + whole[-1])
 
 

@@ -20,7 +20,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def test_a_device_without_float64_leaves_it_to_the_processor():
-    assert accounting_device("mps") == CPU and accounting_device(torch.device("mps")) == CPU
+    assert accounting_device("mps") == accounting_device(torch.device("mps")) == accounting_device("cpu")
     assert epsilon(STEPS, 1e-6, device="mps") == epsilon(STEPS, 1e-6)
 
 
@@ -46,6 +46,17 @@ def test_an_unknown_device_is_named(device, tmp_path):
     ):
         with pytest.raises(ValueError, match=f"accounting device is '{device}'; choose one of cpu, cuda"):
             ask()
+
+
+@pytest.mark.parametrize("sampling", ["without-replacement", "poisson"])
+@pytest.mark.parametrize(("p", "mu", "count"), [(0.01, 1.0, 500), (0.3, 0.5, 3), (1.0, 20.0, 2), (0.001, 0.3, 10**5)])
+def test_where_numpy_has_no_80_bits_torch_computes_the_same_on_the_processor(p, mu, count, sampling, monkeypatch):
+    steps = {Step(p, mu, sampling): count}
+    here = epsilon(steps, 1e-6)
+    monkeypatch.setattr(composed, "extended", lambda: False)
+    assert accounting_device("cpu") == CPU == accounting_device("mps")
+    assert epsilon(steps, 1e-6) == pytest.approx(here, rel=1e-6)
+    assert round_off(steps, CPU) == round_off(steps)
 
 
 def test_cuda_is_refused_where_there_is_none(monkeypatch):

@@ -3,6 +3,7 @@
 import math
 
 import mpmath as mp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,14 +21,14 @@ quick = settings(deadline=None, derandomize=True, max_examples=40)
 
 
 def profile(step: Step, *epsilons: float) -> list[float]:
-    return step_profile(step, torch.tensor(epsilons, dtype=torch.float64)).tolist()
+    return step_profile(step, np.array(epsilons)).tolist()
 
 
 @quick
 @given(RATES, MUS, st.floats(0.0, 3.0))
 def test_without_replacement_is_the_conjugate_of_the_subsampled_trade_off_curve(p, mu, epsilon):
     """delta(eps) = sup_x 1 - e^eps x - C_p(G_mu)(x), and C_p(f) has the conjugate of min(f_p, f_p^-1)."""
-    x = ndtr(torch.linspace(-38, 38, 200_001, dtype=torch.float64).numpy())
+    x = ndtr(np.linspace(-38, 38, 200_001))
     f_p = p * ndtr(-ndtri(x) - mu) + (1 - p) * (1 - x)
     straight = (1 - math.exp(epsilon) * x - f_p).max()
     inverse = (1 - math.exp(epsilon) * f_p - x).max()  # f_p^-1 at f_p(x) is x
@@ -53,7 +54,7 @@ def test_poisson_is_the_worse_of_the_hockey_sticks_between_the_mixture_and_the_n
         )
         return value
 
-    at = torch.tensor(epsilon, dtype=torch.float64)
+    at = np.array(epsilon)
     removed, added = (float(curves(Step(p, mu, "poisson"), side)[0](at)) for side in ("remove", "add"))
     assert removed == pytest.approx(divergence(mixture, normal), rel=1e-5, abs=1e-11)
     assert added == pytest.approx(divergence(normal, mixture), rel=1e-5, abs=1e-11)
@@ -86,7 +87,7 @@ def test_the_profile_keeps_its_digits_far_into_the_tail_and_for_tiny_rates(p, mu
 def test_what_is_set_aside_for_floating_point_covers_the_error_of_the_profile(mu):
     """A uniform error of one step's delta adds up over the steps."""
     bulk = max(0.0, mu * mu / 2 - 4 * mu), mu * mu / 2 + 4 * mu
-    epsilons = torch.linspace(*bulk, 60, dtype=torch.float64).tolist()
+    epsilons = np.linspace(*bulk, 60).tolist()
     found = profile(Step(1.0, mu), *epsilons)
     error = max(abs(float(mp.mpf(f) - exact_profile(1.0, mu, e))) for e, f in zip(epsilons, found, strict=True))
     assert 10**6 * error <= round_off({Step(1.0, mu): 10**6}) - round_off({})
@@ -99,9 +100,9 @@ def test_nothing_but_the_stated_tail_lies_beyond_the_reach(p, mu, sampling):
     for side in orientations(step):
         above, below = reach(step, side, 1e-13)
         upwards, downwards = curves(step, side)
-        assert float(upwards(torch.tensor(above, dtype=torch.float64))) <= 1e-13
+        assert float(upwards(np.array(above))) <= 1e-13
         # P(L < -x) <= e^-x Q-profile part: mass of P below -x is at most e^-x times that of the reversed pair.
-        assert math.exp(-below) * float(downwards(torch.tensor(below, dtype=torch.float64))) <= 1e-13
+        assert math.exp(-below) * float(downwards(np.array(below))) <= 1e-13
 
 
 @quick
@@ -133,12 +134,21 @@ def test_full_batches_have_the_profile_of_the_gaussian_mechanism_in_both_schemes
         assert profile(Step(1.0, mu), *epsilons) == pytest.approx(exact, rel=1e-11, abs=1e-300)
         for side in ("remove", "add"):
             curve, _ = curves(Step(1.0, mu, "poisson"), side)
-            assert curve(torch.tensor(epsilons).double()).tolist() == pytest.approx(exact, rel=1e-11, abs=1e-300)
+            assert curve(np.array(epsilons)).tolist() == pytest.approx(exact, rel=1e-11, abs=1e-300)
+
+
+@quick
+@given(RATES, MUS, st.sampled_from(["without-replacement", "poisson"]))
+def test_torch_has_the_same_profile_within_what_is_set_aside_for_its_error(p, mu, sampling):
+    step, epsilons = Step(p, mu, sampling), np.linspace(0.0, 5.0, 40)
+    error = np.abs(step_profile(step, torch.from_numpy(epsilons)).numpy() - step_profile(step, epsilons)).max()
+    assert 10**6 * error <= round_off({step: 10**6}) - round_off({})
 
 
 def test_costless_steps_reveal_nothing():
     assert Step(0.0, 3.0).costless and Step(0.2, 0.0).costless and not Step(0.2, 1e-9).costless
     assert profile(Step(0.0, 3.0), 0.0, 1.0) == [0.0, 0.0]
+    assert step_profile(Step(0.0, 3.0), torch.ones(2)).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

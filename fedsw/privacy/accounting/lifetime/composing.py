@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedsw._tools.later import torch
+from fedsw.privacy.accounting._arrays import Floats, last_true
 from fedsw.privacy.accounting._composition import Composition
 from fedsw.privacy.accounting._discretise import Harmonics
 from fedsw.privacy.accounting._ledger import Ledger
@@ -24,9 +24,6 @@ from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
 from fedsw.privacy.accounting.stated import Tabled, convex_below, from_fields
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Counts = Mapping[Step, int]
 
@@ -240,25 +237,24 @@ def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
 def _one_of(parts: frozenset[frozenset[tuple[Step, int]]]) -> Step:
     read = [Composition(sorted(part, key=repr)).reading() for part in parts]
     losses = _losses(max(_reach(curve) for curve in read))
-    bounds = torch.stack([curve.deltas(losses) for curve in read]).amax(0).numpy()
+    bounds = np.stack([curve.deltas(losses) for curve in read]).max(axis=0)
     left_out = float(bounds[-1])
-    corners, values = convex_below(losses.numpy(), np.maximum(bounds - left_out, 0.0))
+    corners, values = convex_below(losses, np.maximum(bounds - left_out, 0.0))
     return stated_step(Tabled(tuple(corners.tolist()), tuple(values.tolist()), left_out))
 
 
 def _reach(read: Distribution | Harmonics) -> float:
     """A loss at which little more is left of delta than what is set aside."""
-    losses = torch.linspace(0.0, read.end, _COARSE, dtype=torch.float64)
-    much = (read.deltas(losses) > 2 * read.excess).nonzero()
-    return float(losses[min(int(much.max()) + 1 if len(much) else 1, _COARSE - 1)])
+    losses = np.linspace(0.0, read.end, _COARSE)
+    much = last_true(read.deltas(losses) > 2 * read.excess)
+    return float(losses[min(much + 1 if much >= 0 else 1, _COARSE - 1)])
 
 
-def _losses(reach: float) -> Tensor:
+def _losses(reach: float) -> Floats:
     """Where a table is made: even, and closer together near 0."""
     last = math.log10(reach)
-    near = torch.logspace(last - _DECADES, last, _NEAR + 1, dtype=torch.float64)[:-1]
-    losses: Tensor = torch.unique(torch.cat([torch.linspace(0.0, reach, _EVEN, dtype=torch.float64), near]))
-    return losses
+    near = np.logspace(last - _DECADES, last, _NEAR + 1)[:-1]
+    return np.unique(np.concatenate([np.linspace(0.0, reach, _EVEN), near]))
 
 
 def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
