@@ -212,7 +212,7 @@ def check_command(
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     chosen = load_experiment(experiment, changes)
-    if chosen.data.source == "files" and chosen.data.data_dir is None:
+    if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
         raise ExperimentError(
             f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
             "... for each client, or a client's own folder"

@@ -71,11 +71,11 @@ def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import require_one_client_each
 
-    data = tried[0].experiment.data
-    if data.source != "files" or data.data_dir is None:
+    own_files = tried[0].experiment.data.own_files
+    if own_files is None or own_files.folder is None:
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
     require_one_client_each(tried[0].experiment)
-    read = examine(tried[0].experiment, Path(data.data_dir).expanduser()).files
+    read = examine(tried[0].experiment, own_files.folder).files
     strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.privacy.sketch)
     sizes = [known_sizes(strictest, file.groups) for file in read]
     with counting(min(most, len(tried)), show=not as_json) as said:

@@ -79,8 +79,7 @@ class CodeRefused(ExperimentError):
 def named_code(experiment: Settings) -> Iterator[tuple[str, str]]:
     """Yield key and value of each setting that names code of a module; objects held by a process are left out."""
     named = [*references(experiment), *((f"metrics[{n}]", metric) for n, metric in enumerate(experiment.metrics))]
-    held_out = experiment.data.held_out
-    if held_out is not None and experiment.data.family != "files" and is_reference(held_out):
+    if (held_out := experiment.data.held_out_code) is not None:
         named.append(("data.held_out", held_out))
     return ((key, value) for key, value in named if not is_held(value))
 

@@ -26,6 +26,18 @@ def is_held(text: str) -> bool:
     return text.startswith(f"{OBJECT}:")
 
 
+def absence(source: str) -> str | None:
+    """Return the refusal of a run whose records are Python objects that are not at hand; None of other sources."""
+    if source == OBJECT:
+        return "data.source 'object' is passed in Python: fedsw.run(experiment, data=...)"
+    if is_held(source):
+        return (
+            "the records of this run were Python objects of the process that started it, and are on no disk; pass them "
+            "again: fedsw.resume(directory, data=...)"
+        )
+    return None
+
+
 def fresh_name() -> str:
     """A name for an object of this process that nobody can guess; it is written as `module:name` is."""
     return f"{OBJECT}:x{secrets.token_hex(16)}"

@@ -142,8 +142,8 @@ def client_records(
             return held.parts[0], True
         _require_one_each(held.parts, clients, "data")
         return numbered(held.parts[client], client, clients), False
-    if source == registry.OBJECT or registry.is_held(source):
-        raise ExperimentError(absent(source))
+    if (refusal := registry.absence(source)) is not None:
+        raise ExperimentError(refusal)
     what = f"data.source {source!r}"
     named = load_object(source, what="data.source")
     if isinstance(named, list | tuple):
@@ -174,16 +174,6 @@ def _require_one_each(objects: Sequence[object], clients: int, what: str, remedy
 def numbered(records: Records, client: int, clients: int) -> Records:
     """A client's records with ids that interleave those of all clients, so that no two share one."""
     return records.renumbered(torch.arange(len(records)) * clients + client)
-
-
-def absent(source: str) -> str:
-    """Return the refusal of a run whose Python objects are not at hand."""
-    if source == registry.OBJECT:
-        return "data.source 'object' is passed in Python: fedsw.run(experiment, data=...)"
-    return (
-        "the records of this run were Python objects of the process that started it, and are on no disk; pass them "
-        "again: fedsw.resume(directory, data=...)"
-    )
 
 
 @functools.lru_cache(maxsize=2)

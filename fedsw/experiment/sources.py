@@ -24,7 +24,7 @@ from fedsw.data.records import private_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment import own_records as own
 from fedsw.experiment.encoders import ENCODERS
-from fedsw.experiment.own_objects import is_reference
+from fedsw.experiment.own_objects import absence
 from fedsw.experiment.sections import SOURCES, Data, Partition
 from fedsw.experiment.task_kinds import task_facts
 
@@ -100,8 +100,8 @@ def declared_columns(experiment: Experiment) -> Columns:
     """The columns of records that are somebody's own; ExperimentError if they are not declared."""
     if experiment.data.columns is not None:
         return experiment.data.columns
-    if experiment.data.family == "object":
-        raise ExperimentError(own.absent(experiment.data.source))
+    if (refusal := absence(experiment.data.source)) is not None:
+        raise ExperimentError(refusal)
     raise ExperimentError(
         f"data.source {experiment.data.source!r} is asked at the clients, and the server must know what comes: declare "
         "[data.columns]; `fedsw run` alone reads them off the records of its simulated clients"
@@ -131,18 +131,18 @@ def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None =
 
 def _held_out(name: str, experiment: Experiment) -> Records:
     columns = declared_columns(experiment)
-    if experiment.data.family == "object" and name == experiment.data.source:
-        raise ExperimentError(own.absent(name))
-    if experiment.data.family != "files" and is_reference(name):
-        return own.loaded(name, columns, 1, what="data.held_out").parts[0]
+    if name == experiment.data.source and (refusal := absence(name)) is not None:
+        raise ExperimentError(refusal)
+    if (reference := experiment.data.held_out_code) is not None:
+        return own.loaded(reference, columns, 1, what="data.held_out").parts[0]
     return read_table(Path(name).expanduser(), columns)
 
 
 def visible_tables(experiment: Experiment) -> list[Path]:
     """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
-    if experiment.data.source != "files" or experiment.data.data_dir is None:
+    files = experiment.data.own_files
+    if files is None or (shared := files.folder) is None:
         return []
-    shared = Path(experiment.data.data_dir).expanduser()
     folders = [shared / str(client) for client in range(experiment.federation.clients)]
     return data.tables_in(shared) or [table for folder in folders for table in data.tables_in(folder)]
 
@@ -361,5 +361,5 @@ def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
     """The whole data set of images that an experiment's private records are of."""
     images = _named(spec, "class", data_dir)
-    alike = spec.public is None or spec.source == "digits"  # these are 8 x 8 and meet no other set
+    alike = spec.public is None or SOURCES.get(spec.source).small
     return images if alike else data.resized(images, _IMAGE_SIDE)

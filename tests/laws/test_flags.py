@@ -11,6 +11,7 @@ from pathlib import Path
 import fedsw
 from fedsw.data.columns.registered import KINDS
 from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.sections import SOURCES
 from fedsw.experiment.sections.sketch import MAPS, PARTS
 from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import TrustModel, trust_models
@@ -144,7 +145,10 @@ def test_each_of_these_is_seen() -> None:
 
 # Kinds of everything else
 
-WRITTEN = ("audit/record/", "data/columns/", "learning/objectives/", "privacy/", "runs/single/objective.py")
+WRITTEN = (
+    *("audit/record/", "learning/objectives/", "privacy/accountants.py", "privacy/accounting/epsilons.py"),
+    *("privacy/accounting/stated.py", "privacy/plan.py", "privacy/release.py"),
+)
 """Where kinds are written, and the audit, which recomputes a record without the objects that it judges."""
 
 SORTS = {"kind", "mechanism", "accountant", "penalty", "task", "map"}
@@ -181,6 +185,11 @@ def asks_kind_class(node: ast.AST) -> bool:
     return called and bool({part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & KIND_CLASSES)
 
 
+def test_every_file_that_may_ask_for_a_kind_does() -> None:
+    asking = {name for name, node in walked() if compares_kind(node) or asks_kind_class(node)}
+    assert [home for home in WRITTEN if not any(name.startswith(home) for name in asking)] == []
+
+
 def test_nobody_else_compares_a_kind_by_its_name_or_asks_its_class() -> None:
     breaches = [
         f"{name}:{node.lineno} {ast.unparse(node)}"  # type: ignore[attr-defined]
@@ -202,3 +211,46 @@ def test_each_of_these_comparisons_is_seen() -> None:
         assert any(map(asks_kind_class, ast.walk(ast.parse(text)))), text
     for text in ("cells.dtype.kind == 'f'", "kind == other", "name == 'mlp'", "isinstance(thing, Task)"):
         assert not any(compares_kind(node) or asks_kind_class(node) for node in ast.walk(ast.parse(text))), text
+
+
+# Where records come from
+
+SOURCE_HOME = ("experiment/sections/_data_section.py", "experiment/own_objects.py")
+"""Where sources are written, and the names of records that a process holds."""
+
+SOURCE_NAMES = {*SOURCES, "files", "object", "module"}
+
+
+def compares_source(node: ast.AST) -> bool:
+    """True for `data.source == "files"`, `spec.family != "object"`, `source in (OBJECT, "digits")` and their like."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = (node.left, *node.comparators)
+    if not {"source", "family", "_family"} & {getattr(side, "attr", getattr(side, "id", None)) for side in sides}:
+        return False
+    parts = [part for side in sides for part in ast.walk(side)]
+    texts = {part.value for part in parts if isinstance(part, ast.Constant)}
+    return bool(texts & SOURCE_NAMES) or any(
+        getattr(part, "id", getattr(part, "attr", "")) == "OBJECT" for part in parts
+    )
+
+
+def test_nobody_else_compares_a_source_of_records_by_its_name() -> None:
+    breaches = [
+        f"{name}:{node.lineno} {ast.unparse(node)}"  # type: ignore[attr-defined]
+        for name, node in walked()
+        if name not in SOURCE_HOME and compares_source(node)
+    ]
+    assert breaches == []
+
+
+def test_each_of_these_questions_for_a_source_is_seen() -> None:
+    for text in (
+        "experiment.data.source == 'files'",
+        "spec.source not in ('digits', 'mnist')",
+        "data.family != 'object'",
+        "source == registry.OBJECT",
+    ):
+        assert any(map(compares_source, ast.walk(ast.parse(text)))), text
+    for text in ("data.source == name", "source in SOURCES", "kind == 'files'", "data.own_files is None"):
+        assert not any(map(compares_source, ast.walk(ast.parse(text)))), text

@@ -106,7 +106,7 @@ def refusal(name: str, experiment: Experiment) -> str | None:
     data = experiment.data
     if data.account is not None and (reason := _against_account(data.account, experiment)):
         return reason
-    if data.own and data.source == "files" and data.data_dir is None:
+    if data.own_files is not None and data.own_files.folder is None:
         return "the reference without privacy takes the records of all clients in one place: set data.data_dir"
     if name == NAMES[1] and (not _supervised(experiment) or _penalised(experiment)):
         return "models of any kind are tried for classification and regression without a penalty alone"

@@ -110,7 +110,7 @@ def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:
             "this run kept no records out of training (data.held_out_fraction = 0); set it for the next one, or name a "
             "table at the server with data.held_out"
         )
-    if spec.source != "files":
+    if spec.own_files is None:
         raise ExperimentError(f"evaluate reads clients' files, and this run's records came from {spec.label!r}")
     folder = spec.data_dir if data_dir is None else str(data_dir.expanduser())
     if folder is None:

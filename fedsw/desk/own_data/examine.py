@@ -161,16 +161,16 @@ def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> 
     ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
     the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
     """
-    if experiment.data.source != "files":
+    files = experiment.data.own_files
+    if files is None:
         return
-    if experiment.data.data_dir is None:
+    if (folder := files.folder) is None:
         raise ExperimentError(
             f"{named} learns from clients' own files, and nothing says where they are: add --data-dir DIR, a folder "
             "with a folder 0, 1, ... for each client, each with its table (or with one table, which is split among the "
             "clients)"
         )
-    folder, clients = Path(experiment.data.data_dir).expanduser(), experiment.federation.clients
-    tables = places(folder)
+    clients, tables = experiment.federation.clients, places(folder)
     if tables[0].client is not None and len(tables) != clients:
         fits = f"--clients {len(tables)}, or federation.clients = {len(tables)}"
         raise ExperimentError(
@@ -234,7 +234,7 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     The folder has a folder for each client or one file for all; with `client`, whose records alone are looked at, it
     may be that client's own.
     """
-    if experiment.data.source != "files":
+    if experiment.data.own_files is None:
         raise ExperimentError(
             f"the experiment {experiment.name!r} learns from {experiment.data.label!r}, not from clients' own files; "
             "check looks at experiments with data.source = 'files'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -23,13 +24,15 @@ class DataSet:
 
     The function ``made_by``, of `fedsw.data` or as `module:name` below it, has ``parameters`` named by settings of
     `[data]`. The ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one
-    ``number`` of it, or the two of a point. Some ``tasks`` take it beside those that name it.
+    ``number`` of it, or the two of a point. Some ``tasks`` take it beside those that name it. ``images`` meet those of
+    a public set at one side, unless they are too ``small``.
     """
 
     made_by: str
     parameters: Mapping[str, str]
     shape: tuple[int, int, int] | None = None
     images: bool = False
+    small: bool = False
     number: bool = False
     tasks: tuple[str, ...] = ()
 
@@ -50,7 +53,7 @@ for _name, _data_set in {
     "adult": DataSet("adult", _FILES, (102, 2, 2)),
     "ring": DataSet("ring", _SIZES, (2, 1, 1)),
     "gaussians": DataSet("gaussians", _SIZES, (2, 1, 5)),
-    "digits": DataSet("digits", {"seed": "seed"}, (64, 1, 10), images=True),
+    "digits": DataSet("digits", {"seed": "seed"}, (64, 1, 10), images=True, small=True),
     "mnist": DataSet("mnist", _FILES, (784, 1, 10), images=True),
     "fashion-mnist": DataSet("fashion_mnist", _FILES, (784, 1, 10), images=True),
     "usps": DataSet("usps", _FILES, (256, 1, 10), images=True),
@@ -60,6 +63,13 @@ for _name, _data_set in {
     SOURCES.register(_name, _data_set)
 
 _OWN = ("files", OBJECT)
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """Clients' own files; the ``folder`` is where those of a simulation are, None while nobody has said so."""
+
+    folder: Path | None
 
 
 class Held(Section):
@@ -201,7 +211,7 @@ class Data(Section):
                 f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
                 "the records with fedsw.as_records(..., unit=...)"
             )
-        if self.objects and self.family != "object":
+        if self.objects and self._family != "object":
             raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
         if self.read_off and self.columns is None:
             raise ValueError("read_off is written by a run, about the columns that it found; leave it out")
@@ -224,7 +234,7 @@ class Data(Section):
             raise ValueError(f"{name} is about the law of source 'synthetic', not {source}: leave it out")
         if self.encoded is None and self.changed("encoder_epochs"):
             raise ValueError("encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out")
-        if self.family in ("object", "module") and self.data_dir is not None:
+        if self._family in ("object", "module") and self.data_dir is not None:
             raise ValueError(f"data_dir is where files are, and records {source} come from Python: leave it out")
         return self
 
@@ -238,11 +248,30 @@ class Data(Section):
         return self
 
     @property
-    def family(self) -> str:
+    def _family(self) -> str:
         """Where records come from: a named data set, "files", "object" (of this process) or "module"."""
         if self.source in SOURCES or self.source == "files":
             return self.source
         return OBJECT if self.source == OBJECT or is_held(self.source) else "module"
+
+    @property
+    def own_files(self) -> OwnFiles | None:
+        """The files that every client brings; None where records come otherwise."""
+        if self._family != "files":
+            return None
+        return OwnFiles(None if self.data_dir is None else Path(self.data_dir).expanduser())
+
+    @property
+    def module(self) -> str | None:
+        """The `module:name` that records come from; None where they come otherwise."""
+        return self.source if self._family == "module" else None
+
+    @property
+    def held_out_code(self) -> str | None:
+        """The `module:name` that held-out records come from; None where they are a table, or there are none."""
+        if self.held_out is None or self.own_files is not None or not is_reference(self.held_out):
+            return None
+        return self.held_out
 
     @property
     def own(self) -> bool:
@@ -267,7 +296,7 @@ class Data(Section):
     @property
     def label(self) -> str:
         """Name of the data in a report."""
-        if self.family != "object":
+        if self._family != "object":
             return self.source
         return " and ".join(dict.fromkeys(held.kind for held in self.objects)) or "own"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fedsw._tools.settings import ExperimentError
 from fedsw.data import require_groups
 from fedsw.experiment import Experiment, own_records, parse_experiment
-from fedsw.experiment.own_objects import fresh_name, held, is_held
+from fedsw.experiment.own_objects import absence, fresh_name, held, is_held
 from fedsw.experiment.sections import Data
 from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each
 
@@ -44,10 +44,10 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         source = _object_source(spec, held_out, engine)
         passed = _passed(experiment, data, held_out)
         ready = _completed(experiment, passed, source, source if held_out is not None else spec.held_out)
-    elif spec.family == "object":
-        raise ExperimentError(own_records.absent(spec.source))
-    elif spec.family == "module":
-        source = spec.source
+    elif (refusal := absence(spec.source)) is not None:
+        raise ExperimentError(refusal)
+    elif (module := spec.module) is not None:
+        source = module
         passed = own_records.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
         ready = _completed(experiment, passed, source, spec.held_out)
     else:
@@ -69,7 +69,7 @@ def _object_source(spec: Data, held_out: object, engine: str) -> str:
             f"engine {engine!r} has its clients in other processes, where these Python objects are not; use engine "
             "'inprocess', or data.source = 'module:name', a function that every client calls"
         )
-    if spec.family != "object" and "source" in spec.model_fields_set:
+    if absence(spec.source) is None and "source" in spec.model_fields_set:
         raise ExperimentError(
             f"data.source is {spec.source!r} and data is passed too; set data = {{source = 'object'}}, or pass no data"
         )
@@ -103,7 +103,7 @@ def _completed(experiment: Experiment, passed: own_records.Own, source: str, hel
     raw["data"] |= {"source": source, "columns": passed.columns.model_dump(), "held_out": held_out}
     if experiment.data.columns is None:
         raw["data"]["read_off"] = passed.read_off
-    if experiment.data.family != "module":
+    if experiment.data.module is None:
         raw["data"]["objects"] = [one.model_dump() for one in passed.described]
     try:
         return parse_experiment(raw)

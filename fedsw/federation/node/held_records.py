@@ -90,12 +90,12 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     """All records of this node's clients: read client by client, or as a part of one shared data set."""
     experiment, parts = task.experiment, list[Records]()
     clients, total = clients_of(experiment, node_config)
-    if experiment.data.source != "files" and not experiment.data.own:
+    if not experiment.data.own:
         held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
         _validate(task, held)
         return held
     for client in clients:
-        if experiment.data.source == "files":
+        if experiment.data.own_files is not None:
             records, everybodys = _own_records(task, node_config, client, clients, total)
         else:
             source, columns = experiment.data.source, declared_columns(experiment)

@@ -204,7 +204,7 @@ def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -
 
     On a client's machine that path could name anything: only the node's operator says what is read.
     """
-    folder, files = experiment.data.data_dir, experiment.data.source == "files"
+    folder, files = experiment.data.data_dir, experiment.data.own_files is not None
     if not node_config.get("own-data") or node_config.get("data-dir") or (files and node_config.get("data-path")):
         return  # a file is looked at where records are files; of named data sets the folder would be
     if folder is not None or files:
