@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.score_counts import BINS, ScoreCounts
+from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.held_out_metrics import as_many
 from fedsw.runs.run_files import RunFile, read_json, write_json
 from fedsw.runs.view import HeldOutOutputs
@@ -44,34 +45,13 @@ _RATES = np.linspace(0.0, 1.0, 201)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """The one release of scores; everything computed from it is free.
-
-    `values` are noised counts (groups, 2 BINS), in the order of `ScoreCounts`, of so many records (groups,), each count
-    with noise of standard deviation `sigma`; `spent` is the run's epsilon then.
-    """
-
-    values: Array
-    sigma: float
-    records: NDArray[np.int64]
-    clients: int
-    attempt: int
-    spent: float
-
-    def said(self) -> dict[str, Any]:
-        """The summary's part about the release."""
-        return {
-            "sigma": self.sigma,
-            "records": int(self.records.sum()),
-            "clients": self.clients,
-            "attempt": self.attempt,
-        }
+class Scores(OnceReleased):
+    """The one release of scores: `values` are noised counts, (groups, 2 BINS), in the order of `ScoreCounts`."""
 
 
 def keep(folder: Path, scores: Scores) -> None:
     """Put the release on disk, in a run's folder: nobody can pay for it again."""
-    arrays = {"values": scores.values.tolist(), "records": scores.records.tolist()}
-    write_json(folder / RunFile.SCORES, {**scores.said(), **arrays, "epsilon": scores.spent})
+    write_json(folder / RunFile.SCORES, scores.content())
 
 
 def kept(folder: Path) -> Scores | None:
@@ -79,14 +59,7 @@ def kept(folder: Path) -> Scores | None:
     if (content := read_json(folder / RunFile.SCORES)) is None:
         return None
     try:
-        scores = Scores(
-            np.array(content["values"], dtype=np.float64),
-            float(content["sigma"]),
-            np.array(content["records"], dtype=np.int64),
-            int(content["clients"]),
-            int(content["attempt"]),
-            float(content["epsilon"]),
-        )
+        scores = Scores(**read(content))
         if scores.values.shape != (len(scores.records), 2 * BINS):
             raise ValueError(f"its values are of shape {scores.values.shape}")
     except (LookupError, TypeError, ValueError) as fault:

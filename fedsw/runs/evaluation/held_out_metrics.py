@@ -20,6 +20,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import BINS, Counts, Cut, RegressionSums, Tally
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
+from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.evaluator import HeldOut
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
 from fedsw.runs.evaluation.quality import (
@@ -39,29 +40,19 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Tallied:
-    """The one release about kept records; everything computed from it is free.
+class Tallied(OnceReleased):
+    """The one release about kept records: `values` are noised sums for the model of a `round`.
 
-    `values` are noised sums by group, (groups, t), of so many kept records (groups,); `spent` is the run's epsilon
-    then, `round` that of the model. Sums of a regression are of numbers that were ``cut``.
+    Sums of a regression are of numbers that were ``cut``.
     """
 
-    values: Array
-    sigma: float
-    records: NDArray[np.int64]
-    clients: int
-    attempt: int
-    spent: float
     round: int
     cut: Cut | None = None
 
     def said(self) -> dict[str, Any]:
-        """The summary's part about the release."""
+        """The summary's part about the release: without the sums themselves."""
         return {
-            "sigma": self.sigma,
-            "records": int(self.records.sum()),
-            "clients": self.clients,
-            "attempt": self.attempt,
+            **super().said(),
             "round": self.round,
             **({} if self.cut is None else {"cut": [list(part) for part in astuple(self.cut)]}),
         }
@@ -69,8 +60,7 @@ class Tallied:
 
 def keep(directory: RunDirectory, tallied: Tallied) -> None:
     """Put the release on disk: nobody can pay for it again."""
-    arrays = {"values": tallied.values.tolist(), "records": tallied.records.tolist()}
-    write_json(directory.path / RunFile.HELD_OUT, {**tallied.said(), **arrays, "epsilon": tallied.spent})
+    write_json(directory.path / RunFile.HELD_OUT, tallied.content())
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
@@ -80,14 +70,9 @@ def kept(directory: RunDirectory) -> Tallied | None:
         return None
     try:
         return Tallied(
-            np.array(content["values"], dtype=np.float64),
-            float(content["sigma"]),
-            np.array(content["records"], dtype=np.int64),
-            int(content["clients"]),
-            int(content["attempt"]),
-            float(content["epsilon"]),
-            int(content["round"]),
-            None if (cut := content.get("cut")) is None else Cut.of_flat(torch.tensor(cut).reshape(-1)),
+            **read(content),
+            round=int(content["round"]),
+            cut=None if (cut := content.get("cut")) is None else Cut.of_flat(torch.tensor(cut).reshape(-1)),
         )
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
