@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.forecast_report import replaced
-from benchmarks.own_data import by_group, claims, lost, told
+from benchmarks.own_data import by_group, claims, lost, verdicts
 from benchmarks.own_data.store import Row, Subject, rows_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-data-results.md"
@@ -16,8 +16,8 @@ SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], s
     "thresholds": (by_group.thresholds, by_group.thresholds_table),
     "claims": (claims.false_claims, claims.claims_table),
     "coverage": (claims.coverage, claims.coverage_table),
-    "verdicts": (told.verdicts, told.verdicts_table),
-    "sites": (told.sites, told.sites_table),
+    "verdicts": (verdicts.verdicts, verdicts.verdicts_table),
+    "sites": (verdicts.sites, verdicts.sites_table),
     "rates": (lost.rates, lost.rates_table),
 }
 """What is measured, and the table that is made of it."""

@@ -37,7 +37,7 @@ def verdicts(*, tiny: bool) -> Subject:
         for epsilon in (1.0, 3.0)
         for seed in range(1 if tiny else SEEDS)
     ]
-    return cells, _told
+    return cells, _verdict_of
 
 
 def sites(*, tiny: bool) -> Subject:
@@ -52,7 +52,7 @@ def sites(*, tiny: bool) -> Subject:
     return cells, functools.partial(_sited, most=4_000 if tiny else None)
 
 
-def _told(_: str, name: str, epsilon: float, seed: int) -> Row:
+def _verdict_of(_: str, name: str, epsilon: float, seed: int) -> Row:
     """The claim from kept records, and the one from the held-out table, which the run never sees."""
     of = split(name, seed)
     kept = {"held_out_fraction": 0.2, "held_out_to": "everybody"}
@@ -112,7 +112,15 @@ def verdicts_table(rows: Sequence[Row]) -> str:
             [name, text.upward(epsilon), sums, kept, len(own), f"{better.count('better')} of {len(better)}", wrong]
         )
     lines.sort(key=lambda line: (str(line[0]), str(line[1])))
-    headings = ["set", "ε", "kept records summed as", "kept", "runs", "told *better*, of those that are", "told wrong"]
+    headings = [
+        "set",
+        "ε",
+        "kept records summed as",
+        "kept",
+        "runs",
+        "said to be *better*, of those that are",
+        "said wrongly",
+    ]
     return text.table(headings, lines)
 
 

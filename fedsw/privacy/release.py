@@ -60,7 +60,7 @@ class NoLedger:
     accountant = mechanism = relation = nominal = None
 
     def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
-        """Nothing."""
+        """Charge nothing; returns 0."""
         return 0.0
 
 
@@ -95,7 +95,7 @@ class Sample:
     """A secret sample of records, as the door knows it: whose it is, and the one payment that it leaves for.
 
     A guarantee that counts on secret sampling holds once for a sample: what is computed from it leaves for one payment,
-    of one ledger. Two ledgers, or two payments, would each be told that the sample was fresh.
+    of one ledger. Two ledgers, or two payments, would each take the sample for a fresh one.
 
     It is one object, however often a batch is copied, and is not stored.
 

@@ -1,4 +1,4 @@
-"""Laws of the comparison of many parties' synthetic tables: what masks lose is told, and a row is measured once."""
+"""Laws of the comparison of many parties' synthetic tables: what masks lose is reported, and a row is measured once."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def read_signing_key(path: Path) -> str:
 
 
 def valid_until(certificate: Path) -> datetime.datetime:
-    """When a certificate ends, in UTC; ValueError if the file holds no certificate."""
+    """Return the end of a certificate's validity, in UTC; ValueError if the file holds no certificate."""
     try:
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except ValueError as fault:

@@ -54,7 +54,7 @@ REFUSAL = "FEDSW_REFUSAL"
 
 
 def _beside(name: str) -> Any:
-    """A file beside this one: none of them is imported as a part of a package."""
+    """Load a module from its file beside this one, which is no part of an imported package."""
     spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"_{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -92,7 +92,7 @@ def serve(arguments: list[str]) -> None:
             leave(words_of_refusal(refused.response))
 
     def beaten(beat: Any, client: Any, request: Any) -> Any:
-        """Once more where a signature is refused: it may be from before this process was stopped for a while."""
+        """Send a heartbeat; again if its signature is refused, which may have aged while this process stood still."""
         try:
             return beat(client, request)
         except httpx.HTTPStatusError as refused:
@@ -116,7 +116,7 @@ def serve(arguments: list[str]) -> None:
 
 
 class Node:
-    """Takes a message, has the worker answer it, gives the reply."""
+    """A node's loop: take a message, let the worker answer it, send the reply."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ def words_of_refusal(response: Any) -> str:
 
 
 def leave(why: str) -> NoReturn:
-    """End this process; who started it is told why, or the terminal is."""
+    """End this process with the reason: in a file for whoever started it, or on the terminal."""
     if path := os.environ.get(REFUSAL):
         Path(path).write_text(why, encoding="utf-8")
         raise SystemExit(1)

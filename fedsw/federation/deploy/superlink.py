@@ -39,7 +39,7 @@ _FROM_OUTSIDE = ("/v1/fleet/", "/health")
 
 @functools.cache
 def _beside(name: str) -> Any:
-    """A file beside this one: none of them is imported as a part of a package."""
+    """Load a module from its file beside this one, which is no part of an imported package."""
     spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"_{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -253,13 +253,13 @@ class Signal:
         self._event: asyncio.Event | None = None
 
     def next(self) -> asyncio.Event:
-        """The event of the next time; take it before looking, so that nothing is missed in between."""
+        """Return the next occurrence to wait for; take it before looking, so that none between is missed."""
         if self._event is None:
             self._event = asyncio.Event()
         return self._event
 
     def happen(self) -> None:
-        """It happened: wake who waits."""
+        """Wake all who wait for the event."""
         if self._event is not None:
             self._event.set()
             self._event = None

@@ -141,7 +141,7 @@ def local_federation(folder: Path, states: Path, experiment: Experiment, *, stoc
 
 
 class Replaced:
-    """A file that a run writes whole when it ends, told apart from one that an earlier process left."""
+    """A file that a run writes whole when it ends, distinguished from one that an earlier process left."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,7 +160,7 @@ class Replaced:
 
 
 class Follower:
-    """Tells an observer what appears in a run's folder: the plan's length, then every released round.
+    """Shows an observer what appears in a run's folder: the plan's length, then every released round.
 
     `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
     `started` says whether the observer has received the plan.

@@ -1,4 +1,4 @@
-"""The attempts that a node has answered in a run: each exchange of one is answered once, and told at the greeting.
+"""The attempts that a node has answered in a run: each exchange of one is answered once, and reported at the greeting.
 
 A real node writes them to its `state-dir` or $FEDSW_STATE, on the disk before the answer leaves; a simulated one has
 them in memory.

@@ -25,7 +25,7 @@ from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node import _own_ledger as account
 from fedsw.federation.node._answered import Answered
 from fedsw.federation.node._own_ledger import Promise, ledger_path, opened, require_planned
-from fedsw.federation.node._telling import WITHHELD, chain, may_be_told
+from fedsw.federation.node._telling import WITHHELD, chain, may_be_reported
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import withholds_records
 from fedsw.federation.node.node import Node
@@ -202,7 +202,7 @@ def _packable(answer: messages.Message | Exception, terms: Terms, context: Conte
     if isinstance(answer, BudgetExhausted):
         return messages.Fault(reason_of(str(answer), context.node_config), wire.BUDGET_EXHAUSTED)
     if isinstance(answer, Exception):
-        return messages.Fault(_told(answer, terms.agreed.experiment, context.node_config), wire.APP_RAISED)
+        return messages.Fault(_reported(answer, terms.agreed.experiment, context.node_config), wire.APP_RAISED)
     return messages.encode(answer, terms)
 
 
@@ -310,7 +310,7 @@ _ABSOLUTE = re.compile(rf"""(?P<quote>['"`])~?/.*?(?P=quote)|(?<![\w.:/~)])~?/(?
 def refusing(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
     """Answer; whatever keeps a node from it leaves as one error, as `reason_of` writes it.
 
-    The node's own log has the full error. An untrusted server is told nothing of an error that fedsw did not raise,
+    The node's own log has the full error. An untrusted server sees nothing of an error that fedsw did not raise,
     which may quote a record.
     """
     try:
@@ -320,10 +320,10 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
         code = wire.BUDGET_EXHAUSTED if isinstance(fault, BudgetExhausted) else wire.APP_RAISED
         code = wire.NOT_IN_ROSTER if isinstance(fault, NotInRoster) else code
         reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
-        told = _told(fault, _agreed_to(said, context), context.node_config, said)
-        if not of_one_person(context.node_config) or told == WITHHELD:
+        reported = _reported(fault, _agreed_to(said, context), context.node_config, said)
+        if not of_one_person(context.node_config) or reported == WITHHELD:
             _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
-        return Message(Error(code, told), reply_to=message)
+        return Message(Error(code, reported), reply_to=message)
     if not reply.has_error():
         return reply
     reason = str(reply.error.reason)
@@ -334,9 +334,9 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
     )
 
 
-def _told(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:
+def _reported(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:
     """The text that a server gets of an error, under an experiment that this node agreed to or was asked to."""
-    if withholds_records(experiment, node_config) and not may_be_told(fault):
+    if withholds_records(experiment, node_config) and not may_be_reported(fault):
         return WITHHELD
     text = str(fault) if isinstance(fault, BudgetExhausted) else f"{type(fault).__name__}: {fault}"
     return reason_of(text, node_config, tuple(chain(fault)), said=said)

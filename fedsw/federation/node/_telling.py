@@ -1,4 +1,4 @@
-"""Which errors of a client an untrusted server is told: refusals that fedsw itself raised, and no others."""
+"""Errors of a client that an untrusted server may see: refusals that fedsw itself raised, and no others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ WITHHELD = "what went wrong is withheld from a server that is not trusted; this 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def may_be_told(fault: BaseException) -> bool:
+def may_be_reported(fault: BaseException) -> bool:
     """True if an error speaks of a request and settings alone: a `raise` statement of fedsw made it.
 
     Other code that handles records may quote one in its errors: a task, map or network of the experiment's own, and
-    every library. An error of fedsw that repeats the text of such an error is not told either.
+    every library. An error of fedsw that repeats the text of such an error is withheld, too.
     """
     if not _raised_here(fault):
         return False

@@ -15,7 +15,7 @@ from fedsw.data.downloads import without_downloads
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.preset_rules import same_but_for_chosen
 from fedsw.federation.node._sample import require_units
-from fedsw.federation.node._telling import may_be_told
+from fedsw.federation.node._telling import may_be_reported
 from fedsw.federation.node.held_records import held_out_records, held_records, require_agreement
 from fedsw.federation.node.limits import (
     require_delta,
@@ -80,7 +80,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
                 node = _read(task, run, node_config)
     except Exception as fault:
         of_settings = isinstance(fault, ExperimentError | UnsupportedModule | FileNotFoundError)
-        if (of_settings and may_be_told(fault)) or not withholds_records(experiment, node_config):
+        if (of_settings and may_be_reported(fault)) or not withholds_records(experiment, node_config):
             raise
         _log.error("%s", fault)
         unfit = isinstance(fault, BadRecords)

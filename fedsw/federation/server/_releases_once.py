@@ -92,7 +92,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
     names = load_class_names(experiment) if moments.layout.classes else ()
     columns, coding = experiment.data.columns, plan.task.coding
     line = None if coding is None else coding.line
-    told = columns if coding is None or coding.line is not None else None
+    shown = columns if coding is None or coding.line is not None else None
     score = asdict(constant.score)
     if plan.task.units is not None:  # a squared error, in the units of what is predicted
         score = {name: value * plan.task.units[1] ** 2 for name, value in score.items()}
@@ -104,7 +104,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "constant": score,
         "means": [asdict(entry) for entry in constant.means],
         "classes": list(names),
-        "narrow_columns": [] if told is None else [asdict(entry) for entry in columns_used(moments, told, line)],
+        "narrow_columns": [] if shown is None else [asdict(entry) for entry in columns_used(moments, shown, line)],
     }
 
 

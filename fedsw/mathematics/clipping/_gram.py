@@ -129,7 +129,7 @@ class Products:
         return squares
 
     def rows(self, rows: slice) -> Products:
-        """The same of some of the records."""
+        """This part for some of the records."""
         return replace(
             self, input=self.input[rows], delta=self.delta[rows], gram=self.gram[rows], scale=self.scale[rows]
         )
@@ -164,7 +164,7 @@ class Numbers:
         return total
 
     def rows(self, rows: slice) -> Numbers:
-        """The same of some of the records."""
+        """This part for some of the records."""
         return Numbers(self.call, {name: entries[rows] for name, entries in self.values.items()}, self.scale[rows])
 
     def summed(self, factors: Tensor) -> Mapping[str, Tensor]:

@@ -96,12 +96,12 @@ def _by_rows(function: Callable[[NDArray[Any]], NDArray[Any]], rows: Tensor) -> 
 
 
 def _threads() -> int:
-    """How many threads work may be shared out to here: torch's, and one inside of work that is shared out already."""
+    """Number of threads for new work: as many as torch has, but one inside work that several threads do already."""
     return 1 if getattr(_SHARED, "out", False) else torch.get_num_threads()
 
 
 def share_out(work: Callable[[slice], None], parts: Sequence[slice], most: int = sys.maxsize) -> None:
-    """Do every part of the work, whichever thread is free next; `most` at a time. What one raises comes at the end."""
+    """Do all parts of the work on up to `most` threads, each taking the next part; errors are raised at the end."""
     waiting = iter(parts)
 
     def some() -> None:
@@ -131,7 +131,10 @@ _SHARED = threading.local()
 
 @functools.lru_cache(maxsize=1)
 def _helpers(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start them takes as long as to sort ten thousand numbers. A forked child has none yet."""
+    """Return the pool of threads that stay: starting them takes as long as sorting ten thousand numbers.
+
+    A forked child makes a pool of its own.
+    """
     return ThreadPoolExecutor(threads, thread_name_prefix="ranks")
 
 
@@ -171,7 +174,7 @@ def blocks(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _blocks_by_numpy(values: NDArray[Any]) -> tuple[Tensor, Tensor]:
-    """The same in a third of the time: numpy's running maxima keep no index, and run backwards without a copy."""
+    """As `blocks`, in a third of the time: numpy's running maxima keep no index, and run backwards without a copy."""
     n = values.shape[-1]
     begins, ranks = values[:, 1:] != values[:, :-1], np.arange(1, n)
     first, end = np.zeros(values.shape, dtype=np.int64), np.full(values.shape, n, dtype=np.int64)

@@ -99,7 +99,7 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
 
 
 def _marginals(distributions: Array) -> tuple[sparse.csr_array, Array]:
-    """Every coupling has its group's distribution as first marginal, and the barycentre sums to 1."""
+    """Constraints: every coupling has its group's distribution as first marginal, and the barycentre sums to 1."""
     groups, b = distributions.shape
     rows = sparse.kron(sparse.identity(groups * b), np.ones((1, b)))
     whole = sparse.block_diag([rows, np.ones((1, b))])
@@ -107,7 +107,7 @@ def _marginals(distributions: Array) -> tuple[sparse.csr_array, Array]:
 
 
 def _ball(groups: int, b: int, radius: float) -> tuple[sparse.csr_array, Array]:
-    """|F_a(j) - F(j)| <= radius / 2 for every group a and bin j."""
+    """Constraints: |F_a(j) - F(j)| <= radius / 2 for every group a and bin j."""
     lower = sparse.csr_array(np.tril(np.ones((b, b))))
     second = sparse.kron(np.ones((1, b)), lower)  # cumulative sums of a coupling's second marginal
     functions = sparse.block_diag([second] * groups)

@@ -23,7 +23,7 @@ def l1_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Distances(torch.autograd.Function):
-    """The derivative in x_ik is the sum over j of w_ij sign(x_ik - y_jk), and 0 where both are equal."""
+    """l1 distances with their derivative: in x_ik the sum over j of w_ij sign(x_ik - y_jk), 0 where both are equal."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -105,7 +105,10 @@ def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
 
 
 def _best_omega(errors: list[float], omega: float) -> float:
-    """The omega that the last errors speak for, by lambda = omega - 1 for the best; 1 where they do not fall."""
+    """Estimate the best over-relaxation omega from the last errors; 1 where these do not fall.
+
+    Errors of the best omega fall at the rate omega - 1.
+    """
     fell = errors[-1] / errors[-_EVERY // 2 - 1]
     if not 0 < fell < 1:
         return 1.0
@@ -117,7 +120,7 @@ def _best_omega(errors: list[float], omega: float) -> float:
 
 
 class _Scaling:
-    """diag(u) K diag(v), with K the kernel times what u and v have grown to."""
+    """The plan diag(u) K diag(v): the kernel K takes factors in before they grow too large or too small."""
 
     def __init__(self, costs: Array, regulariser: float) -> None:
         n, m = costs.shape
@@ -161,7 +164,7 @@ class _Scaling:
 
 
 def _towards(old: Array, new: Array, omega: float) -> Array:
-    """old^(1 - omega) new^omega."""
+    """Return old^(1 - omega) new^omega, the over-relaxed update."""
     if omega == 1.0:
         return new
     moved: Array = new * (new / old) ** (omega - 1.0)

@@ -186,7 +186,7 @@ def _w1(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _w1_of_rows(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for rows (k, m) and (k, n), exact for any sizes: the integral of |F - G| over the merged sample."""
+    """W1 of rows (k, m) and (k, n), and derivative, for any sizes: the integral of |F - G| over the merged sample."""
     # The derivative in rank i is the part of its slot where the other quantile function lies below, less that above.
     m, n = sample.shape[1], other.shape[1]
     u, order = torch.sort(sample, dim=-1, stable=True)

@@ -150,7 +150,7 @@ def _bracket(excess: Callable[[float], float]) -> tuple[tuple[float, float], tup
 
 
 def _round_up(value: float) -> float:
-    """To six significant digits, never down."""
+    """Round up to six significant digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 5)
     return max(value, float(f"{math.ceil(value / unit) * unit:.6g}"))
 

@@ -86,7 +86,7 @@ class Composition:
 
     @cached_property
     def _device(self) -> Device:
-        """Looked for when something is composed: who only reads what was charged needs none."""
+        """The accounting device, looked up when something is first composed: reading a ledger needs none."""
         return accounting_device(self._wanted)
 
     def add(self, step: Step, times: int = 1) -> None:
@@ -283,7 +283,7 @@ def _forms_triangle(step: Step) -> bool:
 
 
 def _quantile(delta: float) -> float:
-    """About how many standard deviations above its mean the loss stays with probability 1 - delta."""
+    """Approximate number of standard deviations above its mean that the loss exceeds with probability delta."""
     return math.sqrt(2 * math.log(1 / delta))
 
 

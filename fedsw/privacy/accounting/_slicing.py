@@ -103,7 +103,7 @@ def bernstein_share(d: int, k: int, failure: float) -> float:
 
 
 def central_limit_share(d: int, k: int, failure: float) -> float:
-    """The same of a normal law with B's mean and variance, no bound (Rakotomamonjy, Ralaivola 2021, Proposition 1)."""
+    """Such a share of a normal law with B's mean and variance: no bound (Rakotomamonjy, Ralaivola 2021, Prop. 1)."""
     return k / d + NormalDist().inv_cdf(1 - failure) / d * math.sqrt(2 * k * (d - 1) / (d + 2))
 
 

@@ -198,7 +198,7 @@ class Account:
         self._history = _beginnings.setdefault(beginning, _History())
 
     def add(self, round_: int, attempt: int, steps: Mapping[str, Step]) -> None:
-        """One release: the step that every group takes in it."""
+        """Add one release: the step that every group takes in it."""
         self.spent.add((round_, attempt))
         for group, step in steps.items():
             self._counts[group][step] += 1
@@ -262,5 +262,5 @@ class SelectedAccount(Account):
         return {group: self._selection.epsilon_of(counts) for group, counts in self._counts.items()}
 
     def epsilon(self, delta: float) -> float:
-        """That of the worst group."""
+        """Epsilon of the worst group at delta."""
         return max(self.by_group(delta).values())

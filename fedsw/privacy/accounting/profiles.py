@@ -74,7 +74,7 @@ class Step:
 
     @property
     def reduced(self) -> Step:
-        """The same without slicing where slicing takes away a fixed share of mu."""
+        """An equal step without slicing, its mu smaller, where slices keep a fixed share of a move; else this step."""
         if self.slicing is None or not self.slicing.fixed:
             return self
         return replace(self, mu=self.typical_mu, slicing=None)

@@ -65,12 +65,12 @@ class Pure:
 
 
 class _OneOfItsKind:
-    """What a mechanism of more numbers than one is asked: it costs as much as an equal one, as it stands."""
+    """Base of mechanisms that several numbers describe: each covers an equal one alone, and its numbers stay exact."""
 
     words = "(a selection)"
 
     def raised(self, up: Callable[[float], float]) -> Self:
-        """Itself: its numbers are not rounded."""
+        """Return it unchanged: its numbers are not rounded."""
         return self
 
     def covers(self, other: Stated | None) -> bool:

@@ -26,7 +26,7 @@ from fedsw.federation.exchange.participants import greeting
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node._replies import HIDDEN, reason_of
-from fedsw.federation.node._telling import WITHHELD, may_be_told
+from fedsw.federation.node._telling import WITHHELD, may_be_reported
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.federation.server._federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
@@ -110,7 +110,7 @@ def test_words_of_fedsw_that_repeat_anothers_are_not_fedsws():
             return fault
         raise AssertionError
 
-    assert not may_be_told(quoted()) and may_be_told(refused())
+    assert not may_be_reported(quoted()) and may_be_reported(refused())
 
 
 def test_a_site_says_little_of_each_of_its_clients(tmp_path):

@@ -46,7 +46,7 @@ class Bound:
         return cls(account, content["run"], None if answers is None else Path(answers))
 
     def write(self, path: Path) -> None:
-        """Write this down beside a ledger, which need not exist."""
+        """Write this binding beside a ledger, which need not exist yet."""
         files.new_folder(path.parent)
         account = self.account
         content = {"data": account.data, "folder": str(account.folder.resolve()), "run": self.run, "ledger": path.name}

@@ -126,7 +126,7 @@ class DatasetAccount:
 
     @property
     def around(self) -> DatasetAccount | None:
-        """The account that this one is within by its name, where there is one: what limits that limits this."""
+        """The enclosing account, by this one's name, or None: its limit holds here, too."""
         data, mark, client = self.data.rpartition(_CLIENT)
         whole = DatasetAccount(self.folder, data) if mark and client.isdecimal() else None
         return whole if whole is not None and whole.path.exists() else None

@@ -134,7 +134,7 @@ class Cost:
         return Cost(added(self.steps, rest), tuple(added(part, rest) for part in self.parts))
 
     def counted(self) -> Cost:
-        """The same of comparable steps."""
+        """This cost with every step replaced by a comparable one (`comparable`), which costs at least as much."""
         return Cost(counted(self.steps.items()), tuple(counted(part.items()) for part in self.parts))
 
 
