@@ -3,18 +3,21 @@
     python -m benchmarks.rivals.forecasts [--rivals-python PYTHON] [--sets NAME ...]
 
 A plan is right where it says "feasible" and the runs of `benchmarks.rivals` keep at least `FEASIBLE` of what the better of a
-linear and a boosted model without privacy gains over a constant, or says otherwise and they keep less. Rows are stored as
-they come, and the table is written with the comparison's.
+linear and a boosted model without privacy gains over a constant, or says otherwise and they keep less. What it says of a
+rare class, or of columns that use little of their bounds, is taken at what the data are. Rows are stored as they come, and
+the table is written with the comparison's.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import statistics
 from pathlib import Path
 
 import torch
 
+from benchmarks.own_data.sets import Split
 from benchmarks.own_data.store import Cell, Row, measure_missing
 from benchmarks.rivals import page
 from benchmarks.rivals.ours import drafted
@@ -38,7 +41,18 @@ def foretold(name: str, epsilon: float, *, python: str) -> Row:
         "kept": forecast.kept,
         "rarest": forecast.rarest,
         "rare": forecast.rare,
+        "constant_to": forecast.constant_to,
+        **_of_data(of),
     }
+
+
+def _of_data(of: Split) -> Row:
+    """What a plan leaves open and an owner may know: the rarer class's share, and what of its bounds a column uses."""
+    names = [(name, feature) for feature in of.columns.features for name in feature.input_names]
+    spreads = zip(names, of.private.features.double().std(0).tolist(), strict=True)
+    used = [4 * spread for (_, feature), spread in spreads if feature.low is not None]
+    rarer = None if of.regression else float(of.private.target.bincount().min()) / len(of.private)
+    return {"rarer": rarer, "used": statistics.median(used) if used else None}
 
 
 def main() -> None:

@@ -60,6 +60,20 @@ def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_
     assert page.forecast_words(known, []) == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ({"feasible": True, "rarer": 0.35, "constant_to": 0.3}, False),
+        ({"feasible": True, "rarer": 0.4, "constant_to": 0.3}, True),
+        ({"feasible": False, "depends": True, "used": 0.5}, True),
+        ({"feasible": False, "depends": True, "used": 0.05}, False),
+    ],
+)
+def test_what_a_plan_says_of_a_rare_class_and_of_bounds_is_taken_at_what_the_data_are(said, right):
+    known = [*rows(descent=0.7, apart=0.1), {**row("not-private", 0, 0.9), "linear": 0.9, "boosted": 0.5}]
+    assert ("1 are right" in page.forecast_words(known, [{"cell": ["made-up", 1.0], **said}])) == right
+
+
 def test_rivals_are_asked_for_what_they_can_predict():
     assert not rivals.suits("dp-ebm", regression=False, classes=3) and rivals.suits(
         "dp-ebm", regression=True, classes=0

@@ -131,12 +131,12 @@ knows before moments are released.
 TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
 """Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
 learn little from them."""
-_RARE = 0.02
+RARE = 0.02
 
 
-def with_rare_class(law: TwinLaw) -> TwinLaw:
-    """The law with one class in fifty records: nobody knows before moments are released how frequent classes are."""
-    return replace(law, name="rare", common=1 - _RARE)
+def with_rare_class(law: TwinLaw, share: float = RARE) -> TwinLaw:
+    """The law with one class in fifty records, or a ``share``: nobody knows before moments how frequent classes are."""
+    return replace(law, name="rare", common=1 - share)
 
 
 def rarest_share(laws: Sequence[TwinLaw], classes: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from fedsw._tools.text import Short, upward
 from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, Score, curve, strength_of
 from fedsw.desk.planning.public_rows import (
     LAWS,
+    RARE,
     TIGHT,
     PublicRows,
     TwinLaw,
@@ -44,6 +46,8 @@ _HALVINGS = 20
 _WEAK = 0.25
 _WEIGHTS = (0.05, 0.2, 0.5)
 """Weights of a penalty between groups whose noise a plan says."""
+_SHARES = (RARE, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+"""Shares of the rarer of two classes among which a plan looks for the largest at which a constant does as well."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Forecast:
         tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
         rarest: share of the least frequent class that is assumed; None where it is known, and without classes.
         rare: what would be left if one of two classes had one record in fifty; None where that was not tried.
+        constant_to: the largest share of the rarer of two classes at which a constant would do as well, of those tried;
+            None where there is none, or none was tried.
     """
 
     reference: str
@@ -81,6 +87,14 @@ class Forecast:
     tight: float | None = None
     rarest: float | None = None
     rare: float | None = None
+    constant_to: float | None = None
+
+    @property
+    def promised_from(self) -> float:
+        """The least share of a class for which more than a constant is promised, where one is assumed."""
+        if self.constant_to is None:
+            return self.rarest or 0.0
+        return promised_above(self.constant_to)
 
     @property
     def depends(self) -> bool:
@@ -174,12 +188,15 @@ class Planned(Short):
         expected = self._expected(forecast)
         if not self.multiplier or forecast.kept < FEASIBLE or forecast.rarest is None:
             return expected
-        least, rare = f"{100 * forecast.rarest:.0f} %", forecast.rare
-        expected += f". This assumes that no class has less than {least} of the records"
+        least, rare = forecast.promised_from, forecast.rare
+        expected += f". This assumes that no class has less than {100 * least:.0f} % of the records"
         if rare is None:
             return expected
-        left = "a constant would do as well" if rare < FEASIBLE else f"about {100 * min(1.0, rare):.0f} % would be left"
-        return f"{expected}: if one of them has 2 %, {left}. Released moments tell (--moments-alone, --after-moments)"
+        if forecast.constant_to is not None:
+            left = f"{100 * forecast.constant_to:.0f} % or less, a constant would do as well"
+        else:
+            left = f"{100 * RARE:.0f} %, about {100 * min(1.0, rare):.0f} % would be left"
+        return f"{expected}: if one of them has {left}. Released moments tell (--moments-alone, --after-moments)"
 
     def _expected(self, forecast: Forecast) -> str:
         share = forecast.kept
@@ -248,8 +265,12 @@ def planned(
             forecast = replace(forecast, tight=under(TIGHT))
         if table is None and problem.classes:
             forecast = replace(forecast, rarest=rarest_share(laws, problem.classes))
-            if forecast.feasible and multiplier and problem.classes == 2:
-                forecast = replace(forecast, rare=under(with_rare_class(laws[len(laws) // 2])))
+            if forecast.kept >= FEASIBLE and multiplier and problem.classes == 2:
+                law = laws[len(laws) // 2]
+                shares = {share: functools.partial(under, with_rare_class(law, share)) for share in _SHARES}
+                forecast = replace(forecast, rare=(rare := shares[RARE]()))
+                if rare < FEASIBLE:
+                    forecast = replace(forecast, constant_to=_constant_to(shares))
     return Planned(
         experiment=ready,
         chosen={
@@ -273,6 +294,21 @@ def planned(
         word=made.objective.word,
         bands=_bands(made, plan, by_group),
     )
+
+
+def promised_above(constant_to: float) -> float:
+    """The least share of the rarer class, of those tried, above one at which a constant does as well; or half."""
+    return min((share for share in _SHARES if share > constant_to), default=0.5)
+
+
+def _constant_to(left_of_share: Mapping[float, Callable[[], float]]) -> float:
+    """The largest share at which too little is left, of shares that rise; it is so at the first, by bisection."""
+    shares = [*left_of_share]
+    low, high = 0, len(shares)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if left_of_share[shares[middle]]() < FEASIBLE else (low, middle)
+    return shares[low]
 
 
 def _bands(problem: Problem, plan: Plan, by_group: Mapping[str, int]) -> dict[str, float]:

@@ -146,6 +146,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "feasible": forecast.feasible,
             "rarest_class_assumed": forecast.rarest,
             "kept_with_a_rare_class": forecast.rare,
+            "constant_wins_up_to_share": forecast.constant_to,
             "signal_to_noise": forecast.strength,
             "least_records": forecast.least_records,
             "least_epsilon": forecast.least_epsilon,

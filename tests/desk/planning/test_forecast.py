@@ -8,6 +8,7 @@ import json
 import math
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning._forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
 from fedsw.desk.planning.after_moments import moments_of, twins_of
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, columns_named, drawn, resampled, scaled, spread_evenly
-from fedsw.desk.planning.run_plan import planned
+from fedsw.desk.planning.run_plan import _SHARES, _constant_to, planned
 from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
@@ -246,13 +247,32 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
 def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
     found = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, strengths=FEW, expect="much")
     assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
-    assert "assumes that no class has less than 50 % of the records: if one of them has 2 %, " in found.verdict
+    least = found.forecast.promised_from
+    assert found.forecast.constant_to < least <= 0.5 and f"no class has less than {100 * least:.0f} %" in found.verdict
     assert as_plain(found)["forecast"]["kept_with_a_rare_class"] == found.forecast.rare
-    said = [replace(found, forecast=replace(found.forecast, rare=rare)).verdict for rare in (0.1, 0.7)]
-    assert "2 %, a constant would do as well" in said[0] and "2 %, about 70 % would be left" in said[1]
+    assert as_plain(found)["forecast"]["constant_wins_up_to_share"] == found.forecast.constant_to
+    said = [
+        replace(found, forecast=replace(found.forecast, rare=rare, constant_to=share)).verdict
+        for rare, share in ((0.1, 0.15), (0.7, None))
+    ]
+    assert "15 % or less, a constant would do as well" in said[0] and "2 %, about 70 % would be left" in said[1]
+    rarer = replace(found, forecast=replace(found.forecast, rarest=0.25, rare=0.1, constant_to=0.3)).verdict
+    assert "no class has less than 40 % of the records: if one of them has 30 % or less, a constant" in rarer
     table = drawn(columns_of(), scaled(SIZES, 600), LAWS[1], seed=5)
     known = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, table=table, strengths=FEW)
     assert known.forecast.rarest is None and "assumes" not in known.verdict
+
+
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 0.3, 0.4])
+def test_the_largest_share_at_which_a_constant_does_as_well_is_looked_for_with_few_trainings(wanted):
+    tried = []
+
+    def left(share: float) -> float:
+        tried.append(share)
+        return 0.0 if share <= wanted else FEASIBLE
+
+    assert _constant_to({share: partial(left, share) for share in _SHARES}) == wanted
+    assert len(tried) <= 3
 
 
 def test_a_task_without_rules_has_its_noise_and_no_forecast():
