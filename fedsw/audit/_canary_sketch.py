@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.audit._neighbours import Trial, View, exchanged, holding
-from fedsw.data import Records
-from fedsw.data.records import concatenate
+from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import sums_once as sums

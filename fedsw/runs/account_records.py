@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedsw._tools.text import number, upward
+from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.lifetime import DatasetAccount, TakenRun, room, total_epsilon
 from fedsw.privacy.accounting.lifetime.state import State
-from fedsw.privacy.accounting.profiles import Step
 
 _SHAPES = 3
 """Runs, the latest ones, that what still fits may be like."""

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.text import number
+from fedsw.data import BadRecords
 from fedsw.data.cells import as_list
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.containers import tabulated
 from fedsw.data.encoding import encoded
-from fedsw.data.formats import BadRecords, Chunk, format_of
+from fedsw.data.formats import Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.task_kinds import task_facts
 from fedsw.runs.evaluation.group_thresholds import FEWEST, RULES, Cuts, Scores, cuts_of, scores_of_outputs

@@ -9,8 +9,8 @@ from fedsw.federation.trust import OwnLedgers
 from fedsw.privacy.accountants import ACCOUNTANTS
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
     from fedsw.experiment.choices import Settings
-    from fedsw.experiment.load import Experiment
     from fedsw.experiment.sections import Privacy
 
 

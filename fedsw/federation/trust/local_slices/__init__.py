@@ -8,8 +8,8 @@ from fedsw.experiment.sections import SliceSettings
 from fedsw.federation.trust import OwnLedgers
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
     from fedsw.experiment.choices import Settings
-    from fedsw.experiment.load import Experiment
     from fedsw.privacy.accountants import Accountant
 
 

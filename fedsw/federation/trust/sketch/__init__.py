@@ -9,7 +9,7 @@ from fedsw.experiment.trust import TrustModel
 from fedsw.federation.trust import OwnLedgers
 
 if TYPE_CHECKING:
-    from fedsw.experiment.load import Experiment
+    from fedsw.experiment import Experiment
 
 T = TypeVar("T")
 
