@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import importlib.util
 import json
@@ -258,10 +259,14 @@ def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     return 128 + came[0] if came else code
 
 
+_command_of = functools.cache(typer.main.get_command)
+"""The command behind an application, made once: its many options take longer to make than a small table to read."""
+
+
 def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     try:
         with _short_warnings():
-            code = group(args=list(arguments), prog_name="fedsw", standalone_mode=False)
+            code = _command_of(group)(args=list(arguments), prog_name="fedsw", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         _give_up_output()

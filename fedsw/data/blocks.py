@@ -139,6 +139,8 @@ def arrow_cells(batch: Any, layout: ColumnLayout) -> dict[str, Any]:
 def _of_arrow(column: Any, types: Any, layout: ColumnLayout, name: str) -> Any:
     kind = column.type
     if types.is_dictionary(kind):
+        if types.is_string(kind.value_type) and (cells := _coded(column)) is not None:
+            return cells
         column, kind = column.dictionary_decode(), kind.value_type
     if name in layout.numbers:
         if types.is_floating(kind) or (column.null_count == 0 and types.is_integer(kind)):
@@ -149,6 +151,18 @@ def _of_arrow(column: Any, types: Any, layout: ColumnLayout, name: str) -> Any:
         coded = column.dictionary_encode(null_encoding="encode")
         return Distinct(coded.dictionary.to_pylist(), coded.indices.to_numpy())
     return column.to_pylist()
+
+
+def _coded(column: Any) -> Distinct | None:
+    """Texts as the file has them, by their places among different ones; None if some of these are in no row."""
+    words, codes = column.dictionary, column.indices
+    if len(words) > len(codes) or words.null_count:
+        return None
+    values = words.to_pylist()
+    if codes.null_count:
+        values, codes = [*values, None], codes.fill_null(len(values))
+    places = codes.to_numpy(zero_copy_only=False)
+    return Distinct(values, places) if np.bincount(places, minlength=len(values)).all() else None
 
 
 def _table(arrow: Any, block: bytes, layout: ColumnLayout) -> Any:

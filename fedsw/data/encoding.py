@@ -12,20 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools.later import torch
-from fedsw._tools.subnormal import flushed
 from fedsw.data.cells import missing_among, shown
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
-from fedsw.data.columns.distinct_cells import Distinct, by_value
+from fedsw.data.columns.distinct_cells import Cells, Distinct, by_value
 from fedsw.data.columns.number import LARGEST, is_amount
 from fedsw.data.columns.registered import KINDS
-from fedsw.data.columns.values import identifier_of, normal
+from fedsw.data.columns.values import normal
 from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
 from fedsw.data.records import Records, known
-from fedsw.data.units import unit_numbers
+from fedsw.data.units import numbers_of
 
 MAX_VALUES = 2**28
 """Most numbers that records may become, 1 GiB of them: records times inputs."""
@@ -113,9 +112,9 @@ class Gathered:
 
     def add(self, features: NDArray[np.float32], groups: NDArray[np.int64], targets: NDArray[Any]) -> None:
         """Take in some rows of a table: inputs (k, inputs), groups (k,), classes (k,) or numbers (k, t)."""
-        self._features.append(_flushed(features))
+        self._features.append(features)
         self._groups.append(groups)
-        self._targets.append(_flushed(targets) if self._columns.targets else targets)
+        self._targets.append(targets)
 
     def close(self, units: NDArray[np.int64]) -> None:
         """End a table, whose rows are those of these units (n,); nobody's where no unit is declared."""
@@ -131,10 +130,10 @@ class Gathered:
         return [whole.part(start, end) for start, end in pairwise(self._ends)]
 
 
-def _flushed(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Values of any shape without subnormal numbers; see `fedsw._tools.subnormal`."""
-    flushed_values: NDArray[np.float32] = flushed(torch.from_numpy(values)).numpy()
-    return flushed_values
+def _flush(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Write 0 for subnormal numbers of any shape; see `fedsw._tools.subnormal`."""
+    values[np.abs(values) < np.finfo(np.float32).tiny] = 0.0
+    return values
 
 
 def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
@@ -161,27 +160,28 @@ class Encoder:
         self.cut: dict[str, int] = {}
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
-        """All inputs (rows, inputs)."""
-        encoded = np.zeros((self.rows, sum(feature.inputs for feature in features)), dtype=np.float32)
+        """All inputs (rows, inputs), column after column in memory."""
+        encoded = np.empty((sum(feature.inputs for feature in features), self.rows), dtype=np.float32)
         start = 0
         for feature in features:
-            part = encoded[:, start : start + feature.inputs]
-            absent = self._absent(feature)
+            part = encoded[start : start + feature.inputs]
             if feature.reader.listing:
-                self._one_hot(feature, absent, part)
+                self._listed(feature, part)
             else:
+                absent = self._absent(feature)
                 for offset, column in enumerate(feature.columns):
-                    part[:, offset] = self._numeric(column, feature, absent, feature.fill)
-            if feature.missing:
-                part[:, -1] = absent
+                    part[offset] = self._numeric(column, feature, absent, feature.fill)
+                    _flush(part[offset])
+                if feature.missing:
+                    part[-1] = absent
             start += feature.inputs
-        return encoded
+        return encoded.T
 
     def target(self, columns: Columns) -> NDArray[Any]:
         """Numbers to predict (rows, t) float32, or classes (rows,) by their number; 0 where no target is declared."""
         if columns.targets:
             numbers = [self._numeric(number.name, number) for number in columns.targets]
-            return np.stack(numbers, axis=1).astype(np.float32)
+            return _flush(np.stack(numbers, axis=1).astype(np.float32))
         return np.zeros(self.rows, dtype=np.int64) if columns.target is None else self._places(columns.target)
 
     def group(self, group: Group | None) -> NDArray[np.int64]:
@@ -198,15 +198,12 @@ class Encoder:
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
         cells = by_value(self._cells[column])
-        names = [identifier_of(cell) for cell in (cells.values if isinstance(cells, Distinct) else cells)]
-        numbers = unit_numbers([name or "" for name in names])
-        bad = np.array([not name for name in names], dtype=bool)
-        if isinstance(cells, Distinct):
-            numbers, bad = numbers[cells.codes], bad[cells.codes]
+        numbers = numbers_of(cells.values if isinstance(cells, Distinct) else cells)[_which(cells)]
+        bad = numbers < 0
         if bad.any():
             expected = "it says whose the row is: a text or a whole number, in every row"
             self._note(column, bad, expected)
-        numbers[bad] = 0
+            numbers[bad] = 0
         return numbers
 
     @property
@@ -214,20 +211,33 @@ class Encoder:
         """Numbers of the rows in their file, (rows,)."""
         return np.arange(self.rows) + self._first
 
-    def _absent(self, feature: Feature) -> NDArray[np.bool_]:
+    def _absent(self, feature: Feature) -> _Missing:
         if not feature.missing:
-            return np.zeros(self.rows, dtype=bool)
+            return np.False_
         absent = missing_among(self._cells[feature.name], feature.missing)
         self.missing[feature.name] = int(absent.sum())
         return absent
 
-    def _one_hot(self, feature: Feature, absent: NDArray[np.bool_], part: NDArray[np.float32]) -> None:
-        places = feature.reader.read(self._cells[feature.name], feature, self._columns.spelling)
-        self._require(feature.name, np.isnan(places) & ~absent, feature.reader.expect(feature, self._columns.spelling))
-        present = np.flatnonzero(~np.isnan(places) & ~absent)
-        part[present, places[present].astype(np.int64)] = 1.0
+    def _listed(self, feature: Feature, part: NDArray[np.float32]) -> None:
+        """Write the indicators (inputs, rows) of a column of listed values, those of each different value once."""
+        cells, spelling = self._cells[feature.name], self._columns.spelling
+        values = cells.values if isinstance(cells, Distinct) else cells
+        absent, places = missing_among(values, feature.missing), feature.reader.read(values, feature, spelling)
+        known = ~np.isnan(places)
+        present, inputs = np.flatnonzero(known & ~absent), np.zeros((feature.inputs, len(places)), dtype=np.float32)
+        inputs[places[present].astype(np.int64), present] = 1.0
         if (fill := feature.filled_category) is not None:
-            part[absent, fill] = 1.0
+            inputs[fill, absent] = 1.0
+        if feature.missing:
+            inputs[-1] = absent
+            self.missing[feature.name] = int(absent[_which(cells)].sum())
+        if isinstance(cells, Distinct):
+            np.take(inputs, cells.codes, axis=1, out=part, mode="clip")  # the other modes copy once more
+        else:
+            part[:] = inputs
+        bad = ~known & ~absent
+        if bad.any():
+            self._require(feature.name, bad[_which(cells)], feature.reader.expect(feature, spelling))
 
     def _numeric(
         self, column: str, number: Number, absent: _Missing = np.False_, fill: object = None
@@ -247,7 +257,10 @@ class Encoder:
         spelling, limits = self._columns.spelling_of(number), number.reader.bounds(number)
         values = number.reader.read(self._cells[column], number, spelling)
         least, most = (-LARGEST, LARGEST) if limits is None else limits
-        bad = ~((values >= least) & (values <= most)) & ~absent
+        values[absent] = least
+        if values.min(initial=least) >= least and values.max(initial=most) <= most:  # NaN is neither
+            return values
+        bad = ~((values >= least) & (values <= most))
         beyond = bad & np.isfinite(values)
         if number.outside == "cut" and beyond.any():
             self.cut[number.name] = self.cut.get(number.name, 0) + int(beyond.sum())
@@ -256,7 +269,7 @@ class Encoder:
         if bad.any():
             remedies = {} if number.low is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), remedy)
             self._note(column, bad, number.reader.expect(number, spelling), remedies, spelling)
-        values[bad | absent] = least
+        values[bad] = least
         return values
 
     def _require_exact(self, column: str, values: NDArray[np.float64]) -> None:
@@ -272,11 +285,13 @@ class Encoder:
 
     def _places(self, label: Label | Group) -> NDArray[np.int64]:
         """The places (rows,) of a column's values among those declared; 0 for faults."""
-        kind, column = KINDS.get(label.kind), label.column
-        places = kind.read(self._cells[label.name], column, self._columns.spelling)
+        kind, column, cells = KINDS.get(label.kind), label.column, self._cells[label.name]
+        places = kind.read(cells.values if isinstance(cells, Distinct) else cells, column, self._columns.spelling)
         bad = np.isnan(places)
-        self._require(label.name, bad, kind.expect(column, self._columns.spelling))
-        return np.where(bad, 0, places).astype(np.int64)
+        if bad.any():
+            self._require(label.name, bad[_which(cells)], kind.expect(column, self._columns.spelling))
+        found: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_which(cells)]
+        return found
 
     def _require(self, column: str, bad: NDArray[np.bool_], expected: str) -> None:
         if bad.any():
@@ -299,6 +314,11 @@ class Encoder:
                 hint = "; the names of the columns stand there again, as in files that were joined: delete that row"
             row, remedy = self._first + int(index), (remedies or {}).get(int(index), "")
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
+
+
+def _which(cells: Cells) -> Any:
+    """Where the cells of a column are among its different values: the index that makes (rows,) of (values,)."""
+    return cells.codes if isinstance(cells, Distinct) else slice(None)
 
 
 def _written_otherwise(cell: object, spelling: Spelling) -> str:

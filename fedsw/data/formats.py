@@ -37,7 +37,7 @@ MAX_COLUMNS = 20_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators of cells that tables mostly have, and their names in messages."""
 
-_MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
+_MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**15
 _LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(
@@ -262,6 +262,10 @@ def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Ch
         source = parquet.ParquetFile(path)
         names = [normal(name) for name in source.schema_arrow.names]
         stored = dict(zip(names, source.schema_arrow.names, strict=True))
+        texts = [field.name for field in source.schema_arrow if str(field.type) in ("string", "large_string")]
+        if coded := [name for name in texts if normal(name) in columns.listed]:
+            with source:
+                source = parquet.ParquetFile(path, metadata=source.metadata, read_dictionary=coded)
     with source:
         layout = ColumnLayout.of(columns, columns_among(path, names, columns.names), len(names), beside)
         for field in source.schema_arrow:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedsw._tools.files import same_content
 from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
+from fedsw.data.columns.values import identifier_of
 from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
@@ -116,6 +117,22 @@ def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
     """
     digests = b"".join([hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names])
     return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
+
+
+def numbers_of(cells: Sequence[Any]) -> NDArray[np.int64]:
+    """The number (n,) of the unit that each cell names; -1 for one that names none."""
+    plain = set(map(type, cells)) <= {str} and all(map(str.isascii, cells))
+    names = [_plain_name(cell) for cell in cells] if plain else [identifier_of(cell) for cell in cells]
+    numbers = unit_numbers([name or "" for name in names])
+    if not all(names):
+        numbers[[not name for name in names]] = -1
+    return numbers
+
+
+def _plain_name(cell: str) -> str | None:
+    """The same as `identifier_of` of a text in ASCII: only digits and points may be another spelling of a number."""
+    text = cell.strip()
+    return identifier_of(text) if text.isdigit() or "." in text else text
 
 
 def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> None:

@@ -219,6 +219,36 @@ def test_parquet_gives_the_records_of_the_same_table_as_text(tmp_path):
     )
 
 
+WORDS = st.lists(st.sampled_from(["private", " public", "own", "", "no", None]), min_size=1, max_size=30)
+
+
+@given(words=WORDS, size=st.integers(1, 9), coded=st.booleans(), unused=st.booleans())
+@settings(**BOUNDED)
+def test_texts_of_parquet_are_the_cells_of_its_rows_however_it_codes_them(
+    tmp_path, monkeypatch, words, size, coded, unused
+):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(formats, "_ARROW_ROWS", size)
+    cells = pyarrow.array(words, pyarrow.large_string() if unused else pyarrow.string())
+    if coded and unused:
+        levels = list(dict.fromkeys(["unused", *(word for word in words if word is not None)]))
+        codes = [None if word is None else levels.index(word) for word in words]
+        cells = pyarrow.DictionaryArray.from_arrays(pyarrow.array(codes, pyarrow.int32()), levels)
+    elif coded:
+        cells = cells.dictionary_encode()
+    parquet.write_table(pyarrow.table({"work": cells}), path := tmp_path / "train.parquet", row_group_size=7)
+    columns = Columns.model_validate({"features": [{"name": "work", "categories": WORK}]})
+    chunks = list(formats.format_of(path).read(path, columns))
+    assert [cell for chunk in chunks for cell in chunk.cells["work"]] == words
+    for chunk in chunks:
+        assert isinstance(found := chunk.cells["work"], Distinct) and set(found.values) == set(found)
+    faults = checked(iter(chunks), columns)
+    assert faults.rows == len(words)
+    missed = [row for row, word in enumerate(words, 1) if word not in (None, "") and word.strip() not in WORK]
+    assert sorted(each.row for each in faults.faults) == missed
+    assert sum(faults.absent.get("work", {}).values()) == sum(word in (None, "") for word in words)
+
+
 @given(st.lists(st.one_of(st.floats(), st.floats(width=32), st.integers(-5, 5)), max_size=8), st.booleans())
 def test_missing_numbers_of_an_array_are_those_of_its_cells(values, single):
     from fedsw.data.cells import missing_among

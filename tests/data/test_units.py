@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import BadRecords, Records, as_records, concatenate, from_flwr_datasets, owners, read_table
 from fedsw.data.columns.declaration import Columns, difference
+from fedsw.data.columns.values import identifier_of
 from fedsw.data.distinct import grouped
-from fedsw.data.units import Units, units_in_common
+from fedsw.data.units import Units, numbers_of, unit_numbers, units_in_common
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.node.held_records import require_agreement
 
@@ -195,3 +198,10 @@ def test_the_unit_stands_in_the_declaration_that_clients_agree_to(tmp_path):
 def test_a_unit_that_cannot_be_meant_is_refused(data, words):
     with pytest.raises(ExperimentError, match=words):
         experiment(**data)
+
+
+@given(st.lists(st.one_of(st.text("0a7. -\t\u00a0é", max_size=4), st.sampled_from([7, 7.0, True, None, 1.5]))))
+def test_a_cell_names_the_unit_of_its_identifier_whatever_is_beside_it(cells):
+    for beside in (cells, [cell for cell in cells if isinstance(cell, str) and cell.isascii()]):
+        names = [identifier_of(cell) for cell in beside]
+        assert numbers_of(beside).tolist() == [int(unit_numbers([name])[0]) if name else -1 for name in names]

@@ -136,6 +136,13 @@ class Columns(Declared):
         return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets), *unit)))
 
     @property
+    def listed(self) -> frozenset[str]:
+        """The columns of declared values and of truth values, whose cells are few different ones."""
+        features = (feature.name for feature in self.features if feature.reader.stored == "texts")
+        labels = (label.name for label in (self.sensitive, self.target) if label is not None and label.values)
+        return frozenset((*features, *labels))
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """Name of every input of the model; see `declared_kinds.Feature.input_names`."""
         return tuple(name for feature in self.features for name in feature.input_names)

@@ -47,15 +47,15 @@ class Repeats:
     """
 
     def __init__(self, table: Path, columns: Columns) -> None:
-        self._table, self._columns, self._seen = table, columns, dict[str, _Seen]()
+        self._table, self._seen = table, dict[str, _Seen]()
         self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
-        self._none = columns.unit is not None or not is_text(table)
+        self._none, self._declared = columns.unit is not None or not is_text(table), frozenset(columns.names)
 
     def looks_at(self, column: str) -> bool:
         """Say whether a column's cells are wanted, as text."""
         if self._none or column in self._labels:
             return False
-        return column not in self._columns.names or named_as_identifier(column)
+        return column not in self._declared or named_as_identifier(column)
 
     def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks as they are, and look at each on its way."""
@@ -71,7 +71,7 @@ class Repeats:
             if values == seen.given:
                 continue
             unnamed = seen.given >= _LEAST_ROWS and values * _MOST_EACH >= seen.given and not seen.forms
-            if named_as_identifier(column) or (unnamed and column not in self._columns.names):
+            if named_as_identifier(column) or (unnamed and column not in self._declared):
                 yield (
                     f"{self._table}: column {column!r} looks like an identifier, and its {values} values are in "
                     f"{seen.given} rows. If rows with one value are of one person, each of them is protected alone, "
