@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from fedsw._tools.text import to_float
+from fedsw.experiment import Experiment
+from fedsw.experiment.sections import ReleaseSettings, SliceSettings
+from fedsw.privacy.accounting import Slicing, Step, epsilon_by
 from simulations.papers import work
 from simulations.papers.__main__ import main
 from simulations.papers.cells import Cell
@@ -19,6 +24,11 @@ from simulations.papers.work import make, pieces_of, planned_otherwise
 
 RESULTS = Path(__file__).parents[2] / "simulations" / "papers" / "results"
 MOST_ROUNDS = 500
+DIMENSIONS = {
+    "published-adaptor": 320, "transported-adaptor": 196, "labelled-images": 794, "blocked-images": 7840,
+    "decoded-images": 784, "particles": 8,
+}  # fmt: skip
+"""Of what is sliced, by the kind of model of runs with so many rounds."""
 TINY = ("data.records=400", "data.test_records=200", "training.rounds=3", "federation.clients=2", "evaluate_every=1")
 
 
@@ -79,7 +89,7 @@ def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
 
 @pytest.mark.slow
 def test_what_is_stored_is_planned_so_today(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One seed of every point of at most so many rounds, since noise for more takes minutes to calibrate."""
+    """One seed of every point of at most so many rounds; noise for more is held without data, below."""
     folder = os.environ.get("FEDSW_DATA")
     if folder is None:
         pytest.skip("FEDSW_DATA is not set: the papers' data sets are not here")
@@ -92,6 +102,37 @@ def test_what_is_stored_is_planned_so_today(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(read(RESULTS, piece.key) is not None for piece in pieces)
     absent = work.without_data(pieces)
     assert planned_otherwise(RESULTS, [piece for piece in pieces if piece.key not in absent]) == {}
+
+
+def spent(experiment: Experiment, numbers: Numbers, delta: float) -> float:
+    """Epsilon of a run by its noise multiplier and rates, composed by the accountant of today."""
+    privacy, local, slicing = experiment.privacy, experiment.local, experiment.slicing
+    if isinstance(local, ReleaseSettings) and local.mechanism == "laplace":
+        return 1 / numbers.multiplier
+    sliced = isinstance(local, SliceSettings)
+    once = local.once if isinstance(local, SliceSettings) else privacy.sketch or isinstance(local, ReleaseSettings)
+    directions = Slicing(DIMENSIONS[experiment.model.kind], slicing.directions, slicing.scheme) if sliced else None
+    step = Step(max(numbers.rates.values()), 1 / numbers.multiplier, slicing=directions)
+    return epsilon_by(privacy.accountant, {step: 1 if once else experiment.training.rounds}, delta)
+
+
+@pytest.mark.slow
+def test_noise_of_long_stored_runs_costs_today_what_they_say() -> None:
+    """One seed of every point of more rounds; of runs under masks, the noise of all that is released together."""
+    held = dict[object, str]()
+    for piece in pieces_of(chosen(list(figures())), seeds=1):
+        result = read(RESULTS, piece.key)
+        if not isinstance(piece.what, Cell) or piece.what.baseline or result is None:
+            continue
+        experiment, numbers = piece.what.experiment, stored(result)
+        said, delta = to_float(result.about["epsilon"]), to_float(result.about["delta"])
+        if experiment.training.rounds <= MOST_ROUNDS or numbers is None or not numbers.multiplier:
+            continue
+        assert said is not None and delta is not None
+        if math.isfinite(said) and (numbers.multiplier, said) not in held:
+            held[numbers.multiplier, said] = piece.key
+            assert spent(experiment, numbers, delta) == pytest.approx(said, rel=1e-3), piece.key
+    assert len(held) > 60
 
 
 @pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from simulations.papers.figure import Figure, Row, chosen, figures, load_figure
 from simulations.papers.page import BEST, PRINTED, goals, page_text, section
 from simulations.papers.pictures import pictures_of
 from simulations.papers.store import Measured, Stored, pack, read, write
-from simulations.papers.study import Measurement, measured, read_study
+from simulations.papers.study import Measurement, Study, measured, read_study
 from simulations.papers.work import fail, make, missing, pieces_of
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,12 @@ def a_figure(name: str = "rll/fig98", **changes: Any) -> Figure:
     row = {"what": "accuracy", "metric": "accuracy", "at": {"epsilon": 1.0, "alpha": 0.5}, "paper": 0.5, "goal": 0.01}
     whole = {"source": "S", "title": "T", "caption": "C", "series": [SERIES], "rows": [row]}
     return Figure.model_validate({"id": name, **whole, **changes})
+
+
+@functools.cache
+def committed(name: str) -> Study:
+    """A figure with what is committed of it, read once for all tests."""
+    return read_study(RESULTS, load_figure(name))
 
 
 def test_a_figure_shows_points_that_any_of_its_series_has_and_no_others() -> None:
@@ -261,7 +268,7 @@ def test_the_commands_path_from_quick_runs_to_a_page(
 @pytest.mark.parametrize("paper", sorted({name.partition("/")[0] for name in figures()}))
 def test_a_committed_page_says_what_the_stored_results_say(paper: str) -> None:
     page = ROOT / "docs" / "papers" / f"{paper}.md"
-    studies = [read_study(RESULTS, figure) for figure in chosen([paper])]
+    studies = [committed(figure.id) for figure in chosen([paper])]
     assert page_text(paper, studies, page.parent / "images", page) == page.read_text(encoding="utf-8")
 
 
@@ -274,15 +281,14 @@ def test_the_committed_page_of_settings_has_the_table_of_a_figure(name: str) -> 
 @pytest.mark.slow
 def test_the_committed_page_of_settings_is_made_of_the_figures_as_they_are() -> None:
     page = (ROOT / "docs" / "papers" / "settings.md").read_text(encoding="utf-8")
-    assert page == settings_page([read_study(RESULTS, load_figure(name)) for name in figures()])
+    assert page == settings_page([committed(name) for name in figures()])
     for name in figures():
         assert page.count(f'<a id="settings-{name.replace("/", "-")}"></a>') == 1
 
 
 def test_the_page_of_results_has_every_goal_with_what_was_measured() -> None:
-    assert goals([read_study(RESULTS, load_figure(name)) for name in figures()]) in (
-        ROOT / "docs/results.md"
-    ).read_text(encoding="utf-8")
+    said = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert goals([committed(name) for name in figures()]) in said
 
 
 def test_without_clipping_there_is_no_guarantee_to_promise() -> None:
