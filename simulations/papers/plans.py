@@ -40,13 +40,12 @@ class Numbers:
 def planned(experiment: Experiment) -> Numbers:
     """The numbers of an experiment by today's rules and bounds; no private record is learnt from, and nothing is spent.
 
-    An autoencoder of public images learns for one pass, if none is kept: how many codes there are is all that a plan
-    reads of them.
+    Codes are those of an autoencoder that has learnt nothing: how many they are is all that a plan reads of them.
 
     Raises:
         FileNotFoundError: if its data are not here. ExperimentError, FederationError: if it cannot be run today.
     """
-    ready = settled(_quickly_encoded(experiment))
+    ready = settled(_untrained(experiment))
     problem = Problem.from_experiment(ready)
     records, clients = load_dataset(ready).train, ready.federation.clients
     owner = owners(records, ready.partition, clients)
@@ -60,11 +59,11 @@ def planned(experiment: Experiment) -> Numbers:
     )
 
 
-def _quickly_encoded(experiment: Experiment) -> Experiment:
-    """The experiment with the shortest training of `data.encoded`, where it has such codes."""
+def _untrained(experiment: Experiment) -> Experiment:
+    """The experiment without the training of `data.encoded`, where it has such codes."""
     if experiment.data.encoded is None:
         return experiment
-    return experiment.model_copy(update={"data": experiment.data.model_copy(update={"encoder_epochs": 1})})
+    return experiment.model_copy(update={"data": experiment.data.model_copy(update={"encoder_epochs": 0})})
 
 
 def stored(result: Stored) -> Numbers | None:
