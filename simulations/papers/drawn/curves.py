@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedsw.runs.report.figures import colour, new_panels
 from simulations.papers.curves import objective
 from simulations.papers.drawn.labels import name_of
-from simulations.papers.drawn.scatter import CODED
+from simulations.papers.drawn.scatter import UNDRAWN
 from simulations.papers.study import Study
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def losses(study: Study) -> Mapping[str, Figure]:
     Needs the measure `outputs.curves`; a picture for each series, with the same axes in the panels of a row.
     """
     found = {}
-    for series in [name for name in study.series if name != CODED]:
+    for series in [name for name in study.series if name not in UNDRAWN]:
         alphas, epsilons = study.along("alpha", series), study.along("epsilon", series)
         figure, panels = new_panels(2, len(alphas), size=(2.9 * len(alphas) + 0.5, 4.6), sharex=True, sharey="row")
         for column, alpha in enumerate(alphas):
@@ -56,7 +56,7 @@ def losses(study: Study) -> Mapping[str, Figure]:
 def paired(study: Study) -> Mapping[str, Figure]:
     """Above, the objective over the rounds; below, what privacy changes of it at the same seed: means and 2 sd."""
     found = {}
-    for series in [name for name in study.series if name != CODED]:
+    for series in [name for name in study.series if name not in UNDRAWN]:
         alphas, epsilons = study.along("alpha", series), study.along("epsilon", series)
         figure, panels = new_panels(2, len(alphas), size=(2.9 * len(alphas) + 0.5, 5.2), sharex=True, sharey="row")
         for column, alpha in enumerate(alphas):

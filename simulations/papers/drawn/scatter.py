@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CODED = "as coded"
-"""Of the series with this name there are numbers, and no picture."""
+UNDRAWN = ("as coded", "Adam")
+"""Of the series with these names there are numbers, and no picture."""
 _SHOWN, _WIDTH = 700, 2.2
 """Most records in a panel, the first ones: more dots make a larger file, which is saved with fewer pixels."""
 
@@ -29,7 +29,7 @@ def predictions(study: Study) -> Mapping[str, Figure]:
     return {
         name: grid(study, name, shown, metrics, title, "first coordinate", width=_WIDTH)
         for name in study.series
-        if name != CODED
+        if name not in UNDRAWN
     }
 
 
@@ -39,7 +39,7 @@ def codes(study: Study) -> Mapping[str, Figure]:
     return {
         name: grid(study, name, panel, metrics, title, "first coordinate", width=_WIDTH)
         for name in study.series
-        if name != CODED
+        if name not in UNDRAWN
     }
 
 
