@@ -6,6 +6,7 @@ from torch's classes imports torch itself.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,17 @@ class Later:
         object.__setattr__(self, "_of", name)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(import_module(object.__getattribute__(self, "_of")), name)
+        return getattr(_module(object.__getattribute__(self, "_of")), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(import_module(object.__getattribute__(self, "_of")), name, value)
+        setattr(_module(object.__getattribute__(self, "_of")), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(import_module(object.__getattribute__(self, "_of")), name)
+        delattr(_module(object.__getattribute__(self, "_of")), name)
+
+
+_module = cache(import_module)
+"""Once a process: thousands of steps ask for thousands of names."""
 
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
+from fedsw.runs._plain_optimizer import PlainOptimizer
 from fedsw.runs.checkpoint import Checkpoint
 
 PLAIN = ("sgd", "adam")
@@ -23,13 +24,19 @@ _Kind = TypeVar("_Kind")
 
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
     """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name."""
+    if settings.optimizer in PLAIN:
+        kind, own = _plain(settings)
+        return kind([parameter], **own)
+    arguments = {"lr": settings.learning_rate, **settings.optimizer_arguments}
+    return _made("training.optimizer", settings.optimizer, torch.optim.Optimizer, torch.optim, [parameter], arguments)
+
+
+def _plain(settings: Training) -> tuple[type[torch.optim.SGD | torch.optim.Adam], dict[str, Any]]:
+    """Torch's class of "sgd" or "adam", and its arguments."""
     rate = settings.learning_rate
     if settings.optimizer == "adam":
-        return torch.optim.Adam([parameter], lr=rate, betas=(settings.momentum or 0.9, settings.second_moment))
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD([parameter], lr=rate, momentum=settings.momentum)
-    arguments = {"lr": rate, **settings.optimizer_arguments}
-    return _made("training.optimizer", settings.optimizer, torch.optim.Optimizer, torch.optim, [parameter], arguments)
+        return torch.optim.Adam, {"lr": rate, "betas": (settings.momentum or 0.9, settings.second_moment)}
+    return torch.optim.SGD, {"lr": rate, "momentum": settings.momentum}
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
@@ -109,13 +116,17 @@ class Trainer:
         self._settings, self.steps = settings, 0  # released rounds so far
 
     @functools.cached_property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        """Made at the first step: torch loads its compiler with it, which takes seconds."""
+    def _optimizer(self) -> torch.optim.Optimizer | PlainOptimizer:
+        """Made at the first step: torch loads its compiler with one of its own, which takes seconds."""
+        if self._settings.scheduler is None and self._settings.optimizer in PLAIN:
+            kind, arguments = _plain(self._settings)
+            return PlainOptimizer(kind, self._parameter, **arguments)
         return optimizer_of(self._parameter, self._settings)
 
     @functools.cached_property
     def _scheduler(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        return scheduler_of(self._optimizer, self._settings)
+        optimizer = self._optimizer
+        return None if isinstance(optimizer, PlainOptimizer) else scheduler_of(optimizer, self._settings)
 
     @property
     def theta(self) -> Tensor:

@@ -166,3 +166,25 @@ def test_a_verb_that_trains_nothing_ends_without_torch(verb: str, folder: Path) 
         timeout=120,
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+LOADED = """
+import sys
+from fedsw.cli.app import main
+assert main(sys.argv[1:]) == 0
+assert not {"torch._dynamo", "pandas", "sklearn"} & set(sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_tables_loads_neither_torchs_compiler_nor_pandas(folder: Path) -> None:
+    for line in (f"{READ_ALONE['init']} --force", "run own.toml --data-dir DATA training.rounds=2 --quiet"):
+        found = subprocess.run(
+            [sys.executable, "-c", LOADED, *line.split()],
+            cwd=folder,
+            env={**os.environ, "FEDSW_ACCOUNTS": str(folder / "accounts"), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert found.returncode == 0, found.stdout + found.stderr

@@ -10,6 +10,7 @@ import torch
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
+from fedsw.runs._plain_optimizer import PlainOptimizer
 from fedsw.runs.optimizer import Trainer
 from tests.federations import small
 
@@ -62,6 +63,7 @@ def test_an_optimizer_by_name_takes_torchs_steps(name, arguments):
 @pytest.mark.parametrize(
     ("settings", "name", "arguments"),
     [
+        ({"optimizer": "sgd"}, "SGD", {"momentum": 0.0}),
         ({"optimizer": "sgd", "momentum": 0.5}, "SGD", {"momentum": 0.5}),
         ({"optimizer": "adam"}, "Adam", {"betas": (0.9, 0.999)}),
         ({"optimizer": "adam", "momentum": 0.5, "second_moment": 0.9}, "Adam", {"betas": (0.5, 0.9)}),
@@ -70,6 +72,29 @@ def test_an_optimizer_by_name_takes_torchs_steps(name, arguments):
 def test_sgd_and_adam_are_what_they_were(settings, name, arguments):
     for own, expected in zip(stepped(Training(learning_rate=0.1, **settings)), torchs(name, arguments), strict=True):
         assert torch.equal(own, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("SGD", {"momentum": 0.0}), ("SGD", {"momentum": 0.5}), ("Adam", {"betas": (0.5, 0.9)})]
+)
+def test_the_state_of_sgd_and_adam_is_torchs_which_either_goes_on_from(name, arguments):
+    kind, made = getattr(torch.optim, name), []
+    for make in (PlainOptimizer, lambda kind, parameter, **own: kind([parameter], **own)):
+        parameter = torch.nn.Parameter(START.clone())
+        made.append((parameter, make(kind, parameter, lr=0.1, **arguments)))
+    assert made[0][1].state_dict() == made[1][1].state_dict()
+    for round_, vector in enumerate(VECTORS):
+        for parameter, optimizer in made:
+            parameter.grad = vector.clone()
+            optimizer.step()
+        own, theirs = (copy.deepcopy(optimizer.state_dict()) for _, optimizer in made)
+        torch.testing.assert_close(own["state"], theirs["state"], rtol=0, atol=0)
+        assert own["param_groups"] == theirs["param_groups"] and torch.equal(made[0][0], made[1][0])
+        if round_ == 2:
+            made[0][1].load_state_dict(theirs)
+            made[1][1].load_state_dict(own)
+    with pytest.raises(ValueError, match="AdamW is not plain; SGD and Adam are"):
+        PlainOptimizer(torch.optim.AdamW, made[0][0])
 
 
 @pytest.mark.parametrize(
