@@ -44,19 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trust", nargs="+", choices=TRUST, default=list(TRUST))
     options = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = json.loads(RESULT.read_text())["rows"] if RESULT.is_file() else []
-    done = {(row["trust"], row["parties"], row["seed"]) for row in rows}
     table = TABLES["adult"](options.data_dir, PUBLIC)
     for seed in range(1, options.seeds + 1):
         for parties in options.parties:
             for trust in options.trust:
-                if (trust, parties, seed) in done:
+                if any((row["trust"], row["parties"], row["seed"]) == (trust, parties, seed) for row in stored_rows()):
                     continue
-                rows.append(measured(table, trust, parties, seed))
-                print(json.dumps(rows[-1]), flush=True)
+                row = measured(table, trust, parties, seed)
+                print(json.dumps(row), flush=True)
+                rows = [*stored_rows(), row]  # another process may have added its rows meanwhile
                 stored = {"machine": describe(), "epsilon": EPSILON, "delta": DELTA, "rows": rows}
                 RESULT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def stored_rows() -> list[dict[str, Any]]:
+    """Rows that were measured before."""
+    rows: list[dict[str, Any]] = json.loads(RESULT.read_text(encoding="utf-8"))["rows"] if RESULT.is_file() else []
+    return rows
 
 
 def measured(table: Table, trust: str, parties: int, seed: int, *settings: str) -> dict[str, Any]:
