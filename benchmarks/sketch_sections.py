@@ -13,7 +13,7 @@ _TABLES = {
     "adult": (
         "Synthetic tables of Adult",
         "33 916 private records, 9 306 tested on, 2 000 others public: numbers are cut at their quantiles for every method. "
-        "Our network's steps, parts, and rows of chances were chosen on the first seed **by these scores**.",
+        "Our network's settings were chosen on the first seed **by these scores**.",
     ),
     "communities": (
         "Synthetic tables of census figures",
@@ -92,10 +92,10 @@ SYNTHETIC_TABLES = """
 ## Synthetic tables
 
 `python -m benchmarks.synthetic_tables`: δ = 1e-9, nominal. Classifiers learn from as many made-up rows as there are private records, and are tested on real ones. One-way and two-way are
-mean total variations to these: the real records show what sampling alone leaves. Mean and spread over the seeds.
+mean total variations to these; those of real records are sampling's.
 
-MST and AIM are their authors' programs (github.com/ryan112358/mbi) on the same columns and bins, ρ by their own `cdp_rho`. As they are run, a record is *added or removed*; ours is *replaced*,
-the stronger promise. Where they say *replaced*, ρ is divided by 2.2 (AIM) or 8/3 (MST), for what a replacement costs. {theirs}
+MST and AIM are their authors' programs (github.com/ryan112358/mbi) on the same columns and bins, ρ by their own `cdp_rho`. There a record is *added or removed*; ours is *replaced*,
+the stronger promise. Where theirs is *replaced*, ρ is divided by 2.2 (AIM) or 8/3 (MST). {theirs}
 """
 """How both tables were measured."""
 
@@ -107,10 +107,9 @@ def _settings(rows: Sequence[dict[str, Any]]) -> str:
         return "MST and AIM were not run."
     changed = sorted({setting for row in measured if row["method"] == "aim" for setting in row["settings"]})
     named = f", but {', '.join(changed)}, so that it ends (its authors want 80 for comparisons)" if changed else ""
-    largest = max((row["model_mb"] for row in measured if "model_mb" in row), default=0.0)
     commits = ", ".join(sorted({row["commit"] for row in measured}))
     versions = ", ".join(f"{name} {version}" for name, version in measured[-1]["versions"].items())
-    return f"AIM's settings are its program's{named}; its largest model had {largest:.2g} MB. Commit {commits}; {versions}."
+    return f"AIM's settings are its program's{named}. Commit {commits}; {versions}."
 
 
 _GOALS = {"logistic_accuracy": 0.838, "logistic_auc": 0.888, "boosting_accuracy": 0.855, "boosting_auc": 0.912}
@@ -160,8 +159,7 @@ def _overfitted(groups: Sequence[tuple[_Key, list[dict[str, Any]]]]) -> list[str
     if not nearer:
         return []
     return [
-        "The generator learnt noise: its squared distance to the sketch, noise taken off, is 0 of records and "
-        f"{', '.join(nearer)} of its rows."
+        f"The generator learnt noise: its squared distance to the sketch, noise taken off, is {', '.join(nearer)}; records' is 0."
     ]
 
 
@@ -231,9 +229,8 @@ def federated_tables(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## Synthetic tables of many parties\n",
-            "`python -m benchmarks.synthetic_tables.federated`: Adult as above, split at random, "
-            f"ε = {stored['epsilon']:g} and δ = {stored['delta']:g} by replacement; what `fedsw synthesize` runs, nominal. "
-            "Under `distributed` every party is a site with keys and masks, and one may collude.\n",
+            f"`python -m benchmarks.synthetic_tables.federated`: Adult as above, ε = {stored['epsilon']:g}; every masked party is a site, "
+            "one may collude.\n",
             text.table(headings, lines),
             _lost(trusted, masked, names),
         ]
@@ -258,7 +255,7 @@ def _lost(trusted: dict[int, dict[str, Any]], masked: dict[int, list[dict[str, A
         return ""
     verdict = "met" if max(most.values()) <= LOST else "MISSED"
     said = ", ".join(f"{loss:.4f} at {parties}" for parties, loss in most.items())
-    return f"\nGoal: masks lose at most {LOST:g} in every score's mean: {verdict} (seeds: {fewest}; most lost: {said})."
+    return f"\nMasks lose at most {LOST:g} of every score: {verdict} (seeds: {fewest}; most: {said})."
 
 
 _GENERATORS = {
@@ -302,8 +299,8 @@ def one_message(stored: dict[str, Any]) -> str:
         [
             "\n## One message beside rounds\n",
             f"`python -m benchmarks.one_message`: MNIST, {stored['clients']} clients, ε = 10; {stored['rounds']} rounds were measured "
-            "and extrapolated to the table's, with what happens once. A round of a sketch is a step of its generator and "
-            "sends nothing. Minutes of processor, server and clients together, one thread.\n",
+            "and extrapolated to the table's. A round of a sketch is a step of its generator and "
+            "sends nothing. Minutes of one thread, server and clients together.\n",
             text.table(headings, rows),
             f"\nGoal: a sketch takes at least {FEWER} times fewer bytes and minutes: {verdict}.",
         ]

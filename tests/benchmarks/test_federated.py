@@ -32,8 +32,7 @@ def test_the_goal_is_of_the_number_of_parties_that_lose_most(lost: float, word: 
     rows += [row("sketch-local", 5, 0, 0.1), row("central", 150, 2, 0.8)]  # which nothing is compared with
     said = federated_tables({"epsilon": 1.0, "delta": 1e-9, "rows": rows})
     assert said.splitlines()[-1] == (
-        f"Goal: masks lose at most 0.005 in every score's mean: {word} "
-        f"(seeds: 2; most lost: 0.0000 at 5, {lost:.4f} at 150)."
+        f"Masks lose at most 0.005 of every score: {word} (seeds: 2; most: 0.0000 at 5, {lost:.4f} at 150)."
     )
     assert [said.count(f"| {parties} |") for parties in ("any", 5, 150)] == [1, 2, 1] and "0.850 ± 0.071" in said
 
