@@ -15,7 +15,7 @@ from fedsw._tools.text import for_spreadsheets
 _ROWS = 2**16
 _LEAST, _MOST = 1e-4, 1e9
 """Between them both write a number that is not whole alike: its shortest digits, without an exponent."""
-_QUOTED = '[",\r\n]'
+_QUOTED = (b'"', b",", b"\r", b"\n")
 
 
 def texts_in(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Iterator[str]:
@@ -59,10 +59,15 @@ def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | No
         return None
     *first, last = texts
     lines = arrow.binary_join_element_wise(*first, arrow.binary_join_element_wise(last, "", "\r\n"), ",")
-    _, ends, content = lines.buffers()
-    start, end = np.frombuffer(ends, np.int32)[[lines.offset, lines.offset + len(lines)]]
+    return _bytes_of(lines).decode("utf-8")
+
+
+def _bytes_of(texts: Any) -> bytes:
+    """All of pyarrow's texts in a row."""
+    _, ends, content = texts.buffers()
+    start, end = np.frombuffer(ends, np.int32)[[texts.offset, texts.offset + len(texts)]]
     written: bytes = content.slice(int(start), int(end - start)).to_pybytes()
-    return written.decode("utf-8")
+    return written
 
 
 def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
@@ -75,7 +80,8 @@ def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
     if kind != "U":
         return None
     array = _array(part)
-    return None if arrow.any(arrow.match_substring_regex(array, _QUOTED)).as_py() else array
+    content = _bytes_of(array)
+    return None if any(mark in content for mark in _QUOTED) else array
 
 
 def _numbers(arrow: Any, values: NDArray[np.float64]) -> Any:
