@@ -198,7 +198,7 @@ class Encoder:
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
         cells = by_value(self._cells[column])
-        numbers = numbers_of(cells.values if isinstance(cells, Distinct) else cells)[_which(cells)]
+        numbers: NDArray[np.int64] = numbers_of(cells.values if isinstance(cells, Distinct) else cells)[_which(cells)]
         bad = numbers < 0
         if bad.any():
             expected = "it says whose the row is: a text or a whole number, in every row"
