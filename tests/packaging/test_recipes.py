@@ -34,19 +34,6 @@ def test_a_recipe_applies_to_the_code_as_it_is(recipe):
     assert tried.returncode == 0, tried.stderr
 
 
-WHOLE = "FEDSW_WHOLE_SUITE"
-"""Set, every quick test runs on the copy; else those of what the recipes touch."""
-NEAR = (
-    "tests/privacy/accounting/test_ledger.py",
-    "tests/privacy",
-    "tests/runs/report/test_plots.py",
-    "tests/cli/test_app.py",
-)
-NEAR += ("tests/cli/test_options.py", "tests/packaging/test_reference.py", "tests/laws/tables/test_stored_code.py")
-NEAR += ("tests/laws/test_unknown_names.py", "tests/laws/test_docstrings.py", "tests/laws/test_trust_names.py")
-NEAR += ("tests/laws/test_house.py",)
-
-
 @pytest.mark.slow
 def test_with_all_recipes_applied_quick_tests_pass(tmp_path):
     """Followed to the letter they break nothing: in a copy with all of them, and its reference written anew."""
@@ -69,8 +56,6 @@ def test_with_all_recipes_applied_quick_tests_pass(tmp_path):
     (copy / ".venv").symlink_to(sys.prefix)
     suite = ["-n", "2", "--dist", "loadfile", "-m", "not slow", "-p", "no:cacheprovider", "-rf", "--tb=short"]
     suite += ["--ignore", "tests/packaging/test_recipes.py"]  # none of them applies twice
-    if WHOLE not in os.environ:
-        suite += [*NEAR, *(name for recipe in RECIPES for name in touched(recipe) if name.startswith("tests/"))]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite],
         cwd=copy,
