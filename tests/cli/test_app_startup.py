@@ -123,8 +123,21 @@ READ_ALONE = {
     "account show": "account show people",
     "budget": "budget --delta 1e-5 -p 0.1 --steps 10 --epsilon 1",
     "report": "report seen",
+    "check": "check fits.toml --data-dir DATA --no-estimate",
 }
 """A line of each verb that trains nothing: it reads tables, settings and ledgers, composes, or makes keys."""
+
+FITS = """
+name = "fits"
+[data]
+source = "files"
+[data.columns]
+features = [{name = "age", kind = "integer", low = 0, high = 120}]
+sensitive = {name = "sex", values = ["f", "m"]}
+target = {name = "income", values = ["low", "high"]}
+[federation]
+clients = 3
+"""
 
 STOP = """
 import sys
@@ -146,6 +159,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "DATA" / str(client)).mkdir(parents=True)
         rows = [f"{20 + (7 * row + client) % 50},{'fm'[row % 2]},{('low', 'high')[row % 3 == 0]}" for row in range(40)]
         (place / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,sex,income", *rows, ""]))
+    (place / "fits.toml").write_text(FITS)
     data = {"records": 200, "test_records": 60, "account": "people"}
     settings = {"name": "seen", "data": data, "training": {"rounds": 1}, "federation": {"clients": 2}}
     with pytest.MonkeyPatch.context() as patched:

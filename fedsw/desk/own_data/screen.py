@@ -21,10 +21,8 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.distinct import CellFault
 from fedsw.desk.own_data.examine import Examination, Examined
-from fedsw.desk.own_data.rehearsal import made_up, on_objects
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import declared_columns
-from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.runs.report.console import table_of
 
 _WARM, _TIMED = 1, 4
@@ -41,7 +39,9 @@ class MachineCost:
 
 def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> MachineCost:
     """Time and memory of a run, by one of 4 rounds on made-up records of the public sizes."""
+    from fedsw.desk.own_data.rehearsal import made_up, on_objects
     from fedsw.federation.engines.driver import run
+    from fedsw.federation.server.settling import numbers_of, settled
 
     together = {
         name: sum(client_sizes.get(name, 0) for client_sizes in sizes) for name in declared_columns(experiment).groups
