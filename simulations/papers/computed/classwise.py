@@ -75,9 +75,9 @@ def generators(
     """What classifiers learn from `count` images of generators that were trained at `epsilon`, case by case.
 
     A case has `name`, `accountant` ("published": Bernstein's bound, its failure counted once, no guarantee; "exact";
-    "none": no noise), `rounds`, `batch` records of each class, `directions`, `order` of the distance, `rate` of Adam
-    and `decay`, its factor from beginning to end. Values: `_perceptron`, `_logistic`, `_multiplier` (sigma over the
-    diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
+    "none": no noise, or that of `sigma`, without a guarantee), `rounds`, `batch` records of each class, `directions`,
+    `order` of the distance, `rate` of Adam and `decay`, its factor from beginning to end. Values: `_perceptron`,
+    `_logistic`, `_multiplier` (sigma over the diameter). Arrays: `<case>_images` (classes, 8, 784), bytes.
 
     Guarantee: nominal, since sampling and noise are seeded; otherwise (epsilon, delta) for "exact", see above.
     """
@@ -107,7 +107,7 @@ def _generator(
     rows = project(data.train.features.double() - centre, radius).float()
     by_class = [rows[data.train.target == each] for each in range(len(counts))]
     torch.manual_seed(seed)
-    multiplier = _multiplier(case, least, rows.shape[1], epsilon, delta)
+    multiplier = _multiplier(case, least, rows.shape[1], epsilon, delta, 2 * radius)
     network = trained(by_class, case, sigma=2 * radius * multiplier, centre=centre)
     made, labels = _samples(network, count)
     test, name, few = data.test, case["name"], slice(_FOR_LOGISTIC)
@@ -120,10 +120,12 @@ def _generator(
     return Measured(values, {f"{name}_images": images})
 
 
-def _multiplier(case: Mapping[str, Any], least: int, dimension: int, epsilon: float, delta: float) -> float:
-    """Sigma over the diameter that `epsilon` needs, 0 without noise; the counts are charged beside the rounds."""
+def _multiplier(
+    case: Mapping[str, Any], least: int, dimension: int, epsilon: float, delta: float, diameter: float
+) -> float:
+    """Sigma over the diameter that `epsilon` needs, or the case's own; the counts are charged beside the rounds."""
     if case["accountant"] == "none":
-        return 0.0
+        return float(case.get("sigma", 0.0) / diameter)
     return noise_multiplier(
         epsilon,
         delta,
