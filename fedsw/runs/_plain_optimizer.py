@@ -1,4 +1,7 @@
-"""SGD and Adam of one vector: torch's own steps and states bit for bit, without its compiler, which takes seconds."""
+"""SGD and Adam of one vector: torch's own functions and states without its classes, which load a compiler for seconds.
+
+Public in this file: `PlainOptimizer`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import copy
 import inspect
 from typing import Any
 
-from fedsw._tools.later import torch
+import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 
 class PlainOptimizer:
@@ -24,12 +29,13 @@ class PlainOptimizer:
         self._kind, self._parameter = kind, parameter
         self._state: dict[str, Any] = {}
 
+    @torch.no_grad()
     def step(self) -> None:
         """One step along the parameter's gradient."""
         gradient, values = self._parameter.grad, self._parameter.detach()
         assert gradient is not None
         if self._kind is torch.optim.SGD:
-            values.add_(self._with_momentum(gradient), alpha=-self.param_groups[0]["lr"])
+            self._descend(gradient, values)
         else:
             self._adam(gradient, values)
 
@@ -42,16 +48,13 @@ class PlainOptimizer:
         self.param_groups = [dict(state["param_groups"][0])]
         self._state = copy.deepcopy(state["state"].get(0, {}))
 
-    def _with_momentum(self, gradient: torch.Tensor) -> torch.Tensor:
-        momentum = self.param_groups[0]["momentum"]
-        if not momentum:
-            return gradient
-        if self._state.get("momentum_buffer") is None:
-            self._state["momentum_buffer"] = gradient.detach().clone()
-        else:
-            self._state["momentum_buffer"].mul_(momentum).add_(gradient, alpha=1)
-        buffer: torch.Tensor = self._state["momentum_buffer"]
-        return buffer
+    def _descend(self, gradient: torch.Tensor, values: torch.Tensor) -> None:
+        group = self.param_groups[0]
+        buffers = [self._state.get("momentum_buffer")]
+        names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+        sgd([values], [gradient], buffers, foreach=False, fused=False, **{name: group[name] for name in names})
+        if group["momentum"]:
+            self._state["momentum_buffer"] = buffers[0]
 
     def _adam(self, gradient: torch.Tensor, values: torch.Tensor) -> None:
         group, state = self.param_groups[0], self._state
@@ -59,11 +62,8 @@ class PlainOptimizer:
             of_scalars = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
             state["step"] = torch.tensor(0.0, dtype=of_scalars)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(values), torch.zeros_like(values)
-        state["step"] += 1
         first, second = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - first)
-        state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        steps = state["step"].item()
-        size, root = group["lr"] / (1 - first**steps), (1 - second**steps) ** 0.5
-        below = (state["exp_avg_sq"].sqrt() / root).add_(group["eps"])
-        values.addcdiv_(state["exp_avg"], below, value=-size)
+        averages, squares = [state["exp_avg"]], [state["exp_avg_sq"]]
+        names = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
+        options = {"beta1": first, "beta2": second, **{name: group[name] for name in names}}
+        adam([values], [gradient], averages, squares, [], [state["step"]], foreach=False, fused=False, **options)
