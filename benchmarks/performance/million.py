@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.performance.comparing import Row
 
 _ROOT = Path(__file__).parents[2]
-_CLIENTS, _COLUMNS, _SMALL, _TURNS = 4, 20, 2_000, 1
+_CLIENTS, _COLUMNS, _SMALL, _TURNS = 4, 20, 2_000, 3
 _NUMBERS = [f"number{place}" for place in range(13)]
 _CATEGORIES = {"work": ("private", "public", "self", "none"), "region": ("north", "south", "east"),
                "school": ("primary", "secondary", "tertiary")}  # fmt: skip
