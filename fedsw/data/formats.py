@@ -37,7 +37,7 @@ MAX_COLUMNS = 20_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators of cells that tables mostly have, and their names in messages."""
 
-_MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**15
+_MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
 _LONGEST_HEADER = 2**24
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(
