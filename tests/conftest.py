@@ -73,6 +73,7 @@ def open_to_all() -> Iterator[None]:
 
 LONG = (
     "packaging/test_recipes",
+    "papers/test_quick",
     "federation/engines/test_deployed",
     "laws/simulations/test_neighbours",
     "site/test_site",
