@@ -22,8 +22,9 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m slow
 
+# Where the quick and the slow tests have just passed, MUTANTS=--unsure does not run those again that noticed a mutant.
 mutants: $(READY)
-	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The types take longest, on one core.
 lint: $(READY)

@@ -229,7 +229,7 @@ def federated_tables(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## Synthetic tables of many parties\n",
-            f"`python -m benchmarks.synthetic_tables.federated`: Adult as above, ε = {stored['epsilon']:g}; every masked party is a site, "
+            f"`python -m benchmarks.synthetic_tables.federated`: Adult as above, ε = {text.upward(stored['epsilon'])}; every masked party is a site, "
             "one may collude.\n",
             text.table(headings, lines),
             _lost(trusted, masked, names),
