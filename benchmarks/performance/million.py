@@ -264,7 +264,8 @@ def _predict(folder: Path, kind: str, tables: Path) -> _Spent:
 
     trained = next((folder / "trained").rglob("model.safetensors")).parent
     table = tables / kind / "whole" / f"train.{kind}"
-    said = main(["predict", str(trained), str(table), "--output", str(folder / f"predicted-{tables.name}.csv")])
+    written = str(folder / f"predicted-{tables.name}.csv")
+    said = main(["predict", str(trained), str(table), "--output", written, "--force"])  # every turn writes it anew
     if said:
         raise RuntimeError(f"predict ended with {said}")
     return 0.0, 0.0
