@@ -126,7 +126,9 @@ def _generators() -> list[str]:
 
 
 def _running() -> list[str]:
-    measured = {name: stored for name in ("clipping", "engines", "noise", "deployed") if (stored := _load(name))}
+    measured = {
+        name: stored for name in ("clipping", "engines", "noise", "startup", "deployed") if (stored := _load(name))
+    }
     titles = {"clipping": ("Cost of clipping", _clipping), "engines": ("Engines", _engines)}
     parts = []
     for name, stored in measured.items():

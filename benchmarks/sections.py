@@ -121,6 +121,24 @@ def noise(stored: dict[str, Any]) -> str:
     )
 
 
+def startup(stored: dict[str, Any]) -> str:
+    """Seconds that a verb takes from the shell."""
+    rows = []
+    for row in stored["rows"]:
+        least, limit = row["processor"]["least"], row["limit"]
+        met = "" if limit is None else "yes" if least <= limit else "**no**"
+        goal = "" if limit is None else f"{limit:g}"
+        rows.append((f"`{row['command']}`", f"{least:.2f}", f"{row['processor']['median']:.2f}", goal, met))
+    return "\n".join(
+        [
+            "\n## Start-up\n",
+            f"`python -m benchmarks.startup`: processor seconds of {stored['repeats']} fresh processes each. What is missed is "
+            "`import torch`, which a run cannot do without.\n",
+            text.table(("command", "least", "median", "at most", "met by the least"), rows),
+        ]
+    )
+
+
 def deployed(stored: dict[str, Any]) -> str:
     """Exchanges of real processes."""
     names = {"deployed": "warm executor", "deployed-stock": "stock Flower: a process for every message"}
