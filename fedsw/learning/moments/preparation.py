@@ -205,7 +205,7 @@ def residual_of(moments: Moments, whitening: NDArray[np.float64]) -> float:
 def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.float64]:
     """Least squares in prepared inputs, (p, t): the posterior mean by the known noise, direction by direction.
 
-    Before anything is seen slopes in raw inputs are normal and alike in all directions. How long they are is told by
+    Before anything is seen slopes in raw inputs are normal and alike in all directions. How long they are follows from
     the covariances with a target, less what noise alone makes of these: it is that of products, of the inputs' mean
     times the target's distance from its middle, and of the target's mean times the inputs'.
     """
@@ -216,8 +216,8 @@ def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.floa
     away = moments.target_mean - moments.layout.middle
     noise = moments.noise_of_products**2 + (away * moments.noise_of_inputs) ** 2
     noise = noise + (shift[:, None] * moments.noise_of_targets) ** 2
-    told = np.maximum(0.0, np.sum(seen**2 - noise, axis=0)) / np.sum(varied**2, axis=0)
-    signal = told * varied**2
+    squared_length = np.maximum(0.0, np.sum(seen**2 - noise, axis=0)) / np.sum(varied**2, axis=0)
+    signal = squared_length * varied**2
     slopes: NDArray[np.float64] = vectors @ (roots[:, None] * seen * signal / np.maximum(signal + noise, 1e-300))
     return slopes
 

@@ -111,9 +111,9 @@ def test_without_noise_slopes_of_a_regression_are_those_of_least_squares():
 def test_of_a_target_far_off_its_middle_noise_in_the_inputs_mean_is_no_signal():
     """A covariance has the noise of the inputs' mean, too, times the target's distance from its middle."""
     task, records = problem_and_records(REGRESSION, count=2000)
-    told = dataclasses.replace(records, target=0.03 + 0.02 * records.target)
+    informative = dataclasses.replace(records, target=0.03 + 0.02 * records.target)
     nothing = dataclasses.replace(records, target=torch.full_like(records.target, 0.03))
-    moments, empty = (released(task, one) for one in (told, nothing))
+    moments, empty = (released(task, one) for one in (informative, nothing))
 
     def seen(exact, sigma: float) -> list[float]:
         found = [noised(exact, sigma, seed) for seed in range(20)]
