@@ -186,7 +186,7 @@ LOADED = """
 import sys
 from fedsw.cli.app import main
 assert main(sys.argv[1:]) == 0
-assert not {"torch._dynamo", "pandas", "sklearn"} & set(sys.modules)
+assert not {"torch._dynamo", "sympy", "pandas", "sklearn"} & set(sys.modules)
 """
 
 

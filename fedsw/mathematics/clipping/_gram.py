@@ -74,15 +74,25 @@ class Block:
             return [None] * len(self.calls)
         if self.bare and len(pairs) == 1 and not pairs[0][0]._backward_hooks:
             return [pairs[0][1]]
-        with torch.inference_mode(False):  # a checkpointed layer runs again here, and must be recorded
-            pulled = torch.autograd.grad(
-                [output for output, _ in pairs],
-                [call.edge for call in self.calls],
-                [cotangent for _, cotangent in pairs],
-                retain_graph=True,
-                allow_unused=True,
-            )
-        return list(pulled)
+        outputs, arriving = zip(*pairs, strict=True)
+        return pulled_back(outputs, [call.edge for call in self.calls], arriving)
+
+
+def pulled_back(
+    outputs: Sequence[Tensor], targets: Sequence[Tensor] | Sequence[GradientEdge], cotangents: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Pull cotangents, of the outputs' shapes, back to targets in their graph, which is kept; None where none arrives.
+
+    The gradient of the sum of their products, whose factor is 1: handed to autograd as they are, torch would compare
+    the shapes by its compiler's algebra, whose import takes longer than many a plan's training.
+    """
+    with torch.inference_mode(False), torch.enable_grad():  # a checkpointed layer runs again here, and must be recorded
+        products = []
+        for output, cotangent in zip(outputs, cotangents, strict=True):
+            if output.shape != cotangent.shape:
+                raise ValueError(f"a cotangent of shape {tuple(cotangent.shape)} for {tuple(output.shape)}")
+            products.append((output * (cotangent.clone() if cotangent.is_inference() else cotangent)).sum())
+        return list(torch.autograd.grad(products, targets, retain_graph=True, allow_unused=True))
 
 
 # What rounding can hide, relative to the reach of a record (see `Factored.reach`): in a squared norm, per number of the

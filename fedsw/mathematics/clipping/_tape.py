@@ -76,7 +76,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from fedsw.mathematics.clipping._columns import columns
-from fedsw.mathematics.clipping._gram import Block, Call, Total, overlaps
+from fedsw.mathematics.clipping._gram import Block, Call, Total, overlaps, pulled_back
 from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
 from fedsw.mathematics.clipping.rules import RULES, Rule
 from fedsw.mathematics.clipping.rules._attention import PROJECTION, Projection, attended, projections
@@ -286,13 +286,13 @@ class Tape:
         """Derivatives (n, d), float64, of the d columns of a head in the one column of the module."""
         slopes = []
         for unit in units(head):
-            (slope,) = torch.autograd.grad((head,), self._live, (unit,), retain_graph=True, allow_unused=True)
+            (slope,) = pulled_back((head,), self._live, (unit,))
             slopes.append((torch.zeros_like(self._live[0]) if slope is None else slope).reshape(-1))
         return torch.stack(slopes).to(torch.float64).T
 
     def _below(self, head: Tensor, cotangents: Tensor) -> list[Tensor | None]:
         """Pull cotangents of a head back to the module's outputs; None where none arrives."""
-        pulled = torch.autograd.grad((head,), self._live, (cotangents,), retain_graph=True, allow_unused=True)
+        pulled = pulled_back((head,), self._live, (cotangents,))
         by_leaf = {id(leaf): cotangent for leaf, cotangent in zip(self._live, pulled, strict=True)}
         return [by_leaf.get(id(leaf)) for leaf in self._leaves]
 
