@@ -36,7 +36,7 @@ BUDGET = "budget --sampling-rate 0.01 --steps 1000 --delta 1e-5 --noise-multipli
 INIT = "init DATA --group sex --target income -o draft.toml --from-public"
 CERTS = "certs --host localhost --clients 2 --out keys"
 FIRST_ROUND = "run fair-classification, to its first round"
-CHECK = "check own.toml --data-dir DATA --no-estimate"
+CHECK = "check own.toml --data-dir DATA"
 LIMITS = {
     "--help": 0.4,
     "list": 0.6,

@@ -196,14 +196,15 @@ def check_command(
     overrides: options.Set = None,
     data_dir: options.DataDir = None,
     client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
-    estimate: Annotated[bool, typer.Option(help="Estimate time and memory with a short made-up run.")] = True,
+    estimate: Annotated[bool, typer.Option(help="Measure time and memory by a short run on made-up records.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List every fault of all clients' files, and what a run takes.
+    """List every fault of all clients' files, with sizes and what is public.
 
-    Prints sizes and what is public, too. Faults quote records: they are for the screen of whoever holds the files.
-    Exits with 2 if a run could not start.
+    Faults quote records: they are for the screen of whoever holds the files. --estimate tries the settings on made-up
+    records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
     """
+    from fedsw._tools.settings import FederationError
     from fedsw.desk.own_data.draft import MOST_GROUPS
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.own_data.screen import as_plain, examination_view
@@ -227,7 +228,7 @@ def check_command(
 
         try:
             cost = measured_cost(chosen, [file.groups for file in examination.files])
-        except ExperimentError as fault:  # settings that do not go with so many records
+        except (ExperimentError, FederationError) as fault:  # settings that do not go with so many records
             examination = replace(examination, together=(*examination.together, str(fault)))
     answer(as_plain(chosen, examination, cost), lambda: examination_view(chosen, examination, cost), as_json=as_json)
     if not examination.fits:

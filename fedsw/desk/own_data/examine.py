@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -320,6 +321,29 @@ def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Ex
             yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
 
 
+def _beyond_batch(experiment: Experiment, files: Sequence[Examined]) -> Iterator[str]:
+    """Yield a fault if a batch of fixed size asks for more records than there are: of a group, where groups are drawn.
+
+    What the settings say of records beside that is tried by a run before it spends anything.
+    """
+    wanted, trained = experiment.training.batch_size, 1 - experiment.data.held_out_fraction
+    if wanted is None or any(file.broken is not None for file in files):
+        return
+    most = experiment.federation.clients if trained < 1 else 0  # what clients round up as they keep records out
+    held = {
+        name: math.ceil(trained * sum(file.groups.get(name, 0) for file in files)) + most
+        for name in declared_columns(experiment).groups
+    }
+    if "group" not in fixed_by_neighbours(experiment):
+        held = {"all": sum(held.values())}
+    least = min(held, key=lambda name: held[name])
+    if wanted > held[least]:
+        yield (
+            f"training.batch_size is {wanted}, and all clients together train on {held[least]} records of {least!r}: "
+            f"set it to {held[least]} or less"
+        )
+
+
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
@@ -331,6 +355,7 @@ def _together(
     if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
         for name in _nobody_s(files, "classes", columns.classes):
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
+    yield from _beyond_batch(experiment, files)
     if experiment.data.held_out is None:
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]

@@ -70,9 +70,13 @@ def examination_view(experiment: Experiment, examination: Examination, cost: Mac
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
         parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
-    verdict = "a run can start" if examination.fits else "a run cannot start: mend what is red"
-    if examination.alone and examination.fits:
+    verdict = "a run cannot start: mend what is red"
+    if examination.fits:
         verdict = "these records fit what the experiment declares"
+        if cost is not None:
+            verdict = "a run can start"
+        elif not examination.alone:
+            verdict += "; --estimate tries its settings on made-up records of these sizes, for time and memory"
     parts.append(Text(verdict, style="bold" if examination.fits else "bold red"))
     return Group(*parts)
 

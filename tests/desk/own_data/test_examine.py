@@ -100,7 +100,10 @@ def test_numbers_outside_their_bounds_have_one_remedy_a_column_and_are_counted_o
     write(tmp_path / "1", FINE)
     cut = json.loads(json.dumps(RAW))
     cut["data"]["columns"]["features"][0]["outside"] = "cut"
-    for raw, verdict in ((RAW, "a run cannot start"), (cut, "a run can start")):
+    for raw, verdict in (
+        (RAW, "a run cannot start"),
+        (cut, "these records fit what the experiment declares; --estimate tries"),
+    ):
         Console(width=400).print(
             examination_view(parse_experiment(raw), examine(parse_experiment(raw), tmp_path), None)
         )
@@ -142,6 +145,25 @@ def test_made_up_records_have_the_declared_form_and_the_sizes_of_the_groups():
 def test_the_cost_of_a_run_is_measured_on_made_up_records():
     cost = measured_cost(EXPERIMENT, [{"female": 20, "male": 20}] * 2)
     assert cost.seconds > 0 and cost.bytes > 0 and "made-up" in cost.how
+
+
+@pytest.mark.parametrize(("dropped", "most"), [((), 20), (("sensitive",), 40)])
+def test_a_batch_of_more_records_than_there_are_is_a_fault_as_a_run_says(tmp_path, dropped, most):
+    """Of a group where there are several, of all records else: no run is needed to see it."""
+    for client in range(2):
+        write(tmp_path / str(client), [[row[0] + client, *row[1:]] for row in FINE])
+    columns = {name: value for name, value in RAW["data"]["columns"].items() if name not in dropped}
+    data = {"source": "files", "columns": columns, "data_dir": str(tmp_path)}
+    for size in (most, most + 1):
+        training = {"rounds": 1, "batch_size": size}
+        experiment = parse_experiment(RAW | {"data": data, "objective": {"alpha": 0.0}, "training": training})
+        said = examine(experiment, tmp_path).together
+        if size == most:
+            assert said == () and run(experiment, runs=tmp_path / "runs").summary["status"] == "completed"
+        else:
+            assert len(said) == 1 and f"train on {most} records" in said[0] and f"set it to {most} or less" in said[0]
+            with pytest.raises(FederationError, match=f"batch of {size} records asked"):
+                run(experiment, runs=tmp_path / "runs")
 
 
 def test_the_command_exits_with_2_unless_a_run_can_start(tmp_path, capsys):
@@ -245,7 +267,7 @@ def test_more_groups_than_can_be_compared_in_time_are_told_and_nothing_is_estima
     lines = ['name = "own"', "[data]", 'source = "files"', "[data.columns]", f"features = {toml(columns['features'])}"]
     lines += [f"sensitive = {toml(columns['sensitive'])}", f"target = {toml(columns['target'])}"]
     (tmp_path / "own.toml").write_text("\n".join([*lines, "[federation]", "clients = 2", ""]))
-    assert main(["check", str(tmp_path / "own.toml"), "--data-dir", str(tmp_path / "D"), "--json"]) == 0
+    assert main(["check", str(tmp_path / "own.toml"), "--data-dir", str(tmp_path / "D"), "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cost"] is None and "30 groups: every two are compared" in found["warnings"][-1]
 
