@@ -74,7 +74,8 @@ class _Helper:
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[tuple[int, Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(self._asked,), name="fedsw-flushing", daemon=True).start()
-        weakref.finalize(self, self._asked.put, None)
+        end = weakref.finalize(self, self._asked.put, None)
+        end.atexit = False  # a thread that ends while the interpreter does may take the process down: it is left asleep
 
     def do(self, threads: int, compute: Callable[[], Any]) -> Any:
         """The result of a computation on that many threads; what it raises is raised."""

@@ -102,10 +102,16 @@ class InProcessGrid(Carrier):
             return [self._replies.pop(i).message for i in wanted if i in self._replies]
 
     def close(self) -> None:
-        """Let the worker end, whatever waits; a hanging one is left behind as a daemon."""
+        """End the worker, whatever waits; one that hangs at a message is left behind as a daemon.
+
+        An idle one has ended when this returns: a thread that ends while the interpreter does takes the process down.
+        """
         with self._state:
             self._closed = True
             self._state.notify_all()
+            idle = self._worker if self._worker is not None and self._worker.since is None else None
+        if idle is not None:
+            idle.thread.join(_IDLE_SECONDS)
 
     def _relief(self) -> float:
         """When the messages that wait go to another worker; not before that, whatever the worker takes meanwhile."""
@@ -143,7 +149,8 @@ class _Worker:
         self.relieved = False
         self.since: float | None = None
         self._grid = grid
-        threading.Thread(target=self._work, name="fedsw-clients", daemon=True).start()
+        self.thread = threading.Thread(target=self._work, name="fedsw-clients", daemon=True)
+        self.thread.start()
 
     def _work(self) -> None:
         grid = self._grid

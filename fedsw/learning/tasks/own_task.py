@@ -100,14 +100,15 @@ def require_fit(
 ) -> None:
     """Refuse a task and a model whose outputs and losses are not (n, d) and (n,), finite, differentiable, per record.
 
-    The features are made up and so are the targets: no record is looked at. What this cannot see: values that are not
-    finite, or records that are mixed, for certain values only.
+    Refused, too, are those that change the records that they are called with. The features are made up and so are the
+    targets: no record is looked at. What this cannot see: values that are not finite, or records that are mixed, for
+    certain values only.
 
     ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states,
     ``width`` how many numbers a record it asks the model for. A loss of weight 0 by ``alpha`` is not looked at, nor are
     outputs of weight 0. ExperimentError, UnsupportedModule, naming what is wrong and what to write instead.
     """
-    batch = Inputs(features.double(), made_up_targets(shape.classes, shape.targets), shape)
+    batch = Inputs(features.double().clone(), made_up_targets(shape.classes, shape.targets).clone(), shape)
     fresh = copy.deepcopy(model).double()
     with torch.random.fork_rng(devices=[]):
         raw = _run(lambda: fresh(batch.features), f"{name}: the model does not take records {tuple(features.shape)}")
@@ -117,6 +118,13 @@ def require_fit(
             said += f": the model returns {tuple(raw.shape)} for {len(raw)} records, and the task asks it for {wanted}"
         outputs = _run(lambda: task.outputs(raw, batch), f"{said}: the task's outputs cannot be computed")
         losses = _run(lambda: task.loss(raw, batch), f"{said}: the task's loss cannot be computed")
+        with torch.no_grad():  # as held-out records are looked at
+            fresh(batch.features)
+    if batch.features._version or batch.target._version:
+        raise ExperimentError(
+            f"{name}: the model or the task changes the records in place (as a first layer with inplace=True does), "
+            "and whoever looks at them next sees other records: let it change a copy"
+        )
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
     _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)
     try:

@@ -342,8 +342,5 @@ def test_no_worker_is_left_when_the_grid_closes():
     grid = _grid(_echo)
     _exchange(grid, _requests(grid, [1.0, 2.0, 3.0]))
     before = threading.active_count()
-    grid.close()
-    deadline = time.monotonic() + 5
-    while threading.active_count() >= before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    grid.close()  # nothing is waited for afterwards: a process may end at once
     assert threading.active_count() < before

@@ -39,6 +39,7 @@ def modelled(name: str) -> str:
         ("Mixing", UnsupportedModule, "Mixing.*output of record 0 differs between the batch and the record alone"),
         ("MixingLoss", UnsupportedModule, "differs between the batch and the record alone"),
         ("MeanLoss", ExperimentError, r"the loss of 3 records: torch.float64 \(\); a float tensor of shape \(3,\)"),
+        ("Shifting", ExperimentError, "the model or the task changes the records in place.*let it change a copy"),
         ("Narrow", ExperimentError, r"outputs of 3 records: torch.float64 \(3, 1\); .* shape \(3, 2\) is expected"),
         ("Overflowing", ExperimentError, "the loss of made-up records in the unit cube: not finite"),
         ("Detached", ExperimentError, r"the loss: no gradient reaches a trained parameter.*without detach\(\)"),
@@ -60,6 +61,7 @@ def test_a_task_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_re
     [
         ("recurrent", UnsupportedModule, "Bilinear.*use Linear on the outer product"),
         ("batch_norm", UnsupportedModule, r"BatchNorm1d.*use GroupNorm, or freeze it .* and call \.eval\(\)"),
+        ("in_place", ExperimentError, "changes the records in place .as a first layer with inplace=True does"),
         ("mean_of_batch", UnsupportedModule, "differs between the batch and the record alone"),
         ("fickle", ExperimentError, "'0.weight' is not trained and differs between two makings"),
         ("nothing", ExperimentError, "made a int; it must make an nn.Module"),

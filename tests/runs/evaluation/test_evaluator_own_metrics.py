@@ -146,7 +146,6 @@ def test_clients_never_see_the_names_of_metrics(federation, own_module):
         (lambda outputs, records: {1: 1.0}, "under the name 1"),
         (lambda outputs, records: records.nothing, "fails on .* AttributeError"),
         (lambda outputs: 1.0, "fails on .* TypeError"),
-        (lambda outputs, records: float(records.features.mul_(2).sum()), "changes the held-out records in place"),
         (3.0, "is a float and cannot be called"),
     ],
 )
@@ -160,6 +159,19 @@ def test_a_metric_that_returns_no_number_is_refused_before_anything_is_spent(tmp
 def test_a_name_that_is_taken_or_no_word_is_refused(name):
     with pytest.raises(ExperimentError):
         by_name(**{name: share_of_ones})
+
+
+def test_a_metric_that_changes_what_it_is_called_with_changes_it_for_nobody_else(held_out):
+    outputs, records = held_out
+    metrics = by_name(
+        changing=lambda o, r: sum(float(values.zero_().sum()) for values in (o, r.features, r.sensitive, r.target)),
+        next=lambda o, r: float(o.sum() + r.features.sum() + r.sensitive.sum() + r.target.sum()),
+    )
+    whole = float(outputs.sum()) + 6 + 2 + 1
+    metrics.attempt(outputs, records)
+    for _ in range(2):
+        assert metrics.measure(outputs, records) == {"changing": 0.0, "next": pytest.approx(whole)}
+    assert records.features.sum() == 6 and records.sensitive.sum() == 2 and records.target.sum() == 1
 
 
 def test_numbers_of_any_kind_are_floats_and_outputs_may_be_changed(held_out):
