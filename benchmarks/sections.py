@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.image_classifiers import PRINTED
 from fedsw._tools import text
 from fedsw._tools.text import upward
+from fedsw.privacy.relations import ADD_OR_REMOVE
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
@@ -42,13 +43,23 @@ def image_classifiers(stored: dict[str, Any]) -> str:
     """Private classifiers of images, beside what others print."""
     rows = []
     for name in dict.fromkeys(row["data"] for row in stored["rows"]):
-        own = [row for row in stored["rows"] if row["data"] == name]
+        of_set = [row for row in stored["rows"] if row["data"] == name]
+        own = [row for row in of_set if row["relation"] != ADD_OR_REMOVE]
+        added = [row for row in of_set if row["relation"] == ADD_OR_REMOVE]
         by_epsilon = {
             epsilon: [row["accuracy"] for row in own if row["epsilon"] == epsilon] for epsilon in (10.0, 3.0, 1.0, None)
         }
         cells = [_several(values) if values else "–" for values in by_epsilon.values()]
         seconds = max(row["processor_seconds"] for row in own)
         rows.append(("fedsw", name, "replacement", *cells, f"{own[0]['constant']:.4f}", f"{seconds:.0f}"))
+        if added:
+            cells = [
+                _several(values) if (values := [row["accuracy"] for row in added if row["epsilon"] == epsilon]) else "–"
+                for epsilon in (10.0, 3.0, 1.0)
+            ]
+            seconds = max(row["processor_seconds"] for row in added)
+            last = (f"{added[0]['constant']:.4f}", f"{seconds:.0f}")
+            rows.append(("fedsw", name, "add/remove of one record", *cells, "–", *last))
     for other in PRINTED:
         for name, by in other["accuracy"].items():
             cells = [f"{by[key]:.3f}" if key in by else "–" for key in ("10", "3", "1")]

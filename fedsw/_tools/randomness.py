@@ -184,6 +184,19 @@ def hypergeometric(stream: Stream, held: NDArray[np.int64], size: int) -> NDArra
     return _by_holder(np.sort(_different(stream, total, size)), ends)
 
 
+def below_rate(keys: NDArray[np.uint64], ends: NDArray[np.int64], rate: float) -> NDArray[np.int64]:
+    """How many keys of each holder, (holders,), are below a rate in (0, 1], as a part of all 64-bit words.
+
+    With uniform keys every one is below by itself, with the probability of the rate rounded down to 64 binary digits:
+    a Poisson sample, of which each holder's part is that of its smallest keys (`smallest_keys`). Keys are those of all
+    holders, one after the other; ``ends`` say where each holder's end, ascending.
+    """
+    if not 0.0 < rate <= 1.0:
+        raise ValueError(f"a rate of {rate}; it lies above 0 and at most at 1")
+    below = np.arange(len(keys)) if rate == 1.0 else np.flatnonzero(keys < np.uint64(math.floor(rate * 2.0**64)))
+    return _by_holder(below, ends)
+
+
 def _require_size(size: int, total: int) -> None:
     if not 0 <= size <= total:
         raise ValueError(f"{size} records asked from {total}; a sample without replacement cannot exceed its group")

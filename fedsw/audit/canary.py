@@ -247,6 +247,11 @@ _TRIALS: Mapping[Law | None, type[Trial]] = {
 def _attackable(experiment: Experiment) -> Experiment:
     privacy, goal = experiment.privacy, experiment.objective
     model = privacy.model
+    if privacy.hides_sizes:
+        raise ExperimentError(
+            f"privacy.relation is {privacy.relation!r}, and --canary replaces a record, of which that epsilon promises "
+            "nothing: attack the same settings with relation 'replace-one', whose clips and release are the same"
+        )
     if model.unaudited is not None:
         raise ExperimentError(model.unaudited)
     if model.law == "sum of waves" and privacy.noisy:

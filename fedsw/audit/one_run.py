@@ -193,6 +193,11 @@ def audit(
 
 def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
     """Refuse what these attackers do not know, and un-noised findings about records of a user's own."""
+    if experiment.privacy.hides_sizes:
+        raise ExperimentError(
+            f"privacy.relation is {experiment.privacy.relation!r}, and --one-run replaces its canaries, of which that "
+            "epsilon promises nothing: attack the same settings with relation 'replace-one'"
+        )
     if experiment.data.unit is not None:
         raise ExperimentError(
             f"--one-run flips coins for single records, and the guarantee is that of all records of a "

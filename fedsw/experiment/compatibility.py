@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Number
+from fedsw.experiment import _neighbours
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
@@ -16,7 +17,7 @@ from fedsw.experiment.sections._tagged import unread
 from fedsw.experiment.task_kinds import TASKS, TaskKind, model_kind
 from fedsw.experiment.trust import TrustModel, releasing_gradients, trust_model
 from fedsw.privacy.accountants import accountant_named
-from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, Sampling
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
@@ -27,6 +28,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
 def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     """Yield all misfits lazily, and None for checks that pass: later checks rest on the first ones."""
     privacy = settings.privacy
+    yield from _neighbours.misfits(settings, kind)
     if kind is not None:
         yield unread(settings, kind.facts)
         yield from _of_task(settings, kind)
@@ -57,14 +59,21 @@ def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
 
     Of a penalty of one's own only what is known before it is loaded (`PenaltyKind.fixed`).
     """
-    if settings.privacy.sketch:
+    if settings.privacy.sketch or settings.privacy.hides_sizes:
         return ()
     return tuple(sorted({name for kind in kinds_of(settings) for name in kind.fixed}))
 
 
 def relation_of(settings: Settings) -> str:
     """The neighbours of a run's guarantee: a sketch's may differ in label and group unless their client tells these."""
+    if settings.privacy.hides_sizes:
+        return ADD_OR_REMOVE
     return REPLACE_ONE if fixed_by_neighbours(settings) or settings.partition.tells else REPLACE_ANY
+
+
+def sampling_of(settings: Settings) -> Sampling:
+    """How a run's steps are sampled, as its accountant has them: by the neighbours of its guarantee."""
+    return RELATIONS.get(relation_of(settings)).sampling
 
 
 def _of_partition(settings: Settings) -> Iterator[str]:

@@ -121,6 +121,8 @@ class Experiment(Settings):
         for section, names in left_open(self).items():
             for name in set(names) - getattr(self, section).model_fields_set:  # "auto", where that is written, stays
                 settings.get(section, {}).pop(name, None)
+        if not self.privacy.hides_sizes:
+            settings.get("privacy", {}).pop("records", None)
         if settings.get("local") == {}:
             del settings["local"]
         if not self.thresholds.share:

@@ -61,6 +61,7 @@ class TrustModel:
         most_penalties: penalties of an objective, at most.
         own_bounds: whose words on the bound of a penalty of one's own it takes; none where it takes no such penalty.
         held_out_to: values of `data.held_out_to` that it can do.
+        relations: values of `privacy.relation` that its releases are bounded for.
         masks: values of `federation.masks` that it takes; none where no sum is masked.
         sections: classes of its sections of an experiment, by name, where it has settings of its own: derived from
             those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
@@ -87,6 +88,7 @@ class TrustModel:
     most_penalties: ClassVar[float] = math.inf
     own_bounds: ClassVar[frozenset[Word]] = frozenset()
     held_out_to: ClassVar[frozenset[str]] = frozenset(("operator",))
+    relations: ClassVar[frozenset[str]] = frozenset(("replace-one",))
     masks: ClassVar[frozenset[str]] = frozenset()
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None

@@ -16,7 +16,7 @@ from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.mechanisms import MECHANISMS
-from fedsw.privacy.relations import REPLACE_ONE, require_relation
+from fedsw.privacy.relations import REPLACE_ONE, Sampling, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 
 ALONE = (
@@ -65,11 +65,16 @@ class Plan(Short):
 
         Also for a noise that the accountant takes not.
         """
-        require_relation("the plan", self.relation, REPLACE_ONE)
+        require_relation("the plan", self.relation, self.neighbours)
         noise = MECHANISMS.get(self.mechanism)
         require_noise(self.accountant, self.mechanism)
         for sensitivity in self.sensitivities if self.multiplier else ():
             noise.require_norm("what the plan releases", sensitivity.norm)
+
+    @property
+    def neighbours(self) -> str:
+        """The neighbours that its guarantee is to hold for, which every bound must be for."""
+        return REPLACE_ONE
 
     @property
     def relation(self) -> str:
@@ -204,16 +209,17 @@ def calibrated(
     device: torch.device | str = "cpu",
     slicing: Slicing | None = None,
     beside: tuple[tuple[Step, int], ...] = (),
+    sampling: Sampling = "without-replacement",
 ) -> tuple[float, float]:
     """(noise multiplier, epsilon) of `rounds` releases, one of which is given; (0, inf) for epsilon = inf.
 
     Guarantee: that many releases at this sampling rate, composed with those `beside` them, satisfy (epsilon, delta) for
-    the replacement of one record of any stratum (docs/guarantees/sampling.md). ValueError for an epsilon or a delta
-    that cannot be reached.
+    the replacement of one record of any stratum, and of Poisson sampling for its addition or removal
+    (docs/guarantees/sampling.md). ValueError for an epsilon or a delta that cannot be reached.
     """
     require_noise(accountant, mechanism)
     if multiplier is not None:
-        steps = [(Step(rate, 1 / multiplier, slicing=slicing), rounds), *beside]
+        steps = [(Step(rate, 1 / multiplier, sampling, slicing), rounds), *beside]
         return multiplier, epsilon_by(accountant, steps, delta, device=device)
     assert epsilon is not None
     if math.isinf(epsilon):
@@ -223,6 +229,7 @@ def calibrated(
         delta,
         sampling_rate=rate,
         steps=rounds,
+        sampling=sampling,
         accountant=accountant,
         mechanism=mechanism,
         slicing=slicing,

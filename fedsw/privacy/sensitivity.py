@@ -150,6 +150,25 @@ def loss_sensitivity(clip: float, n: int) -> Sensitivity:
     return Sensitivity(2 * clip / n, "loss clip")
 
 
+DECLARED = "the declared number of records, which sums are divided by"
+"""What is public under additions and removals, in place of the sizes of groups and batches, which are not."""
+
+
+def added_sensitivity(clip: float, n: int) -> Sensitivity:
+    """Sensitivity C/n of a sum of loss gradients clipped to l2 norm C over n, when a record is added or removed.
+
+    Guarantee: n is a declared number, the same for all data sets, so that a record moves the sum by its own term and no
+    other; protects every record of the batch, and how many there are. ValueError if n is below 1 or the clip is
+    negative or not finite.
+
+    Source: docs/guarantees/sampling.md.
+    """
+    _require_magnitude(clip=clip)
+    if n < 1:
+        raise ValueError(f"a sum of loss gradients over the declared number n = {n}; it is at least 1.")
+    return Sensitivity(clip / n, "loss clip", ADD_OR_REMOVE, public=(DECLARED,))
+
+
 def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
     """The largest of several sensitivities of one release, one per kind of record: it protects every record.
 

@@ -18,6 +18,7 @@ from fedsw.privacy.accounting.lifetime import (
     DatasetAccount,
     LimitReached,
     Reservation,
+    of_replacement,
 )
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.group_names import UNNAMED, Names
@@ -212,7 +213,9 @@ def read_ledger(directory: Path) -> dict[str, Any]:
 def spent_by(directory: Path) -> dict[str, Meaning]:
     """Meaning of the releases so far for a person, by group (named as declared).
 
-    Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
+    Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition. It
+    is about who wonders which of two records somebody's is: a replacement, also where a run's guarantee is for
+    additions and removals.
     Where every client has a ledger of its own it is of the client that spent most.
 
     Raises:
@@ -227,7 +230,11 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
     with Ledger.open(path, read_only=True) as ledger:
         if ledger.selection is not None:
             return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
-        return {names.cell(group): Meaning.of_steps(steps) for group, steps in ledger.steps_by_group().items()}
+        taken = ledger.steps_by_group().items()
+        return {
+            names.cell(group): Meaning.of_steps((of_replacement(step), times) for step, times in steps.items())
+            for group, steps in taken
+        }
 
 
 @dataclass(frozen=True)

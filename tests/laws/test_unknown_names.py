@@ -63,7 +63,7 @@ DECIDES = {
     "experiment/compatibility.py:_of_columns": VALIDATED,
     "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
-    "experiment/sections/_privacy.py:Privacy._consistent": "every relation but one is refused",
+    "experiment/sections/_privacy.py:Privacy._unlike_neighbours": "there are two, and trust models name theirs",
     "experiment/sources.py:load_dataset": VALIDATED,
     "experiment/sources.py:stated_shape": VALIDATED,
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",

@@ -124,6 +124,12 @@ class Folder:
         return dict(self.experiment["privacy"])
 
     @property
+    def declared(self) -> int | None:
+        """The declared number of records of a guarantee for additions and removals; None for a replacement."""
+        added = {"add-remove": True, "replace-one": False}[self.privacy.get("relation", "replace-one")]
+        return int(self.privacy["records"]) if added else None
+
+    @property
     def trust(self) -> str:
         """The trust model."""
         return str(self.privacy["trust"])

@@ -17,7 +17,8 @@ from scipy import special
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record._folder import HELD_OUT, LAPLACE, Book, Folder, real
-from fedsw.audit.record._steps import Array, Recorded, Steps
+from fedsw.audit.record._steps import Array, Recorded, Steps, steps_of
+from fedsw.audit.record._steps import recomputed as recomputed_steps
 from fedsw.privacy.accountants import ACCOUNTANTS
 from fedsw.privacy.accounting.selection import Selection, renyi_of_best
 
@@ -95,7 +96,9 @@ def _divergences(step: Recorded) -> Array:
 NAME = "guarantee's words"
 
 ANY_REPLACEMENT = "replace-one, label and group included"
+ADDITION = "add-or-remove-one"
 _SAME = 1e-6
+_CLOSE = 1e-3  # what the two accountants' grids may differ by
 _DIGITS = 1.1e-2  # what three digits add to a number at most, rounded up
 
 
@@ -165,7 +168,8 @@ def _header(folder: Folder, book: Book, epsilon: float, delta: float, faults: Fa
     noise = promise.get("mechanism")
     faults.require(noise == folder.mechanism, f"{where} takes {noise} noise, the settings ask for {folder.mechanism}")
     relation = promise.get("relation")
-    covers = relation in (_relation(folder), ANY_REPLACEMENT)  # the second is the wider one
+    wider = () if folder.declared else (ANY_REPLACEMENT,)  # of replacements, this is the wider one
+    covers = relation in (_relation(folder), *wider)
     faults.require(covers, f"{where} is for {relation} neighbours, not {_relation(folder)}")
     faults.require(promise["nominal"] == seeded, f"{where} says nominal = {promise['nominal']}, the seed {seeded}")
     name = folder.directory / "run.name"
@@ -225,9 +229,9 @@ def _sampling(folder: Folder) -> str:
 
 def _fixed(folder: Folder) -> list[str]:
     """Parts of a record that no guarantee of this run replaces: they decide its stratum, and which client it is at."""
-    dealt = folder.experiment["partition"]
-    fixed = set() if folder.sketch else {"group"}
-    if not folder.sketch and "equality-of-odds" in (penalty["penalty"] for penalty in folder.penalties):
+    dealt, any_other = folder.experiment["partition"], folder.sketch or folder.declared is not None
+    fixed = set() if any_other else {"group"}
+    if not any_other and "equality-of-odds" in (penalty["penalty"] for penalty in folder.penalties):
         fixed.add("label")
     if dealt["scheme"] != "iid":
         fixed.add("label" if dealt["scheme"] == "dirichlet" and dealt["by"] == "target" else "group")
@@ -236,7 +240,28 @@ def _fixed(folder: Folder) -> list[str]:
 
 def _relation(folder: Folder) -> str:
     """The neighbours that a run's guarantee is for."""
+    if folder.declared is not None:
+        return ADDITION
     return "replace-one" if _fixed(folder) else ANY_REPLACEMENT
+
+
+def _replaced(folder: Folder, faults: Faults) -> float:
+    """Epsilon for a replacement that the summary states; a fault if the planned noise has more by another accountant.
+
+    A replaced record is in a batch with the same probability, and moves a sum twice as far (docs/guarantees/ledger.md).
+    """
+    said, book = real(folder.summary["guarantee"].get("epsilon_of_replacement")), folder.books[0]
+    rows = [*(row for row in book.rounds[-1:] for _ in range(folder.planned_releases)), *book.moments[-1:]]
+    steps = steps_of(book, book.groups[0], rows)
+    twice = Steps()
+    for step, times in steps.items():
+        twice[Recorded(step.rate, 2 * step.mu, "without-replacement")] += times
+    cost = recomputed_steps(twice, book.delta)
+    enough = said >= (cost.epsilon - cost.error) * (1 - _CLOSE)
+    faults.require(
+        enough, f"summary: ε for a replacement is {upward(said, 6)}, its rows have {upward(cost.epsilon, 6)}"
+    )
+    return said
 
 
 def _proven(folder: Folder) -> bool:
@@ -259,6 +284,12 @@ def _sentence(words: str, folder: Folder, claim: float, seeded: bool, faults: Fa
     faults.require(said == seeded, f"the sentence says nominal: {said}, the seed {seeded}")
     unit = _unit(folder)
     replaced = "replacement of one record" if unit is None else f"replacement of all records of one {unit!r}"
+    if folder.declared is not None:
+        replaced = "addition or removal of one record"
+        divided = f"divided by a declared number of records, {folder.declared}, which is public"
+        faults.require(divided in words, f"the sentence does not say {divided!r}")
+        other = f"for that the same noise has epsilon = {upward(_replaced(folder, faults), 4)}."
+        faults.require(other in words, f"the sentence does not say {other!r}")
     faults.require(replaced in words, f"the sentence does not say {replaced}")
     whose = "rests on a bound that the user stated" in words
     faults.require(whose == (folder.word == "stated"), "the sentence does not say whose word the penalties' bound is")

@@ -96,7 +96,8 @@ MOMENTS_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "e
 def require_moments(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without moments.
 
-    A record's vector is at most 1 long, so that its replacement moves the sums by sqrt(2) (docs/guarantees/moments.md).
+    A record's vector is at most 1 long, so that its replacement moves the sums by sqrt(2), and its addition or removal
+    by 1 (docs/guarantees/moments.md).
     """
     if not folder.share_of_moments:
         faults.require(folder.moments is None, f"{MOMENTS_FILE} is there, and the settings release no moments")
@@ -105,7 +106,7 @@ def require_moments(folder: Folder, faults: Faults) -> str:
             not charged, f"{charged[:1]} charges a release before the first round; the settings ask for none"
         )
         return ""
-    least = SLACK * math.sqrt(2)
+    least = SLACK * (math.sqrt(2) if folder.declared is None else 1.0)
     summed = folder.masked and any(book.moments for book in folder.books)  # a client may be away from the one sum
     for book in folder.books:
         released = summed or bool(book.moments)
@@ -217,12 +218,26 @@ def check(folder: Folder) -> Check:
             enough = planned.epsilon - planned.error <= budget * (1 + _GRID)
             fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(planned.epsilon, 6)}"
             faults.require(enough, f"{fault}, not {upward(budget, 6)}")
+    _require_sampling(folder, faults)
     checked = _against_settings(folder, faults)
     checked += require_moments(folder, faults) + require_held_out(folder, faults) + require_scores(folder, faults)
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": planned_ratio or None}
     margin = f"σ/Δ is {least:.6g} or more" + (f" (planned {planned_ratio:.6g})" if planned_ratio else "")
     return faults.check(NAME, f"{margin}; {checked}", **numbers)
+
+
+def _require_sampling(folder: Folder, faults: Faults) -> None:
+    """Every charge is of the sampling that its epsilon is computed for, and plan.json has the declared number."""
+    expected = "without-replacement" if folder.declared is None else "poisson"
+    for book in folder.books:
+        for row in book.rows:
+            others = {charge["sampling"] for charge in row.charges} - {expected}
+            where = f"{book.name}, row {row.sequence}"
+            faults.require(not others, f"{where}: sampling {sorted(others)}, where the settings have {expected}")
+    if folder.declared is not None:
+        said, known = sum(folder.sizes.values()), folder.declared
+        faults.require(said == known, f"plan.json has {said} records, and the settings declare {known}")
 
 
 def _asked(folder: Folder) -> float:
@@ -322,7 +337,13 @@ def _sums(folder: Folder, faults: Faults) -> str:
         for charge in row.trained:
             group, rate = charge["group"], float(charge["sampling_rate"])
             size = sizes[group]
-            if stratified:
+            if folder.declared is not None:
+                largest = max(1, math.floor(training["batch_fraction"] * folder.declared))
+                same = rate == training["batch_fraction"]
+                faults.require(
+                    same, f"{where}: p = {rate:.6g}, and every record joins with {training['batch_fraction']:g}"
+                )
+            elif stratified:
                 fraction = training["batch_fraction"]
                 largest = math.floor(fraction * size)
                 few = fraction - folder.experiment["federation"]["clients"] / size
@@ -338,8 +359,9 @@ def _sums(folder: Folder, faults: Faults) -> str:
         bounds = sensitivity.of_sum(
             folder.experiment, batch, spreads=spreads_of(folder, row), penalties=folder.penalties
         )
+        part = scale if folder.declared is None else scale / 2  # one term comes or goes, where else two differ
         for charge in row.trained:
-            require_sensitivity(charge, scale * bounds[charge["group"]], f"{where}, of {charge['group']}", faults)
+            require_sensitivity(charge, part * bounds[charge["group"]], f"{where}, of {charge['group']}", faults)
     whose = ""
     if folder.word == "stated":
         whose = f", where that of {', '.join(folder.own_penalties)} is stated by the user and proven by nobody"

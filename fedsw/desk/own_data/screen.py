@@ -106,7 +106,10 @@ def public_words(experiment: Experiment) -> Iterator[str]:
     yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"
     yield "their bounds, categories, fills, groups and classes, as the experiment declares them"
     counted = "records" if columns.unit is None else f"different {columns.unit!r}"
-    yield f"the number of {counted} of each group at each client"
+    if (declared := experiment.privacy.records) is None:
+        yield f"the number of {counted} of each group at each client"
+    else:
+        yield f"the declared number of {counted}, {declared}, and that every client has one"
     yield "every setting of the experiment"
     if experiment.data.held_out is not None:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"

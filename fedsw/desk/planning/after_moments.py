@@ -89,6 +89,11 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
 def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
     """A run's experiment, and the public numbers of its records by group; none are public under a sketch."""
     experiment, _ = RunDirectory(path).read_config(allow_modules)
+    if experiment.privacy.hides_sizes:
+        raise ExperimentError(
+            f"{path} has privacy.relation {experiment.privacy.relation!r}, and forecasts are of noise that hides a "
+            "replacement: plan a run with 'replace-one', or go on with this one"
+        )
     stored = (read_json(path / RunFile.PLAN) or {}).get("groups")
     if not stored:
         raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")

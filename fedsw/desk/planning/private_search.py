@@ -104,6 +104,12 @@ class Selected:
 
 def cost_of(tried: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
     """Return the cost of the best of K runs, each with a candidate drawn at random, from public numbers alone."""
+    for candidate in tried:
+        if candidate.experiment.privacy.hides_sizes:
+            raise ExperimentError(
+                f"privacy.relation is {candidate.experiment.privacy.relation!r}, and a private selection is accounted "
+                "for the replacement of a record: use 'replace-one'"
+            )
     plans = [_plan(candidate.experiment) for candidate in tried]
     delta, *others = sorted({plan.delta for plan in plans})
     if others:

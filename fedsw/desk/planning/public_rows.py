@@ -257,7 +257,17 @@ def resampled(table: PublicRows, by_group: Mapping[str, int], *, seed: int) -> P
 
 
 def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[str, int], str]:
-    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says."""
+    """Private records of every group, and what of that was assumed; ExperimentError if neither option nor file says.
+
+    Under additions and removals it is the number that the experiment declares, and no option says another.
+    """
+    if (declared := experiment.privacy.records) is not None:
+        if records is not None and records != str(declared):
+            raise ExperimentError(
+                f"--records {records}, and the experiment declares privacy.records = {declared}, by which its sums are "
+                "divided: leave the option out, or change the setting"
+            )
+        return sizes_at_hand(experiment), "the number of records is the declared one"
     if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment, named=experiment.name, elsewhere=False)

@@ -249,7 +249,7 @@ def planned(
         assumed_too = privacy.model.by_ledgers(server="", clients="clients of one size are assumed")
         assumed = "; ".join(filter(None, [assumed, assumed_too]))
     stages = stage_costs(made, plan.delta) if privacy.sketch and privacy.noisy else ()
-    reason = reason or untold
+    reason = reason or untold or (_REPLACED if privacy.hides_sizes else "")
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
         twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
@@ -294,6 +294,9 @@ def planned(
         word=made.objective.word,
         bands=_bands(made, plan, by_group),
     )
+
+
+_REPLACED = "forecasts are made for noise that hides a replacement"
 
 
 def promised_above(constant_to: float) -> float:

@@ -53,6 +53,14 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
     yield "model", f"{plan.experiment.model.kind}, {plan.inputs} inputs, {plan.parameters:,} parameters"
     if plan.multiplier:
         yield "noise", _noise(plan)
+    if plan.experiment.privacy.hides_sizes and plan.multiplier:
+        yield (
+            "neighbours",
+            (
+                "a record is added or removed, and how many there are is secret: sums are divided by the declared "
+                f"{plan.records:,}. This ε is not comparable with a replacement's, which is a removal and an addition"
+            ),
+        )
     for position, stage in enumerate(plan.stages if len(plan.stages) > 1 else (), start=1):
         share = f"{100 * stage.share:.3g} % of the budget (of μ²) for {stage.numbers:,} numbers of a record"
         yield f"stage {position}", f"{share}: μ = {upward(stage.mu)}, σ/Δ = {number(stage.multiplier)}"

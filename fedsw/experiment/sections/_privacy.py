@@ -48,6 +48,11 @@ class Privacy(Section):
     Delta the full replacement sensitivity) is given and epsilon follows. `device` is where the server's epsilon is
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
 
+    `relation` "add-remove" protects the addition or removal of a record, by `sampling` "poisson": every record joins a
+    batch with probability `training.batch_fraction`. Its epsilon is a weaker promise than the same one by replacement,
+    which is an addition and a removal. `records` is then a declared number, public and not counted: sums are divided by
+    its part in a batch, and "n" of `delta` is this number (docs/guarantees/sampling.md).
+
     `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
     inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
     """
@@ -58,8 +63,9 @@ class Privacy(Section):
     delta: float | str = DEFAULT_DELTA
     bound: Literal["auto", "paper", "slice", "vector"] = "auto"
     accountant: Annotated[str, among(_accountants)] = "pld"
-    sampling: Literal["global", "stratified"] = "global"
+    sampling: Literal["global", "stratified", "poisson"] = "global"
     relation: Literal["replace-one", "add-remove"] = "replace-one"
+    records: PositiveInt | None = None
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
     device: Literal["cpu", "cuda"] | None = None
 
@@ -96,11 +102,8 @@ class Privacy(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:
-        if self.relation != "replace-one":
-            raise ValueError(
-                f"relation {self.relation!r} is refused: removing a record re-ranks every other one, and the bound "
-                "of a sliced-Wasserstein gradient is proven for replacement only; use 'replace-one'"
-            )
+        if reason := self._unlike_neighbours():
+            raise ValueError(reason)
         if self.noise_multiplier is not None and self.epsilon is not None and math.isfinite(self.epsilon):
             raise ValueError("epsilon and noise_multiplier are both given; keep one (the other follows)")
         if self.noise_multiplier is None and self.epsilon is None:
@@ -121,6 +124,26 @@ class Privacy(Section):
             )
         return self
 
+    def _unlike_neighbours(self) -> str:
+        """Why relation, trust, sampling and the declared number of records do not go together; empty where they do."""
+        added, known = self.relation == "add-remove", trust_model(self.trust).relations
+        if self.relation not in known:
+            able = ", ".join(repr(name) for name, model in trust_models().items() if self.relation in model.relations)
+            return f"relation {self.relation!r} is bounded under trust {able}, not {self.trust!r}: use 'replace-one'"
+        if added != (self.sampling == "poisson"):
+            return (
+                f"relation is {self.relation!r} and sampling {self.sampling!r}: batches of a fixed size tell how many "
+                "records there are, so that 'add-remove' takes sampling 'poisson', and 'replace-one' does not"
+            )
+        if added and self.records is None:
+            return (
+                "relation 'add-remove' hides the number of records, and sums are divided by a public one: declare "
+                "records, a number that was not counted for this (a size that is known anyway, or a round one)"
+            )
+        if not added and self.records is not None:
+            return "records is declared for relation 'add-remove'; under 'replace-one' it is counted and public"
+        return ""
+
     @field_serializer("epsilon", when_used="json")
     def _infinity_in_words(self, epsilon: float | None) -> float | str | None:
         return "inf" if epsilon == math.inf else epsilon
@@ -134,6 +157,11 @@ class Privacy(Section):
     def noisy(self) -> bool:
         """True if a run adds noise: under a trust model that does, with a finite epsilon or a noise multiplier."""
         return trust_model(self.trust).noisy(epsilon=self.epsilon, multiplier=self.noise_multiplier)
+
+    @property
+    def hides_sizes(self) -> bool:
+        """True if the guarantee covers how many records there are, of which a declared number is public instead."""
+        return self.records is not None
 
     @property
     def sketch(self) -> bool:

@@ -103,7 +103,7 @@ def _completed(experiment: Experiment, passed: own_records.Own, source: str, hel
     raw["data"] |= {"source": source, "columns": passed.columns.model_dump(), "held_out": held_out}
     if experiment.data.columns is None:
         raw["data"]["read_off"] = passed.read_off
-    if experiment.data.module is None:
+    if experiment.data.module is None and not experiment.privacy.hides_sizes:
         raw["data"]["objects"] = [one.model_dump() for one in passed.described]
     try:
         return parse_experiment(raw)

@@ -248,6 +248,8 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return reason
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
+    if privacy.hides_sizes:
+        return f"privacy.relation is {privacy.relation!r}, whose epsilon is a weaker promise than that of a replacement"
     if not privacy.epsilon <= limit:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
     accountant, mechanism = accountant_of(experiment), mechanism_of(experiment)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node._answered import LAST
 from fedsw.federation.trust.round_plan import Plan
@@ -163,7 +164,7 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
             rates[entry.group] = max(rates[entry.group], entry.sampling_rate)
             if entry.sigma > 0:
                 sensitivity = max(sensitivity, plan.multiplier * entry.sensitivity / entry.sigma)
-    charges = [Charge(cell, rate, sensitivity) for cell, rate in rates.items()]
+    charges = [Charge(cell, rate, sensitivity, sampling_of(experiment)) for cell, rate in rates.items()]
     ledger.charge_lost(*attempt, [*charges, *idle(experiment)], plan.multiplier)
 
 
@@ -172,6 +173,8 @@ def largest_rates(plan: Plan, sites: Sequence[Site]) -> dict[str, float]:
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     if experiment.privacy.sketch:
         return dict.fromkeys(cells, 1.0)
+    if experiment.privacy.hides_sizes:  # a record's own probability, whoever else is there
+        return dict(zip(cells, plan.rates, strict=True))
     training, federation = experiment.training, experiment.federation
     sizes = np.concatenate([site.sizes for site in sites])
     least = np.sort(sizes, axis=0)[: federation.min_clients or federation.clients].sum(axis=0)

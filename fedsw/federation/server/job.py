@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsw.experiment import Experiment
+from fedsw.experiment.compatibility import sampling_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import planned_stages
@@ -90,6 +91,7 @@ def _of_rounds(plan: Plan) -> Counts:
         return planned_stages(plan.task, plan.delta)
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
-    step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier))
+    sampling = sampling_of(plan.task.experiment)
+    step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier, sampling))
     rounds = planned(step, plan.rounds)
-    return added(added(rounds, planned_once(plan.moments)), planned_once(plan.scores))
+    return added(added(rounds, planned_once(plan.moments, sampling=sampling)), planned_once(plan.scores))

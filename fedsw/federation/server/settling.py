@@ -19,6 +19,7 @@ from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import (
     declared_columns,
     load_dataset,
+    load_shape,
     require_one_client_each,
     shared_tables,
     visible_tables,
@@ -68,6 +69,8 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
     if experiment.privacy.sketch:
         return _with_shares(experiment)
     problem = Problem.from_experiment(experiment)
+    if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret
+        return settled(experiment, numbers_of(experiment, problem=problem))
     sizes = public_sizes(grid, problem, run, traffic)
     return settled(experiment, numbers_of(experiment, sizes, problem))
 
@@ -151,26 +154,32 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
     """The noise multiplier of one release of all records that spends the whole budget; 0 without noise.
 
-    The number of records may be hypothetical, as in a search for how many are enough.
+    It is sigma over what a replacement moves, for which the rules were made: half of sigma over what a record moves
+    that comes or goes. The number of records may be hypothetical, as in a search for how many are enough.
     """
     privacy = experiment.privacy
     if not privacy.noisy:
         return 0.0
     if privacy.epsilon is None:
         assert privacy.noise_multiplier is not None
-        return privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
-    return gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
+        one = privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
+        return one / 2 if privacy.hides_sizes else one
+    whole = gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
+    return whole / 2 if privacy.hides_sizes else whole
 
 
 def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     """Public number of training records in each group, over all clients.
 
-    Where a unit is declared, units are counted: how many rows a person has is not public.
+    Where a unit is declared, units are counted: how many rows a person has is not public. Under additions and removals
+    it is the declared number.
 
     Raises:
         ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.
     """
     spec = experiment.data
+    if (declared := experiment.privacy.records) is not None:
+        return {load_shape(experiment).groups[0]: declared}
     if not spec.own:
         dataset = load_dataset(experiment)
         return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])

@@ -20,10 +20,13 @@ from fedsw.experiment import Experiment, planned_releases, planned_stages
 from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.federation.exchange.exchange import Traffic
+from fedsw.federation.server.job import planned_cost
 from fedsw.federation.trust.context import Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.moments.moments_budget import PUBLIC
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
+from fedsw.privacy.accounting import epsilon_by
+from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
@@ -213,12 +216,23 @@ def _guarantee(
         **({"noise_multiplier_of_scores": plan.scores} if experiment.thresholds.share else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
+        **_of_replacement(plan),
         "statement": _statement(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
     }
 
 
+def _of_replacement(plan: Plan) -> dict[str, float]:
+    """Epsilon of the planned noise for a replacement, where the run's is for additions and removals alone."""
+    if not (plan.task.experiment.privacy.hides_sizes and plan.multiplier):
+        return {}
+    replaced = Cost.one(planned_cost(plan)).counted()
+    return {"epsilon_of_replacement": epsilon_by(plan.accountant, replaced.steps, plan.delta)}
+
+
 def _public(experiment: Experiment) -> Iterator[str]:
     """Public facts beyond those that the bounds name."""
+    if experiment.privacy.hides_sizes:
+        yield "that every client has a record"
     if experiment.data.held_out_released:
         yield from PUBLIC
         if experiment.data.unit is not None:
@@ -282,12 +296,21 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     replaced = "one record" if unit is None else f"all records of one {unit!r}"
     apart = "" if unit is None else ", at each client by itself"
     drawn = () if experiment.privacy.sketch else plan.task.objective.drawn_by
-    neighbours = f"replacement of {replaced}{within(experiment, drawn)}{apart}"
+    hides = experiment.privacy.hides_sizes
+    change = "addition or removal" if hides else "replacement"
+    neighbours = f"{change} of {replaced}{within(experiment, () if hides else drawn)}{apart}"
     words = (
         f"{_promise(plan, epsilon)} ({kind}{neighbours}) of {what}, "
         f"{plan.ratio} = {plan.multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
+    if (declared := experiment.privacy.records) is not None:
+        other = upward(_of_replacement(plan)["epsilon_of_replacement"], 4)
+        words += (
+            f" Sums are divided by a declared number of records, {declared}, which is public; how many there are is "
+            f"not. This epsilon is not comparable with one for the replacement of a record, which is a removal and an "
+            f"addition: for that the same noise has epsilon = {other}."
+        )
     if plan.task.objective.word == "stated":
         stated = ", ".join(name for _, name in penalties_of(experiment) if PENALTIES.get(name).word != "proven")
         words += f" It rests on a bound that the user stated, of the penalty {stated}; nothing here proves it."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
+from fedsw.experiment.compatibility import relation_of
+from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.sums_once import Sum, records_of
 from fedsw.learning.moments.moments_budget import PART, Shares, SumBudget, moments_budget, moments_layout
@@ -49,7 +51,13 @@ class MomentSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return moments_budget(self._layout, shared().moments)
+        return moments_budget(self._layout, shared().moments, relation_of(self.task.experiment))
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """See `Sum`; under additions and removals the declared number, whoever is in the sum."""
+        if (declared := self.task.experiment.privacy.records) is not None:
+            return np.array([declared])
+        return super().records(sites, clients)
 
     def most(self, records: int) -> float:
         """See `Sum`."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw._tools.randomness import Stream, hypergeometric, split_sample
+from fedsw._tools.randomness import Stream, below_rate, hypergeometric, split_sample
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import accountant_of, mechanism_of, planned_releases, resolve_delta
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals, whole
@@ -21,6 +21,7 @@ from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.sensitivity import Sensitivity
 
 _UNSEEN = 90 * math.log(2)
@@ -30,7 +31,8 @@ _UNSEEN = 90 * math.log(2)
 class Draw:
     """One attempt's counts (S, c) of each site's clients by cell, with the totals and sampling rates they imply.
 
-    The counts are secret under `global` sampling: they are never logged, stored or published.
+    The counts are secret under `global` and `poisson` sampling: they are never logged, stored or published. The totals
+    of `poisson` sampling are those that sums are divided by, and not what was drawn.
     """
 
     counts: tuple[NDArray[np.int64], ...]
@@ -39,7 +41,7 @@ class Draw:
 
     @property
     def total(self) -> int:
-        """Records in the attempt's batch."""
+        """Records that the attempt's sum is divided by."""
         return sum(self.batch)
 
 
@@ -63,6 +65,11 @@ class Plan(plans.Plan):
             **settled,
         )
 
+    @property
+    def neighbours(self) -> str:
+        """See `fedsw.privacy.plan.Plan`."""
+        return ADD_OR_REMOVE if self.task.experiment.privacy.hides_sizes else super().neighbours
+
     def shares(self) -> Shares:
         """How the budget is shared between the rounds and releases beside them; epsilon is infinite without noise."""
         return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf, self.scores)
@@ -85,17 +92,20 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
 
     Guarantee: with this multiplier every round of the plan, composed with the releases of moments and of scores where
     there are any, satisfies the asked (epsilon, delta) for the replacement of one record of any group
-    (docs/guarantees/sampling.md, moments.md, thresholds.md).
+    (docs/guarantees/sampling.md, moments.md, thresholds.md). Under additions and removals for these, and nothing in it
+    follows from how many records there are.
 
     FederationError, ValueError naming a group that its batch does not fit, an unreachable epsilon or delta.
     """
     privacy = task.experiment.privacy
     present = whole(sites)
-    sizes = totals(present)
+    sizes = totals(present) if privacy.records is None else (privacy.records,)
     delta = resolve_delta(privacy.delta, records=sum(sizes))
     counts = _stratified_counts(task, present) if privacy.sampling == "stratified" else None
     batch = batch_sizes(task, sizes, clients_of(present)) if counts is None else column_sums(counts)
     rates = _global_rates(batch, sizes) if counts is None else stratified_rates(counts, present)
+    if privacy.hides_sizes:
+        rates = (task.experiment.training.batch_fraction,)
     # One rate for the calibration: never below what a later attempt with fewer clients may need.
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
     # privacy.epsilon becomes sigma/Delta of a round here (by privacy.plan.calibrated), with moments or without.
@@ -118,8 +128,11 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
     """This attempt's counts for the clients that are available now.
 
     `global`: multivariate hypergeometric, so that with uniform samples at the clients the union is exactly one
-    sample without replacement of the available records. `stratified`: fixed in advance.
+    sample without replacement of the available records. `stratified`: fixed in advance. `poisson`: binomial, so that
+    with these samples every record is in the batch or not by itself.
     """
+    if plan.task.experiment.privacy.hides_sizes:
+        return _poisson(plan, present, round_=round_, attempt=attempt)
     task, sizes = plan.task, totals(present)
     if min(sizes) == 0:
         name = task.objective.cells[sizes.index(0)]
@@ -139,10 +152,30 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
     return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
 
 
+def _poisson(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
+    """Counts of records that join by themselves, each with the plan's rate; nothing is raised or fixed by their number.
+
+    A record joins where its key is below the rate: an own one, or in a seeded run that by which its client draws.
+    """
+    (rate,), task = plan.rates, plan.task
+    held = np.concatenate([presence.sizes for presence in present])[:, 0]
+    if task.experiment.seed is None:
+        keys = Stream.secure().words(int(held.sum()))
+    else:
+        ids = np.concatenate([presence.ids(0) for presence in present])
+        keys = Stream(task.seeded_batch_key(round_, attempt)).words(int(ids.max(initial=-1)) + 1)[ids]
+    counts = below_rate(keys, np.cumsum(held), rate)
+    edges = np.cumsum([len(presence.sizes) for presence in present])[:-1]
+    return Draw(tuple(np.split(counts[:, None], edges)), plan.batch, plan.rates)
+
+
 def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
     """Charges of one released round, by group: each at its own sampling rate and sensitivity."""
     cells = plan.task.objective.cells
-    trained = [Charge(cell, rate, bound.value) for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)]
+    trained = [
+        Charge(cell, rate, bound.value, RELATIONS.get(bound.relation).sampling)
+        for cell, rate, bound in zip(cells, draw_.rates, bounds, strict=True)
+    ]
     return [*trained, *idle(plan.task.experiment)]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fedsw._tools.later import torch
 from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
+from fedsw.experiment.compatibility import sampling_of
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
@@ -23,8 +24,9 @@ from fedsw.learning.tasks.tally import Tally
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step, lifetime
 from fedsw.privacy.accounting.lifetime import Cost, Counts
+from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, Sampling
 from fedsw.privacy.release import Part
-from fedsw.privacy.sensitivity import SLACK, Sensitivity
+from fedsw.privacy.sensitivity import DECLARED, SIZES, SLACK, Sensitivity
 
 FIRST = 0
 """The round that the release of moments has in ledgers and messages; rounds of training begin at 1."""
@@ -45,9 +47,9 @@ class Shares:
     scores: float = 0.0
 
 
-def planned_once(multiplier: float, attempts: int = 1) -> Counts:
+def planned_once(multiplier: float, attempts: int = 1, sampling: Sampling = "without-replacement") -> Counts:
     """Return the charges that an account sets aside for attempts at one release; none where the multiplier is 0."""
-    return lifetime.planned(Step(1.0, 1 / multiplier), attempts) if multiplier else {}
+    return lifetime.planned(Step(1.0, 1 / multiplier, sampling), attempts) if multiplier else {}
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class SumBudget:
 
     def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
         """Return the charge to every group that is trained on: all of its records, once."""
-        return [*(Charge(group, 1.0, self.sensitivity.value) for group in groups), *idle(experiment)]
+        sampling = RELATIONS.get(self.sensitivity.relation).sampling
+        return [*(Charge(group, 1.0, self.sensitivity.value, sampling) for group in groups), *idle(experiment)]
 
 
 def shares(
@@ -90,7 +93,8 @@ def shares(
     are counted among `rounds`; each of the `attempts` at moments, or at scores, costs its part of the share.
 
     Guarantee: one release of moments, all rounds and one of scores, at these noise multipliers and this sampling rate,
-    together satisfy (epsilon, delta) for the replacement of one record.
+    together satisfy (epsilon, delta) for the replacement of one record, or its addition or removal where the run's
+    guarantee is for that.
 
     ValueError for an epsilon or a delta that cannot be reached.
 
@@ -99,7 +103,8 @@ def shares(
     privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.thresholds.share)
     many = experiment.training.rounds if rounds is None else rounds
     by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
-    settled = functools.partial(plans.calibrated, delta=delta, device=device, **by)
+    sampling = sampling_of(experiment)
+    settled = functools.partial(plans.calibrated, delta=delta, device=device, sampling=sampling, **by)
     target = (privacy.epsilon, privacy.noise_multiplier)
     if not any(parts) or not privacy.noisy:
         return Shares(0.0, *settled(*target, rate=rate, rounds=many))
@@ -117,17 +122,18 @@ def shares(
         whole = settled(alone, None, rate=1.0, rounds=1)[0]
         left = experiment.left_to_rounds
         first, last = (whole * math.sqrt(left / part * attempts) if part else 0.0 for part in parts)
-    beside = tuple((Step(1.0, 1 / multiplier), attempts) for multiplier in (first, last) if multiplier)
+    beside = tuple((Step(1.0, 1 / multiplier, sampling), attempts) for multiplier in (first, last) if multiplier)
     return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside), last)
 
 
-def moments_budget(layout: Layout, multiplier: float) -> SumBudget:
+def moments_budget(layout: Layout, multiplier: float, relation: str = REPLACE_ONE) -> SumBudget:
     """The release of moments.
 
-    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other
-    (`fedsw.learning.moments.moments_sum.Layout.moved`).
+    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where
+    that is the relation (`fedsw.learning.moments.moments_sum.Layout.moved_for`).
     """
-    return SumBudget(PART, SLACK * Sensitivity(layout.moved, "moments"), multiplier)
+    public = {"poisson": DECLARED, "without-replacement": SIZES}[RELATIONS.get(relation).sampling]
+    return SumBudget(PART, SLACK * Sensitivity(layout.moved_for(relation), "moments", relation, (public,)), multiplier)
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:

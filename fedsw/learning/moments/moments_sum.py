@@ -23,6 +23,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning.models.coded import middle_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
 
 MOST_FEATURES = 256
 """Inputs of a record, at most: the sums have about half their square of numbers, and so has their noise."""
@@ -60,12 +61,13 @@ class Layout:
     most, and counts and targets are those of all records whatever their inputs. It adds svec(a a^T) to the block of
     its cell: squares, and products weighed with SIDE_WEIGHT, row by row of the upper triangle.
 
-    Guarantee: `moved` is sqrt(2), without any room for rounding. *Proof.* A record's integers q, a times 2^GRID rounded
-    towards 0, have a whole sum of squares that is at most 4^GRID (1 + 1e-12), hence at most 4^GRID. So
-    A = q q^T/4^GRID is positive semidefinite with trace at most 1, and ||A||_F <= 1. Of two records in one cell
-    ||A - A'||_F^2 = ||A||^2 + ||A'||^2 - 2 <A, A'> <= 2, because the inner product of two positive semidefinite
-    matrices is not negative; their vectors are no further apart, as SIDE_WEIGHT < sqrt(2). In two cells the vectors
-    share no coordinate, and 1 + 1 = 2. What is not finite counts as 0.
+    Guarantee: `moved` is sqrt(2), and 1 for a record that comes or goes, without any room for rounding. *Proof.* A
+    record's integers q, a times 2^GRID rounded towards 0, have a whole sum of squares that is at most
+    4^GRID (1 + 1e-12), hence at most 4^GRID. So A = q q^T/4^GRID is positive semidefinite with trace at most 1, and
+    ||A||_F <= 1. Of two records in one cell ||A - A'||_F^2 = ||A||^2 + ||A'||^2 - 2 <A, A'> <= 2, because the inner
+    product of two positive semidefinite matrices is not negative; their vectors are no further apart, as
+    SIDE_WEIGHT < sqrt(2). In two cells the vectors share no coordinate, and 1 + 1 = 2. A record alone adds a vector of
+    norm at most ||A||_F <= 1. What is not finite counts as 0.
 
     There is a block for each of the ``cells`` (strata of the objective), or one for all; p is ``features``, ``targets``
     are numbers of a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are
@@ -139,6 +141,10 @@ class Layout:
     def moved(self) -> float:
         """The most, in l2 norm, that the sums move when one record is replaced by any other; see the class."""
         return math.sqrt(2.0)
+
+    def moved_for(self, relation: str) -> float:
+        """The most that they move between neighbours of a relation, by its name; KeyError for another."""
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: 1.0}[relation]
 
     def integers(self, inputs: Tensor, target: Tensor) -> Tensor:
         """The vectors a (n, D) in multiples of 2^-GRID, of any inputs (n, p) and targets (n,) or (n, t); float64."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
+from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning import models
 from fedsw.learning.moments.released_moments import Moments
@@ -123,7 +124,8 @@ def noise_of_rounds(problem: Problem, moments: Moments) -> float:
     if not moments.sigma or not 0 < share < 1:
         return 0.0
     beside = share / experiment.left_to_rounds
-    whole = moments.sigma / moments.layout.moved * math.sqrt(beside * experiment.training.rounds)
+    whole = moments.sigma / moments.layout.moved_for(relation_of(experiment))
+    whole *= math.sqrt(beside * experiment.training.rounds)
     moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
     return experiment.training.noise_kept() * whole * max(sensitivity.value for sensitivity in moved)
 

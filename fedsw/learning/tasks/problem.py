@@ -41,7 +41,7 @@ from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics import clipping
 from fedsw.mathematics.transport.denoise import image_side
 from fedsw.mathematics.transport.sliced import orthogonal_spread, project, public_directions
-from fedsw.privacy.sensitivity import Sensitivity
+from fedsw.privacy.sensitivity import SLACK, Sensitivity, added_sensitivity
 
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
@@ -111,6 +111,12 @@ class Problem:
         if not _meets_no_record(experiment, task):
             clipping.check(model)
         objective = _objective(experiment, task, shape)
+        if experiment.privacy.hides_sizes and len(objective.cells) != 1:
+            raise ExperimentError(
+                f"privacy.relation is {experiment.privacy.relation!r}, and data.source {experiment.data.source!r} has "
+                f"{len(objective.cells)} groups: they are strata, whose sizes nobody declares. Use 'replace-one', or a "
+                "table without a declared group"
+            )
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         if experiment.privacy.sketch:
             for number in range(1, 1 + len(experiment.sketch.shares)):
@@ -286,7 +292,13 @@ class Problem:
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack."""
+        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack.
+
+        Under additions and removals: how far a record moves a sum that is divided by so many.
+        """
+        if self.experiment.privacy.hides_sizes:
+            moved = sum(batch) * self.objective.task_weight(sum(batch)) * added_sensitivity(self.clip.loss, sum(batch))
+            return (SLACK * moved,)
         widths, bound = tuple(compared.width for compared in self.compared), self.experiment.privacy.bound
         return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
 

@@ -77,6 +77,7 @@ _WORDS = {"proven": "proven", "stated": "stated by the user, of a penalty of the
 def promise(summary: Mapping[str, Any]) -> Facts:
     """The guarantee, part by part."""
     guarantee = summary["guarantee"]
+    other = guarantee.get("epsilon_of_replacement")
     doubt = "" if guarantee.get("accountant_is_guarantee") else ", which gives no guarantee"
     return Facts.of(
         ("", ""),
@@ -85,6 +86,7 @@ def promise(summary: Mapping[str, Any]) -> Facts:
             ("protects", guarantee.get("protects")),
             ("against", guarantee.get("against")),
             ("neighbouring data sets", guarantee.get("relation")),
+            *([("ε for the replacement of a record", upward(other, 4))] if other is not None else []),
             ("public", ", ".join(guarantee.get("public", ())) or "–"),
             ("trust model", guarantee.get("trust")),
             ("whose word the bound is", _WORDS[guarantee.get("word", "proven")]),

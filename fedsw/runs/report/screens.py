@@ -63,6 +63,8 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
     words = [f" at δ = {upward(account['delta'])} ({kind}{nominal})"]
+    if any(entry.get("sampling") == "poisson" for entry in account["entries"]):
+        words.append("for the addition or removal of a record, a weaker promise than the same ε for its replacement")
     if account.get("selection"):
         words.append("which is the selection's: the run is the best of a random number of runs")
     if (unit := account.get("unit", "record")) != "record":
@@ -206,6 +208,12 @@ def _privacy(view: RunView) -> Text:
             f"{guarantee.get('sampling')} sampling",
         ]
         text.append(f" ({', '.join(details)})", style="not bold")
+        if (other := guarantee.get("epsilon_of_replacement")) is not None:
+            text.append(
+                "\nnot comparable with a replacement's ε, which the same noise has at "
+                f"{upward(other, 4)}: a record comes or goes here",
+                style="not bold",
+            )
         if guarantee.get("word") == "stated":
             penalty = view.experiment.objective.penalty
             text.append(f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", style="red")

@@ -20,6 +20,7 @@ class Central(TrustModel):
     law = "clipped sum"
     own_bounds = frozenset(("proven", "stated", "none"))
     held_out_to = frozenset(("operator", "everybody"))
+    relations = frozenset(("replace-one", "add-remove"))
     trusted_with = "server and clients follow the protocol and keep what they receive"
     leaves = "outputs, contribution"
     adds_noise = "server"
@@ -35,6 +36,7 @@ class Nobody(Central):
 
     name = "none"
     once = None
+    relations = frozenset(("replace-one",))
     fixed_epsilon = math.inf
     with_noise = "central"
     protectable = frozenset(("target",))

@@ -25,6 +25,7 @@ from fedsw.privacy.accounting.lifetime.composing import (
     Counts,
     added,
     composed_epsilon,
+    of_replacement,
     planned,
     total_epsilon,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "composed_epsilon",
     "counting",
     "in_order",
+    "of_replacement",
     "planned",
     "require_same",
     "room",

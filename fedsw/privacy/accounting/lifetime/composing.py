@@ -24,6 +24,7 @@ from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
 from fedsw.privacy.accounting.stated import Tabled, convex_below, from_fields
+from fedsw.privacy.relations import ADD_OR_REMOVE
 
 Counts = Mapping[Step, int]
 
@@ -33,15 +34,20 @@ NO_NOISE: Counts = {Step(1.0, math.inf): 1}
 _DIGITS = 10
 
 
-def comparable(step: Step) -> Step:
-    """A step that costs at least as much, for the replacement of one record, with a mu of few digits.
+def of_replacement(step: Step) -> Step:
+    """A step that costs at least as much, for the replacement of one record.
 
     A record that a Poisson batch may hold, and that then moves the sum by at most Delta, moves it by at most 2 Delta
     when it is replaced: its step costs at most as much as one without replacement of twice the mu.
     """
-    step = step.reduced
-    if step.sampling == "poisson":
-        step = replace(step, sampling="without-replacement", mu=2 * step.mu)
+    if step.relation == ADD_OR_REMOVE:
+        return replace(step, sampling="without-replacement", mu=2 * step.mu)
+    return step
+
+
+def comparable(step: Step) -> Step:
+    """A step that costs at least as much, for the replacement of one record, with a mu of few digits."""
+    step = of_replacement(step.reduced)
     if step.costless or math.isinf(step.mu):
         return step
     if step.stated is not None:
