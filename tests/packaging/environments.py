@@ -67,8 +67,9 @@ def pip(python: Path, *arguments: str) -> None:
 
 
 def outside(**changes: str) -> dict[str, str]:
-    """This process' environment without what leads back to the checkout or to a Flower home."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLWR_HOME", "VIRTUAL_ENV")}
+    """This process' environment without what leads back to the checkout, or keeps what is compiled from being kept."""
+    left_out = ("PYTHONPATH", "FLWR_HOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return kept | changes
 
 

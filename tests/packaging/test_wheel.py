@@ -38,7 +38,8 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with `fedsw[app]` from the wheel, under the versions that are tested together."""
     python = empty_environment(tmp_path_factory.mktemp("installed"))
-    pip(python, "install", "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[app]")
+    # What is imported is compiled then: all of it here would take longer than all that is done with it.
+    pip(python, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[app]")
     return python
 
 

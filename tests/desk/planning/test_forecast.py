@@ -44,6 +44,7 @@ FEATURES = [
 MANY = Columns.model_validate({**COLUMNS, "features": FEATURES})
 FEW = (2.0, 30.0, 300.0)
 QUICK = {"preset": "auto", "rounds": 6}
+PLAIN = {"objective": {"alpha": 0.0}}  # beside a penalty the model without privacy takes thousands of steps
 
 
 def columns_of(**changes) -> Columns:
@@ -193,7 +194,8 @@ def test_a_public_table_takes_the_place_of_the_laws():
 
 
 def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
-    given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": {"preset": "auto", "rounds": 25}}
+    steps = {"preset": "auto", "rounds": 25}
+    given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": steps, **PLAIN}
     weak, strong = (planned(asked(**given, privacy={"epsilon": e}), SIZES, strengths=FEW) for e in (0.05, 50.0))
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
     assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
@@ -230,18 +232,16 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     """Nobody knows before moments are released how much of their bounds columns use."""
     columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
     data = {"source": "object", "columns": columns.model_dump()}
-    steps = {"preset": "auto", "rounds": 25}
-    plain = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
+    given = {"training": {"preset": "auto", "rounds": 25}, **PLAIN}
+    plain = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
     assert plain.forecast.kept >= FEASIBLE > plain.forecast.tight
     assert plain.forecast.depends and not plain.forecast.feasible
     assert plain.verdict.startswith("feasible only if the columns use their bounds")
-    first = planned(asked(data=data, training=steps, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
+    first = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
     assert first.forecast.tight >= FEASIBLE and first.forecast.feasible
     free = columns_of(features=[{"name": f"x{place}"} for place in range(3)])
     data = {"source": "object", "columns": free.model_dump()}
-    assert (
-        planned(asked(data=data, training=steps, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
-    )
+    assert planned(asked(data=data, **given, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
 
 
 def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
@@ -300,6 +300,7 @@ def own(tmp_path, monkeypatch):
         'features = [{name = "x", low = 0, high = 1}]\n'
         'sensitive = {name = "sex", values = ["f", "m"]}\ntarget = {name = "y", values = ["no", "yes"]}\n'
         f'[training]\npreset = "auto"\nrounds = {text.training.rounds}\n[federation]\nclients = 1\n'
+        "[objective]\nalpha = 0.0\n"
     )
     return tmp_path
 
