@@ -16,7 +16,7 @@ from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.mechanisms import MECHANISMS
-from fedsw.privacy.relations import REPLACE_ONE, Sampling, require_relation
+from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, Sampling, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 
 ALONE = (
@@ -113,7 +113,8 @@ class Plan(Short):
         """
         if not self.multiplier:
             return {step: self.rounds for step in NO_NOISE}
-        return planned(counted_as(self.mechanism)(Step(max(self.rates), 1 / self.multiplier)), self.rounds)
+        step = Step(max(self.rates), 1 / self.multiplier, RELATIONS.get(self.relation).sampling)
+        return planned(counted_as(self.mechanism)(step), self.rounds)
 
     @property
     def unprotected(self) -> str | None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from fedsw._tools.settings import FederationError
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
+from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
 from fedsw.federation.messages._exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
@@ -127,9 +128,8 @@ def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(
         federation.run(chosen)
         found = stored(federation.folder / f"run{federation.runs}")
         added.append((found["values"] - exact(chosen)).reshape(-1))
-    least = moments_budget(
-        moments_layout(Problem.from_experiment(chosen)), shares(chosen, rate=0.2, delta=1e-5).moments
-    ).sigma
+    multiplier = shares(chosen, rate=0.2, delta=1e-5).moments
+    least = moments_budget(moments_layout(Problem.from_experiment(chosen)), multiplier, relation_of(chosen)).sigma
     assert found["sigma"] == pytest.approx(least * (math.sqrt(3) if trust else 1.0), rel=1e-6)
     require_gaussian(torch.stack(added), found["sigma"])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsw.experiment.compatibility import sampling_of
+from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node._answered import LAST
 from fedsw.federation.trust.round_plan import Plan
@@ -155,7 +155,7 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
         ledger.charge_lost(*attempt, budget.charges(cells, experiment), budget.sigma)
         return
     if attempt[0] == FIRST and (layout := moments_layout(plan.task)) is not None:
-        moments = moments_budget(layout, plan.moments)
+        moments = moments_budget(layout, plan.moments, relation_of(experiment))
         ledger.charge_lost(*attempt, moments.charges(cells, experiment), moments.sigma)
         return
     rates, sensitivity = largest_rates(plan, sites), 1.0

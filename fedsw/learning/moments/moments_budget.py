@@ -24,7 +24,7 @@ from fedsw.learning.tasks.tally import Tally
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step, lifetime
 from fedsw.privacy.accounting.lifetime import Cost, Counts
-from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, Sampling
+from fedsw.privacy.relations import RELATIONS, Sampling
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import DECLARED, SIZES, SLACK, Sensitivity
 
@@ -126,7 +126,7 @@ def shares(
     return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside), last)
 
 
-def moments_budget(layout: Layout, multiplier: float, relation: str = REPLACE_ONE) -> SumBudget:
+def moments_budget(layout: Layout, multiplier: float, relation: str) -> SumBudget:
     """The release of moments.
 
     Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where

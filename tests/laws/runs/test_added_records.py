@@ -28,7 +28,7 @@ from fedsw.federation.exchange.participants import whole
 from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.limits import require_limits
 from fedsw.federation.node.node import Node
-from fedsw.federation.server._lost import largest_rates
+from fedsw.federation.server._lost import _charge, largest_rates
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
 from fedsw.federation.trust.round_plan import Plan, charges, draw, make_plan
@@ -201,6 +201,20 @@ def test_an_attempt_is_charged_at_the_rate_of_a_record_whoever_is_away_and_its_s
         (charge,) = charges(plan, drawn, plan.task.sensitivities(drawn.batch, [1.0]))
         assert (charge.sampling_rate, charge.sampling) == (0.25, "poisson")
     assert largest_rates(plan, sites) == {"A=0": 0.25}
+
+
+def test_what_a_lost_folder_may_have_released_is_charged_as_poisson_steps(tmp_path: Path) -> None:
+    plan, sites = planned("privacy.moments=0.2"), sites_of((3,), (2,))
+    with Ledger.create(tmp_path / "ledger.sqlite", plan) as ledger:
+        for attempt in ((0, 0), (1, 0)):
+            _charge(plan, ledger, sites, attempt)
+        taken = ledger.steps_by_group()["A=0"]
+    sampled = {(step.sampling_rate, step.sampling): step.mu for step in taken}
+    assert sampled == {
+        (1.0, "poisson"): pytest.approx(1 / plan.moments, rel=1e-9),
+        (0.25, "poisson"): pytest.approx(1 / plan.multiplier, rel=1e-9),
+    }
+    assert {step.sampling for step in plan.reserved()} == {"poisson"}
 
 
 @pytest.mark.slow
