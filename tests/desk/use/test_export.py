@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,13 +43,18 @@ def test_a_program_of_torch_export_answers_as_the_run_s_for_any_number_of_record
 
 
 def test_a_model_of_columns_about_their_middle_answers_as_its_exports(place, tmp_path):
-    asked = settings(place, INCOME, model={"inputs": "centred"}, objective={"task": "classification", "alpha": 0.0})
-    model = fedsw.load(fedsw.run(asked, runs=tmp_path / "runs").directory)
+    model = fedsw.load(_coding({"inputs": "centred"}, place, tmp_path))
     features = torch.rand((7, model.width))
     script, _ = export(model, tmp_path / "model.pt", "torchscript")
     program, _ = export(model, tmp_path / "model.pt2", "torch-export")
     for alone in (torch.jit.load(script), torch.export.load(program).module()):
         assert torch.allclose(alone(features).double(), model.outputs(features), atol=1e-6)
+
+
+def _coding(model: dict, place: Path, folder: Path) -> Path:
+    """The folder of a finished run of a model that codes the declared columns itself."""
+    asked = settings(place, INCOME, model=model, objective={"task": "classification", "alpha": 0.0})
+    return fedsw.run(asked, runs=folder / "runs").directory
 
 
 def test_an_export_that_answers_otherwise_is_refused(classifier, tmp_path, monkeypatch):
@@ -66,11 +72,12 @@ def test_onnx_without_its_package_names_the_remedy(classifier, tmp_path, monkeyp
     assert "pip install onnx onnxscript" in said and "--format torchscript" in said
 
 
-def test_an_onnx_model_answers_as_the_run_s(classifier, tmp_path):
+@pytest.mark.parametrize("coded", [None, {"kind": "additive", "knots": 4}])
+def test_an_onnx_model_answers_as_the_run_s(coded, classifier, place, tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
     runtime = pytest.importorskip("onnxruntime")
-    model = fedsw.load(classifier)
+    model = fedsw.load(classifier if coded is None else _coding(coded, place, tmp_path))
     path, _ = export(model, tmp_path / "model.onnx", "onnx")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     features = torch.rand((7, model.width))
