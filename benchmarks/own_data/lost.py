@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.own_data.sets import MADE_UP, NAMES, Split, split
 from benchmarks.own_data.store import Cell, Row, Subject
 from fedsw._tools import text
@@ -124,7 +126,9 @@ def _score(of: Split, report: Mapping[str, float], intervals: Mapping[str, Any])
     if not of.regression:
         low, high = intervals.get("accuracy", (math.nan, math.nan))
         return report["accuracy"], low, high
-    spread = float(of.held_out.target.double().var(dim=0, correction=0).sum())
+    declared = of.columns.targets  # an error is in their units
+    widths = torch.tensor([1.0 if d.low is None or d.high is None else d.high - d.low for d in declared])
+    spread = float((of.held_out.target.double().var(dim=0, correction=0) * widths.double().square()).sum())
     low, high = intervals.get("mean_squared_error", (math.nan, math.nan))
     return 1 - report["mean_squared_error"] / spread, 1 - high / spread, 1 - low / spread
 

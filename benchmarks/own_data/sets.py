@@ -44,7 +44,6 @@ class Split:
             {
                 "name": "own",
                 "data": {"source": "object", "columns": self.columns.model_dump(), "held_out_overlap": "allow"},
-                "model": {"kind": "logistic"},
                 "objective": {"task": "regression" if self.regression else "classification", "alpha": alpha},
                 "training": {"preset": "auto", **(training or {})},
                 "privacy": {"epsilon": epsilon, "delta": "auto"},
