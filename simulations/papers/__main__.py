@@ -25,7 +25,8 @@ List = Annotated[bool, typer.Option("--list", help="Show the figures and what is
 All = Annotated[bool, typer.Option("--all", help="Every figure of every paper.")]
 QuickRun = Annotated[bool, typer.Option("--quick", help="All small, on stand-ins for data: to see that it runs.")]
 DrawOnly = Annotated[bool, typer.Option("--draw", help="Draw and write from what is stored; run nothing.")]
-Stale = Annotated[bool, typer.Option("--stale", help="Plan stored runs again; run those that come out otherwise.")]
+Stale = Annotated[bool, typer.Option("--stale", help="Plan all stored runs again; exit 1 if one comes out otherwise.")]
+Renew = Annotated[bool, typer.Option("--renew", help="As --stale, and make anew those that come out otherwise.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="At most so many seeds of each point.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda", help="What runs compute on; each result names it.")]
@@ -43,6 +44,7 @@ def reproduce_command(
     quick: QuickRun = False,
     draw: DrawOnly = False,
     stale: Stale = False,
+    renew: Renew = False,
     seeds: Seeds = None,
     data_dir: DataDir = None,
     jobs: Jobs = None,
@@ -57,13 +59,16 @@ def reproduce_command(
 
     What is stored is not run again; a run that stopped goes on. Pages, with the paper's values beside ours, are
     written under docs/papers. With --quick all is small, data sets are stand-ins unless --data-dir names others, and
-    everything is written below --runs.
+    everything is written below --runs. --stale runs and writes nothing: rules and bounds change, and it says of every
+    stored run, of all papers if no figure is named, whether today's plan it as they did.
     """
     from simulations.papers.figure import chosen, figures
     from simulations.papers.stand_ins import write_stand_ins
 
-    if not (names or all_ or list_):
-        raise typer.BadParameter("name a figure, as `rll/fig13` or `rll`, or give --all or --list")
+    if not (names or all_ or list_ or stale):
+        raise typer.BadParameter("name a figure, as `rll/fig13` or `rll`, or give --all, --list or --stale")
+    if stale and (quick or draw or renew or list_):
+        raise typer.BadParameter("--stale runs nothing: give it without --quick, --draw, --renew and --list")
     asked = chosen(names or list(figures()))
     store = results or COMMITTED
     if device not in ("cpu", "cuda"):
@@ -78,10 +83,12 @@ def reproduce_command(
     if list_:
         _show([_study(store, figure, seeds) for figure in asked], as_json=as_json)
         return
+    if stale:
+        raise typer.Exit(0 if _show_plans(asked, store, seeds, as_json=as_json, quiet=quiet) else 1)
     failed: list[tuple[str, str]] = []
     if not draw:
         folder = runs / ("papers-quick" if quick else "papers")
-        failed = _make(asked, store, folder, seeds, jobs=jobs, device=device, quiet=quiet or as_json, stale=stale)
+        failed = _make(asked, store, folder, seeds, jobs=jobs, device=device, quiet=quiet or as_json, renew=renew)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _PAGES)
     written = _write(studies, store, where)
@@ -106,18 +113,19 @@ def _make(
     jobs: int | None,
     device: str,
     quiet: bool,
-    stale: bool,
+    renew: bool,
 ) -> list[tuple[str, str]]:
     """Make what is missing, or what is planned otherwise today; returns what failed, with the reasons."""
     from fedsw.desk.run_grid import GridProgress
     from fedsw.federation.engines.pool import cores, run_all
+    from simulations.papers.replanned import planned_again
     from simulations.papers.store import read
-    from simulations.papers.work import fail, make, missing, pieces_of, planned_otherwise, reads_results, without_data
+    from simulations.papers.work import fail, make, missing, pieces_of, reads_results, without_data
 
     pieces = pieces_of(asked, seeds=seeds)
     waiting = missing(store, pieces)
-    if stale:
-        changed = planned_otherwise(store, pieces)
+    if renew:
+        changed = planned_again(store, pieces).otherwise
         for key, words in changed.items():
             typer.echo(f"{key}: {'; '.join(words)}", err=True)
         waiting = [piece for piece in pieces if piece.key in changed]
@@ -128,7 +136,7 @@ def _make(
         for after in (False, True):  # what is computed from results comes after them
             run_all(
                 [piece for piece in waiting if reads_results(piece) is after],
-                functools.partial(make, runs, store, device=device, anew=stale),
+                functools.partial(make, runs, store, device=device, anew=renew),
                 jobs=jobs or cores(),
                 watcher=progress,
                 failed=functools.partial(fail, store),
@@ -136,6 +144,41 @@ def _make(
     found = [(piece.key, read(store, piece.key)) for piece in waiting]
     failed = [(key, stored.fault) for key, stored in found if stored is not None and stored.fault is not None]
     return [*failed, *absent.items()]
+
+
+def _show_plans(asked: Sequence[Figure], store: Path, seeds: int | None, *, as_json: bool, quiet: bool) -> bool:
+    """Plan the stored runs of figures again and show, paper by paper, what comes of it; whether all is as it was."""
+    from rich.table import Table
+
+    from simulations.papers.replanned import PlanProgress, Replanned, planned_again, planned_runs
+    from simulations.papers.work import pieces_of
+
+    papers = dict.fromkeys(figure.paper for figure in asked)
+    pieces = {name: pieces_of([each for each in asked if each.paper == name], seeds=seeds) for name in papers}
+    found = dict[str, Replanned]()
+    with PlanProgress(sum(len(planned_runs(store, each)) for each in pieces.values()), quiet=quiet or as_json) as bar:
+        for paper, each in pieces.items():
+            found[paper] = planned_again(store, each, bar.seen)
+    sound = all(each.sound for each in found.values())
+    if as_json:
+        listed = {
+            paper: {"stored": each.stored, "same": each.same, "unplanned": each.unplanned, "otherwise": each.otherwise}
+            | {"absent": each.absent}
+            for paper, each in found.items()
+        }
+        typer.echo(json_text({"papers": listed, "sound": sound}))
+        return sound
+    view = Table("paper", "stored", "planned as it was", "otherwise", "data not here", "no plan of ours", box=None)
+    for paper, each in found.items():
+        numbers = (each.stored, each.same, len(each.otherwise), len(each.absent), each.unplanned)
+        view.add_row(paper, *map(str, numbers))
+    Console().print(view)
+    for each in found.values():
+        for key, words in each.otherwise.items():
+            typer.echo(f"{key}: {'; '.join(words)}", err=True)
+        for reason in dict.fromkeys(each.absent.values()):
+            typer.echo(reason, err=True)
+    return sound
 
 
 def _study(store: Path, figure: Figure, seeds: int | None) -> Study:

@@ -19,7 +19,6 @@ from fedsw._tools.text import installed_version
 from fedsw.desk.run_grid import attempt, finish
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_public, load_shape
-from simulations.papers import plans
 from simulations.papers.cells import Cell, Computation, cells_of, computations_of
 from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
@@ -98,23 +97,6 @@ def reads_results(piece: Piece) -> bool:
     if not isinstance(piece.what, Computation):
         return False
     return "results" in inspect.signature(function("computed", piece.what.function)).parameters
-
-
-def planned_otherwise(results: Path, pieces: Iterable[Piece]) -> dict[str, list[str]]:
-    """The stored runs that today's rules and bounds plan otherwise, by key, each with what differs.
-
-    Every run is planned again, which takes a second or two where noise is calibrated; baselines are planned by others.
-    """
-    changed: dict[str, list[str]] = {}
-    for piece in pieces:
-        result = read(results, piece.key)
-        if isinstance(piece.what, Computation) or piece.what.baseline or result is None:
-            continue
-        then = plans.stored(result)
-        words = [] if then is None else list(plans.differences(then, plans.planned(piece.what.experiment)))
-        if words:
-            changed[piece.key] = words
-    return changed
 
 
 def make(runs: Path, results: Path, piece: Piece, *, device: str = "cpu", anew: bool = False) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedsw._tools.settings import FederationError
 from fedsw._tools.text import to_float
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
@@ -19,8 +22,9 @@ from simulations.papers.__main__ import main
 from simulations.papers.cells import Cell
 from simulations.papers.figure import Figure, chosen, figures
 from simulations.papers.plans import Numbers, differences, planned, stored
-from simulations.papers.store import read, write
-from simulations.papers.work import make, pieces_of, planned_otherwise
+from simulations.papers.replanned import planned_again
+from simulations.papers.store import Stored, read, write
+from simulations.papers.work import Piece, make, pieces_of
 
 RESULTS = Path(__file__).parents[2] / "simulations" / "papers" / "results"
 MOST_ROUNDS = 500
@@ -54,6 +58,9 @@ def test_every_number_that_is_another_one_today_is_told() -> None:
     assert list(differences(then, then)) == []
     moments = replace(then, sensitivities={"A=0": 3.0, "A=1": 6.0}, scaled=True)
     assert list(differences(then, moments)) == [] and list(differences(moments, then)) != []
+    for ratio, told in ((2.004, 0), (2.02, 1)):  # of the larger to the smaller, moved by the noise of moments or not
+        noisy = replace(moments, sensitivities={"A=0": 3.0, "A=1": 3.0 * ratio})
+        assert len(list(differences(then, noisy))) == told
     (told,) = differences(then, replace(then, multiplier=2.01))
     assert told == "noise multiplier 2, 2.01 today"
     (told,) = differences(then, replace(then, sensitivities={"A=0": 1.0, "A=1": 2.2}))
@@ -64,27 +71,64 @@ def test_every_number_that_is_another_one_today_is_told() -> None:
     assert told == "a sampling rate for each of A=0, A=1; for all today"
 
 
+def planned_otherwise(results: Path, pieces: Sequence[Piece]) -> dict[str, Sequence[str]]:
+    return dict(planned_again(results, pieces).otherwise)
+
+
 def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figure = a_figure()
+    figure, results = a_figure(), tmp_path / "results"
     (piece,) = pieces_of([figure])
-    assert make(tmp_path / "runs", tmp_path / "results", piece)
-    assert planned_otherwise(tmp_path / "results", [piece]) == {}
-    result = read(tmp_path / "results", piece.key)
-    assert result is not None
-    guarantee = {**result.about["guarantee"], "noise_multiplier": 9.0}
-    write(tmp_path / "results", piece.key, replace(result, about={**result.about, "guarantee": guarantee}))
-    assert list(planned_otherwise(tmp_path / "results", [piece])) == [piece.key]
-
     monkeypatch.setattr("simulations.papers.figure.chosen", lambda names: [figure])
     monkeypatch.setattr("simulations.papers.__main__._write", lambda *given: [])
-    folders = ("--runs", str(tmp_path / "again"), "--results", str(tmp_path / "results"), "--jobs", "1", "--quiet")
+    folders = ("--runs", str(tmp_path / "again"), "--results", str(results), "--jobs", "1", "--quiet")
+    assert make(tmp_path / "runs", results, piece)
+    assert main(["--stale", *folders]) == 0  # no figure is named: those of all papers
+    assert capsys.readouterr().out.split()[-6:] == ["rll", "1", "1", "0", "0", "0"]
+
+    result = read(results, piece.key)
+    assert result is not None
+    guarantee = {**result.about["guarantee"], "noise_multiplier": 9.0}
+    write(results, piece.key, replace(result, about={**result.about, "guarantee": guarantee}))
     assert main(["rll/fig97", *folders]) == 0  # what is stored is not made again
-    assert list(planned_otherwise(tmp_path / "results", [piece])) == [piece.key]
-    assert main(["rll/fig97", "--stale", *folders]) == 0
+    for _ in range(2):  # nor by what says that it is planned otherwise
+        capsys.readouterr()
+        assert main(["--stale", *folders]) == 1
+        said = capsys.readouterr()
+        assert said.out.split()[-6:] == ["rll", "1", "0", "1", "0", "0"]
+        assert f"{piece.key}: noise multiplier 9, " in said.err
+    assert main(["--stale", "--json", *folders]) == 1
+    assert json.loads(capsys.readouterr().out)["papers"]["rll"]["otherwise"][piece.key][0].startswith("noise")
+
+    assert main(["rll/fig97", "--renew", *folders]) == 0
     assert "noise multiplier 9" in capsys.readouterr().err
-    assert planned_otherwise(tmp_path / "results", [piece]) == {}
+    assert main(["--stale", *folders]) == 0
+
+
+def test_a_stored_run_that_cannot_be_planned_here_is_told_and_is_not_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (piece,) = pieces_of([a_figure()])
+    then = Stored({"guarantee": {"noise_multiplier": 2.0, "sensitivities": {"A=0": 1.0}, "sampling_rates": {"A=0": 1}}})
+    write(tmp_path, piece.key, then)
+    faults: list[Exception] = [FileNotFoundError("no data"), FederationError("a rule of today")]
+
+    def cannot(experiment: Experiment) -> Numbers:
+        raise faults.pop(0)
+
+    monkeypatch.setattr("simulations.papers.plans.planned", cannot)
+    found = planned_again(tmp_path, [piece])
+    assert (found.same, found.otherwise, found.absent, found.sound) == (0, {}, {piece.key: "no data"}, False)
+    found = planned_again(tmp_path, [piece])
+    assert found.otherwise == {piece.key: ["no plan today: FederationError: a rule of today"]} and not found.sound
+    assert planned_again(tmp_path / "empty", [piece]).stored == 0
+
+
+@pytest.mark.parametrize("other", ["--quick", "--draw", "--list", "--renew"])
+def test_what_says_which_runs_are_stale_runs_nothing(other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stale", other]) == 2
+    assert "--stale runs nothing" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
