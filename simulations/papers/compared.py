@@ -31,6 +31,7 @@ _THEIRS = ("paper's settings", "shortened", "paper's method", "as coded", "compu
 _OURS = ("best",)
 _STARTS = {
     "image-autoencoder": "Xavier, biases 0",
+    "simulations.papers.starts:xavier_encoder_decoder": "Xavier, biases 0",
     "dcgan": "normal, deviation 0.02",
     "adversarial-dcgan": "normal, deviation 0.02",
 }

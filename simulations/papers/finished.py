@@ -17,7 +17,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 
-_OWN = ("simulations.papers.public_maps",)
+_OWN = ("simulations.papers.public_maps", "simulations.papers.starts")
 
 
 def on_device(experiment: Experiment, device: str) -> Experiment:
@@ -44,7 +44,7 @@ class Finished:
 
     @property
     def experiment(self) -> Experiment:
-        """What ran; a paper's file names no code but the maps that papers bring.
+        """What ran; a paper's file names no code but the maps and starts that papers bring.
 
         Raises:
             CodeRefused: if what is stored does.

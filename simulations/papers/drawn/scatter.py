@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNDRAWN = ("as coded", "Adam")
+UNDRAWN = ("as coded", "Adam", "Xavier")
 """Of the series with these names there are numbers, and no picture."""
 _SHOWN, _WIDTH = 700, 2.2
 """Most records in a panel, the first ones: more dots make a larger file, which is saved with fewer pixels."""

@@ -45,8 +45,12 @@ def codes(run: Finished) -> Measured:
     from sklearn.linear_model import LogisticRegression
 
     records, core = run.dataset.test, run.experiment.data.core_features
+    model, features = (
+        run.model,
+        run.problem.given(records).features,
+    )  # a network of the paper's own is tried by gradients
     with torch.no_grad():
-        latent, found = run.model(run.problem.given(records).features)
+        latent, found = model(features)
     missed = (found[:, :core] - records.features[:, :core]).square().sum(dim=1)
     held = latent.double().numpy()
     cut = int(_FITTED * len(held))
