@@ -67,8 +67,8 @@ class FakeRuns:
         return self._train(experiment, directory, observer, "inprocess")
 
     def _train(self, experiment: Experiment, directory: Path, observer: Any, engine: str) -> FakeResult:
-        rounds, noisy = experiment.training.rounds, experiment.privacy.noisy
-        target = experiment.privacy.epsilon if noisy and experiment.privacy.epsilon else float("inf")
+        rounds, target = experiment.training.rounds, experiment.privacy.epsilon or float("inf")
+        noisy = experiment.privacy.guarantee.unprotected is None
         plan = {"name": experiment.name, "title": experiment.title, "rounds": rounds, "clients": 4, "epsilon": target}
         plan["directory"] = str(directory)
         observer.started(plan)
@@ -111,7 +111,7 @@ def round_record(number: int, rounds: int, epsilon: float, noisy: bool, every: i
 
 
 def summary_of(experiment: Experiment, epsilon: float, engine: str) -> dict[str, Any]:
-    noisy = experiment.privacy.noisy
+    noisy = experiment.privacy.guarantee.unprotected is None
     return {
         "name": experiment.name,
         "title": experiment.title,

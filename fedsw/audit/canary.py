@@ -254,15 +254,15 @@ def _attackable(experiment: Experiment) -> Experiment:
         )
     if model.unaudited is not None:
         raise ExperimentError(model.unaudited)
-    if model.law == "sum of waves" and privacy.noisy:
+    without = privacy.guarantee.by_noise(noised="", none=" without noise")
+    if model.law not in _TRIALS or without:
+        raise ExperimentError(
+            f"privacy.trust is {privacy.trust!r}{without}; --canary attacks what the server of trust 'central' "
+            "releases with noise, the sums of trust 'distributed', and sketches of trust 'sketch' and 'sketch-local'"
+        )
+    if model.law == "sum of waves":
         sketched.require_sketch(experiment)
         return experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
-    if model.law not in _TRIALS or not privacy.noisy:
-        raise ExperimentError(
-            f"privacy.trust is {privacy.trust!r}{'' if privacy.noisy else ' without noise'}; --canary attacks what the "
-            "server of trust 'central' releases with noise, the sums of trust 'distributed', and sketches of trust "
-            "'sketch' and 'sketch-local'"
-        )
     if goal.also:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"

@@ -229,7 +229,7 @@ def list_command(as_json: Json = False) -> None:
             "task": experiment.objective.task,
             "penalty": experiment.objective.penalty,
             "alpha": experiment.objective.alpha,
-            "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
+            "epsilon": experiment.privacy.epsilon,
             "target": target_epsilon(experiment),
             "rounds": experiment.training.rounds,
             "clients": experiment.federation.clients,

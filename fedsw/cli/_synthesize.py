@@ -182,7 +182,8 @@ def _write(
     elif quiet:
         echo(output)
     else:
-        statement = table.summary["guarantee"]["statement"] if table.experiment.privacy.noisy else "no guarantee"
+        stated = str(table.summary["guarantee"]["statement"])
+        statement = table.experiment.privacy.guarantee.by_noise(noised=stated, none="no guarantee")
         screen = Screen(highlight=False)
         screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
         if other is not None and other.doubt:

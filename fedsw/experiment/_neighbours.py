@@ -39,7 +39,7 @@ def _of_terms(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
     if kind is None or not kind.facts.supervised:
         able = ", ".join(repr(name) for name, task in TASKS.items() if task.facts.supervised)
         yield f"it is proven of the losses of objective.task {able}, not of {goal.task!r}: use 'replace-one'"
-    if not privacy.noisy:
+    if privacy.guarantee.unprotected:
         yield "no noise is added, so that there is nothing to promise: use 'replace-one'"
     if (accountant := privacy.model.accountant(settings)) != ACCOUNTANT:
         yield f"privacy.accountant {accountant!r} is about other steps: use {ACCOUNTANT!r}"

@@ -76,17 +76,18 @@ def sampling_of(settings: Settings) -> Sampling:
     return RELATIONS.get(relation_of(settings)).sampling
 
 
-def _of_partition(settings: Settings) -> Iterator[str]:
+def _of_partition(settings: Settings) -> Iterator[str | None]:
     """A partition of somebody's own records by what the guarantee covers: each client's number of them tells it."""
     tells, scheme = settings.partition.tells, settings.partition.scheme
-    if not (settings.data.own and settings.privacy.noisy) or tells is None or tells in fixed_by_neighbours(settings):
+    if not settings.data.own or tells is None or tells in fixed_by_neighbours(settings):
         return
     named = f"'{scheme}' by '{settings.partition.by}'" if scheme == "dirichlet" else f"'{scheme}'"
-    yield (
+    why = (
         f"partition.scheme {named} chooses a record's client by its {tells}, so every client's number of records would "
         f"tell {tells}s, which the guarantee of trust {settings.privacy.trust!r} with this objective covers: use "
         "'iid', or give each client a table of its own"
     )
+    yield settings.privacy.guarantee.by_noise(noised=why, none=None)
 
 
 def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:

@@ -254,8 +254,8 @@ def of_unit(unit: str) -> str:
 
 def unprotected(experiment: Experiment) -> str | None:
     """The setting that takes the guarantee away, in words; None if there is one."""
-    if not experiment.privacy.noisy:
-        return "no noise would be added (privacy.trust 'none' or epsilon inf)"
+    if (why := experiment.privacy.guarantee.unprotected) is not None:
+        return why
     if experiment.seed is not None:
         return f"seed is {experiment.seed}: whoever knows it can undo sampling and noise"
     if experiment.unsafe_metrics:

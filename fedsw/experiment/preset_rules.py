@@ -406,11 +406,14 @@ def require_settled(settings: Settings) -> None:
         raise ExperimentError(f"nothing chose {names}: the server does that before it greets clients")
 
 
+_NOTHING_TO_DIVIDE = "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
+
+
 def misfit(settings: Settings) -> str | None:
     """Return why settings left to rules cannot be chosen here, with the remedy, or None."""
     training = settings.training
-    if settings.privacy.sketch and settings.sketch.open and not settings.privacy.noisy:
-        return "sketch.stages have share 'auto', which divides a budget, and there is no noise: leave share out"
+    if settings.sketch.open and (why := settings.privacy.guarantee.by_noise(noised=None, none=_NOTHING_TO_DIVIDE)):
+        return why
     if settings.privacy.moments and settings.privacy.trust not in (able := releasing_gradients()):
         return (
             f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from fedsw._tools.registry import Registry, Unknown
 from fedsw._tools.settings import ExperimentError
+from fedsw.experiment._guarantee import Guarantee, NoGuarantee
 from fedsw.privacy.accountants import GAUSSIAN
 
 if TYPE_CHECKING:
@@ -163,13 +164,14 @@ class TrustModel:
         """True if a critic is trained beside the generator."""
         return False
 
-    def noisy(self, *, epsilon: float | None, multiplier: float | None) -> bool:
-        """True if a run with that budget adds noise."""
-        return (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
+    def guarantee(self, *, epsilon: float | None, multiplier: float | None) -> Guarantee:
+        """What a run with that budget promises: nothing where it adds no noise."""
+        finite = (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
+        return Guarantee() if finite and self.fixed_epsilon is None else NoGuarantee()
 
     def without_noise(self, privacy: Any) -> str | None:
         """Return why it cannot run as a reference without noise, with the remedy, or None if it can."""
-        return None if privacy.noisy else self.needs_noise
+        return privacy.guarantee.by_noise(noised=None, none=self.needs_noise)
 
     def without_clipping(self) -> str | None:
         """Return why gradients cannot be left unclipped under it, with the remedy, or None."""

@@ -37,7 +37,7 @@ from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.trust import promise
-from fedsw.privacy.accounting.lifetime import NO_NOISE
+from fedsw.privacy.accounting.lifetime import NO_NOISE, DatasetAccount
 from fedsw.runs import participation
 
 
@@ -129,8 +129,8 @@ def hello(message: Message, context: Context) -> Message:
         alone = [node.alone(position) for position in accounting]
         for member in alone:
             privacy.model.sides.require_ready(member)
-        if privacy.noisy:  # of another run's ledger refused here, before anything is set aside
-            spent = torch.tensor([_spent(member, context) for member in alone], dtype=torch.float64)
+        if paying := privacy.paying(alone):  # of another run's ledger refused here, before anything is set aside
+            spent = torch.tensor([_spent(member, context) for member in paying], dtype=torch.float64)
         _reserve(node, alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
     ids = tuple(torch.from_numpy(numbers) for numbers in node.ids) if node.seeded else None
@@ -143,15 +143,24 @@ def hello(message: Message, context: Context) -> Message:
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     """Set aside in the accounts of the clients' data sets the most that this run can cost their records."""
     experiment, clients = node.task.experiment, list[Planned]()
-    answers = None if experiment.privacy.noisy else answered_by(node, context).file
+    planned = experiment.privacy.guarantee.by_noise(noised=_at_its_ledger, none=_at_its_answers)
     for client in alone:
         account = account_of(experiment, context.node_config, int(client.clients[0]))
         if account is not None:
-            privacy = experiment.privacy
-            cost = privacy.model.sides.planned(client, client.delta(0)) if privacy.noisy else NO_NOISE
-            clients.append(Planned(account, ledger_of(client, context), cost, answers))
+            clients.append(planned(account, client, node, context))
     if clients:
         reserve(clients, node.run, experiment)
+
+
+def _at_its_ledger(account: DatasetAccount, client: Node, node: Node, context: Context) -> Planned:
+    """The cost of a client's plan, which counts from its ledger's first row on."""
+    ledger, sides = ledger_of(client, context), client.task.experiment.privacy.model.sides
+    return Planned(account, ledger, sides.planned(client, client.delta(0)), begins=ledger)
+
+
+def _at_its_answers(account: DatasetAccount, client: Node, node: Node, context: Context) -> Planned:
+    """The cost of a run without noise, which counts from the node's first answer on."""
+    return Planned(account, ledger_of(client, context), NO_NOISE, begins=answered_by(node, context).file)
 
 
 def _spent(node: Node, context: Context) -> float:

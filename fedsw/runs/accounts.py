@@ -246,7 +246,7 @@ class Spending:
     cost: Cost
 
 
-def read_spending(directory: Path, *, noisy: bool) -> Spending | None:
+def read_spending(directory: Path, meanings: Callable[[Path], dict[str, Meaning]]) -> Spending | None:
     """Replay the ledgers of a run; None before its first release. Without noise nothing means anything for a person.
 
     Raises:
@@ -256,7 +256,7 @@ def read_spending(directory: Path, *, noisy: bool) -> Spending | None:
         account = read_ledger(directory)
     except FileNotFoundError:
         return None
-    return Spending(account, spent_by(directory) if noisy else {}, cost_of_run(directory))
+    return Spending(account, meanings(directory), cost_of_run(directory))
 
 
 def cost_of_run(directory: Path) -> Cost:

@@ -61,7 +61,7 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: st
         experiment.name,
         clients,
         privacy.trust,
-        privacy.epsilon if privacy.noisy else float("inf"),
+        privacy.epsilon,
         privacy.delta,
         experiment.seed is not None,
         max(planned_releases(experiment), planned_stages(experiment)),

@@ -138,4 +138,4 @@ def _promised(view: RunView) -> float:
     stated = {**view.plan, **view.summary}.get("epsilon")
     if stated is not None:
         return float(stated)
-    return privacy.epsilon if privacy.noisy and privacy.epsilon is not None else float("inf")
+    return float("inf") if privacy.epsilon is None else privacy.epsilon

@@ -169,13 +169,14 @@ def read_whole_run(directory: Path) -> RunView:
         ValueError: as `read_run`.
         LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledger`.
     """
-    from fedsw.runs.accounts import read_spending
+    from fedsw.runs.accounts import read_spending, spent_by
 
     view = read_run(directory)
+    meanings = view.experiment.privacy.guarantee.by_noise(noised=spent_by, none=lambda directory: {})
     return replace(
         view,
         whole=True,
-        spending=read_spending(directory, noisy=view.experiment.privacy.noisy),
+        spending=read_spending(directory, meanings),
         shapes=_shapes(view),
         seconds=tuple(round_seconds(directory)),
     )

@@ -221,7 +221,7 @@ def test_epsilon_and_noise_multiplier_exclude_each_other() -> None:
 
 def test_a_noise_multiplier_alone_leaves_epsilon_to_follow() -> None:
     privacy = parse(privacy={"noise_multiplier": 2.0}).privacy
-    assert (privacy.epsilon, privacy.noise_multiplier, privacy.noisy) == (None, 2.0, True)
+    assert (privacy.epsilon, privacy.noise_multiplier, privacy.guarantee.unprotected) == (None, 2.0, None)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,8 @@ def test_overriding_the_noise_replaces_what_the_file_says_of_it(
     written: dict[str, float], override: str, epsilon: float | None, multiplier: float | None, noisy: bool
 ) -> None:
     privacy = parse(override, privacy=written).privacy
-    assert (privacy.epsilon, privacy.noise_multiplier, privacy.noisy) == (epsilon, multiplier, noisy)
+    assert (privacy.epsilon, privacy.noise_multiplier) == (epsilon, multiplier)
+    assert privacy.guarantee.by_noise(noised=True, none=False) is noisy
 
 
 def test_a_finite_epsilon_without_noise_is_refused() -> None:

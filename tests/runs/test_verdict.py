@@ -27,7 +27,7 @@ def said(outputs, target, **more) -> str:
     found = quality_of_classes(outputs, data, groups=2, classes=2, names=("bad", "good"))
     accuracy = float(((outputs[:, 0] > 0.5).long() == data.target).double().mean())
     given = {"metrics": {"accuracy": accuracy, "loss": 0.5}, "quality": found, "records": len(target), "start": 0.7}
-    given |= {"epsilon": 1.0, "noisy": True}
+    given |= {"epsilon": 1.0}
     return "\n".join(warnings_of(**(given | more)))
 
 
@@ -73,7 +73,7 @@ def test_one_answer_for_all_is_said_to_be_one_and_parity_no_merit():
 def test_what_a_reader_must_know_is_said(more, words):
     target = np.arange(100) % 2
     assert words in said(np.where(target, 0.9, 0.1), target.tolist(), **more)
-    assert "ε" not in said(np.where(target, 0.9, 0.1), target.tolist(), epsilon=math.inf, noisy=False)
+    assert "ε" not in said(np.where(target, 0.9, 0.1), target.tolist(), epsilon=None)
 
 
 @settings(max_examples=30, deadline=None)

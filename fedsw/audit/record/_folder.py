@@ -208,7 +208,8 @@ class Folder:
     def noisy(self) -> bool:
         """True if a guarantee was asked for."""
         epsilon, multiplier = self.privacy.get("epsilon"), self.privacy.get("noise_multiplier")
-        return self.model.noisy(epsilon=None if epsilon is None else real(epsilon), multiplier=multiplier)
+        guarantee = self.model.guarantee(epsilon=None if epsilon is None else real(epsilon), multiplier=multiplier)
+        return guarantee.by_noise(noised=True, none=False)
 
     @property
     def accountant(self) -> str:

@@ -148,7 +148,7 @@ def run(
             f"{experiment.data.account!r}; leave the baseline out, or data.account"
         )
     privacy = experiment.privacy
-    epsilon = math.inf if not privacy.noisy or privacy.epsilon is None else privacy.epsilon
+    epsilon = math.inf if privacy.epsilon is None else privacy.epsilon
     problem = Problem.from_experiment(experiment)
     delta = resolve_delta(privacy.delta, records=len(load_dataset(experiment).train))
     evaluator, folder = Evaluator(problem), RunDirectory(directory)

@@ -167,7 +167,7 @@ def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGu
     """The guarantee behind a run's summary."""
     privacy, stated = experiment.privacy, summary["guarantee"]
     relation = str(stated["relation"])
-    if not privacy.noisy:
+    if privacy.guarantee.unprotected:
         return StatedGuarantee(2, "nothing", "nobody", relation, "no noise was added")
     why_not = "; ".join(_why_not(experiment, summary))
     rank = privacy.model.by_ledgers(server=0, clients=1)

@@ -165,7 +165,7 @@ _NOT_KEPT = (
 
 
 def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
-    if not experiment.privacy.noisy:
+    if experiment.privacy.guarantee.unprotected:
         return [
             Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
         ]

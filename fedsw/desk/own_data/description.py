@@ -92,7 +92,7 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
     else:
         settings["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
     made = parse_experiment(settings)
-    if not made.privacy.noisy:
+    if made.privacy.guarantee.unprotected:
         raise ExperimentError(
             "privacy.epsilon is inf: counts of records without noise are not released; set a finite epsilon"
         )

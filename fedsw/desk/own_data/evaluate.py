@@ -150,9 +150,7 @@ def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> 
     worth = worth_of(task, chosen, measured, of=len(chosen))
     if len(chosen) == 1:
         return Evaluated(name, 1, worth, (_ALONE.format(name),), called)
-    warnings = warnings_of(
-        metrics=worth.metrics, quality=worth.quality, records=len(chosen), start=None, epsilon=0.0, noisy=False
-    )
+    warnings = warnings_of(metrics=worth.metrics, quality=worth.quality, records=len(chosen), start=None, epsilon=None)
     return Evaluated(name, len(chosen), worth, warnings, called)
 
 

@@ -35,7 +35,7 @@ def rehearse(experiment: Experiment, *uses: Callable[[Path], None]) -> None:
         ExperimentError: for what fails once something was charged; nothing private was read or spent.
     """
     columns = experiment.data.columns
-    if columns is None or not experiment.privacy.noisy:
+    if columns is None or experiment.privacy.guarantee.unprotected:
         return
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -248,7 +248,7 @@ def planned(
     if max(plan.rates) < 1 and ready.federation.clients > 1:
         assumed_too = privacy.model.by_ledgers(server="", clients="clients of one size are assumed")
         assumed = "; ".join(filter(None, [assumed, assumed_too]))
-    stages = stage_costs(made, plan.delta) if privacy.sketch and privacy.noisy else ()
+    stages = stage_costs(made, plan.delta) if privacy.sketch and multiplier else ()
     reason = reason or untold or (_REPLACED if privacy.hides_sizes else "")
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]

@@ -91,7 +91,7 @@ def _thresholds(plan: Planned) -> str:
         bands = ", ".join(f"{group} ± {100 * band:.2g} %" for group, band in plan.bands.items())
         noise = f"; noise moves the selected share of {bands}" if plan.multiplier else ""
         return f"{100 * settings.share:.0f} % of the budget (of μ²) for counts of scores by group{noise}. {_FITS}"
-    return _FITS if plan.compares and experiment.privacy.noisy else ""
+    return experiment.privacy.guarantee.by_noise(noised=_FITS, none="") if plan.compares else ""
 
 
 _FITS = (

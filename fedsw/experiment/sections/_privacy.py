@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
 
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
+from fedsw.experiment._guarantee import Guarantee
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.trust import TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS
+
+T = TypeVar("T")
 
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
@@ -154,9 +157,13 @@ class Privacy(Section):
         return _declared("privacy")
 
     @property
-    def noisy(self) -> bool:
-        """True if a run adds noise: under a trust model that does, with a finite epsilon or a noise multiplier."""
-        return trust_model(self.trust).noisy(epsilon=self.epsilon, multiplier=self.noise_multiplier)
+    def guarantee(self) -> Guarantee:
+        """What a run promises: none without noise, which takes a trust model that adds some, and a budget."""
+        return trust_model(self.trust).guarantee(epsilon=self.epsilon, multiplier=self.noise_multiplier)
+
+    def paying(self, clients: Sequence[T]) -> Sequence[T]:
+        """Those of these clients whose own ledgers pay for what leaves: all of them, or none."""
+        return self.model.by_ledgers(server=(), clients=self.guarantee.by_noise(noised=clients, none=()))
 
     @property
     def hides_sizes(self) -> bool:

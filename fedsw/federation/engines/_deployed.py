@@ -198,7 +198,7 @@ class Follower:
             "title": experiment.title,
             "rounds": begun_with.get("training", {}).get("rounds", experiment.training.rounds),
             "clients": experiment.federation.clients,
-            "epsilon": experiment.privacy.epsilon if experiment.privacy.noisy else float("inf"),
+            "epsilon": experiment.privacy.epsilon,
         }
 
     def _ledger_seen(self) -> int:

@@ -190,7 +190,7 @@ class Real(Number):
 
     def believed(self, terms: Terms) -> Limits:
         """See `Number`."""
-        return self.limits if self.without_noise is None or terms.noisy else self.without_noise
+        return terms.by_noise(noised=self.limits, none=self.without_noise or self.limits)
 
 
 class Numbers(Number):

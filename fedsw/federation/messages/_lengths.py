@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fedsw.experiment.sections import TableSettings
 from fedsw.learning.moments.budget_split import asks_tables
@@ -14,6 +15,8 @@ from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.privacy.accounting import Slicing
+
+T = TypeVar("T")
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -87,10 +90,9 @@ class Terms:
             raise RuntimeError("this message is checked against a task, and none was agreed yet")
         return self.task
 
-    @property
-    def noisy(self) -> bool:
-        """True if the run adds noise."""
-        return self.agreed.experiment.privacy.noisy
+    def by_noise(self, *, noised: T, none: T) -> T:
+        """Choose by whether the run adds noise."""
+        return self.agreed.experiment.privacy.guarantee.by_noise(noised=noised, none=none)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Condition:
 def _draws_directions(task: Problem) -> bool:
     slicing = task.experiment.slicing
     law = Slicing(task.dimension, slicing.directions, slicing.scheme)
-    return task.experiment.privacy.noisy and not law.fixed
+    return task.experiment.privacy.guarantee.by_noise(noised=not law.fixed, none=False)
 
 
 SEEDED = Condition("in runs with `seed`", lambda task: task.experiment.seed is not None)
@@ -113,10 +115,7 @@ HELD_OUT_RELEASED = Condition(
 )
 WITH_MOMENTS = Condition("with `privacy.moments`", lambda task: bool(task.experiment.privacy.moments))
 UNSAFE = Condition("with `unsafe_metrics`", lambda task: task.experiment.unsafe_metrics)
-OWN_LEDGER = Condition(
-    "where clients add noise",
-    lambda task: task.experiment.privacy.model.by_ledgers(server=False, clients=task.experiment.privacy.noisy),
-)
+OWN_LEDGER = Condition("where clients add noise", lambda task: bool(task.experiment.privacy.paying(range(1))))
 WITH_CUT = Condition(
     "where these records have numbers to predict", lambda task: isinstance(tally_of(task), RegressionSums)
 )

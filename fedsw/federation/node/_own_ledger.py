@@ -64,14 +64,19 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 class Planned:
     """The largest cost of a run to one client's records, the account that they count in, and their ledger's file.
 
-    A run without noise has no ledger: ``answers`` is the file that appears with the first answer. It is None where a
-    simulated node keeps its answers in memory; the run then counts from its greeting on.
+    The run has begun when the file ``begins`` appears: the ledger, or without noise that of the first answer. It is
+    None where a simulated node keeps its answers in memory; the run then counts from its greeting on.
     """
 
     account: DatasetAccount
     ledger: Path
     cost: Counts | Cost
-    answers: Path | None = None
+    begins: Path | None
+
+    @property
+    def answers(self) -> Path | None:
+        """The file of answers where there is one and no ledger."""
+        return None if self.begins == self.ledger else self.begins
 
 
 def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
@@ -87,10 +92,10 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
         ValueError: if a ledger is that of another run.
     """
     kind = f"{experiment.privacy.trust}, own ledger"
-    noisy, why = experiment.privacy.noisy, unprotected(experiment)
+    why = unprotected(experiment)
     for client in clients:
         client.account.require_newest(run, client.ledger)
-        if noisy or client.answers is not None:
+        if client.begins is not None:
             Bound(client.account, run, client.answers).write_alone(client.ledger)
     try:
         if (within := clients[0].account.within) is not None:
@@ -100,10 +105,10 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
         for client in clients:
             about = About(experiment.name, kind, str(client.ledger.resolve()), why)
             client.account.reserve(run, client.cost, about)
-            if not noisy and client.answers is None:  # there is no ledger, and whatever leaves has cost that much
+            if client.begins is None:  # there is no ledger, and whatever leaves has cost that much
                 client.account.settle(run, client.cost, None)
     except BaseException:
-        if noisy or clients[0].answers is not None:
+        if clients[0].begins is not None:
             Bound.give_back_in(clients[0].ledger.parent)
         raise
 

@@ -116,7 +116,7 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
         return
     node = join_of(context)
     privacy = node.task.experiment.privacy
-    if not privacy.model.by_ledgers(server=False, clients=privacy.noisy):
+    if not privacy.paying(node.clients):
         return
     config = message.content.get("config")
     round_ = config.get("round") if isinstance(config, ConfigRecord) else None
@@ -153,7 +153,7 @@ def each_pays(
     def together(node: Node, request: Down, positions: Sequence[int], context: Context) -> dict[int, Up | Exception]:
         answers: dict[int, Up | Exception] = {}
         dues: dict[int, Due] = {}
-        for position in positions if node.task.experiment.privacy.noisy else ():
+        for position in node.task.experiment.privacy.paying(positions):
             try:
                 dues[position] = due(alone := node.alone(position), request, ledger_of(alone, context))
             except Exception as fault:  # of this client alone: the others answer

@@ -160,7 +160,7 @@ def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
     if not isinstance(tally, RegressionSums):
         return None
     moments = kept_moments(task, directory)
-    if moments is None or not task.experiment.privacy.noisy:
+    if moments is None or not moments.sigma:
         return tally.cut_at
     shifts = moments.target_mean - moments.layout.middle
     noise = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)

@@ -158,13 +158,13 @@ def multiplier_of_one(experiment: Experiment, records: int) -> float:
     that comes or goes. The number of records may be hypothetical, as in a search for how many are enough.
     """
     privacy = experiment.privacy
-    if not privacy.noisy:
-        return 0.0
-    if privacy.epsilon is None:
-        assert privacy.noise_multiplier is not None
-        one = privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
-        return one / 2 if privacy.hides_sizes else one
-    whole = gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
+    if privacy.noise_multiplier is not None:
+        whole = privacy.noise_multiplier / math.sqrt(experiment.training.rounds)
+    else:
+        assert privacy.epsilon is not None
+        if math.isinf(privacy.epsilon):
+            return 0.0
+        whole = gaussian_sigma(privacy.epsilon, read_delta(privacy.delta, records=records), 1.0)
     return whole / 2 if privacy.hides_sizes else whole
 
 

@@ -104,7 +104,7 @@ def summarise(
     processes of a resumed run, which began at `begun` and ended at `date`.
     """
     spent = spent if accounted else math.inf
-    epsilon = max(plan.epsilon, spent) if experiment.privacy.noisy else math.inf
+    epsilon = max(plan.epsilon, spent)
     numbers = {
         "status": stopped,
         "engine": engine,
@@ -156,8 +156,7 @@ def _warnings(
         records=held_out.measured_on.get("records", 0),
         start=held_out.start,
         rise=held_out.rise,
-        epsilon=epsilon,
-        noisy=experiment.privacy.noisy,
+        epsilon=experiment.privacy.guarantee.by_noise(noised=epsilon, none=None),
         completed=stopped == "completed",
         at_clients=experiment.data.held_out_fraction > 0,
     )
@@ -198,6 +197,7 @@ def _guarantee(
 ) -> dict[str, Any]:
     privacy, task = experiment.privacy, plan.task
     bounds = plan.sensitivities
+    stated = privacy.guarantee.by_noise(noised=_statement, none=_no_statement)
     return {
         "relation": relation_of(experiment),
         "unit": experiment.data.unit or "record",
@@ -217,7 +217,7 @@ def _guarantee(
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
         **_of_replacement(plan),
-        "statement": _statement(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
+        "statement": stated(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
     }
 
 
@@ -268,17 +268,18 @@ def _protects(experiment: Experiment) -> str:
 
 
 def _against(experiment: Experiment) -> str:
-    if not experiment.privacy.noisy:
-        return "nobody: no noise was added"
-    return experiment.privacy.model.against(experiment)
+    against = experiment.privacy.model.against(experiment)
+    return experiment.privacy.guarantee.by_noise(noised=against, none="nobody: no noise was added")
 
 
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."
 
 
+def _no_statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
+    return "No privacy: epsilon = infinity (non-private reference)."
+
+
 def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
-    if not experiment.privacy.noisy:
-        return "No privacy: epsilon = infinity (non-private reference)."
     kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
     releases, stages = planned_releases(experiment), planned_stages(experiment)
     what = f"all {releases} rounds together" if releases > 1 else "the one release"

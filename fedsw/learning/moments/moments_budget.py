@@ -106,7 +106,7 @@ def shares(
     sampling = sampling_of(experiment)
     settled = functools.partial(plans.calibrated, delta=delta, device=device, sampling=sampling, **by)
     target = (privacy.epsilon, privacy.noise_multiplier)
-    if not any(parts) or not privacy.noisy:
+    if not any(parts):
         return Shares(0.0, *settled(*target, rate=rate, rounds=many))
     if privacy.noise_multiplier is None:
         whole = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0]

@@ -37,23 +37,22 @@ def warnings_of(
     quality: Quality,
     records: int,
     start: float | None,
-    epsilon: float,
-    noisy: bool,
+    epsilon: float | None,
     completed: bool = True,
     at_clients: bool = False,
     rise: Gain | None = None,
 ) -> tuple[str, ...]:
     """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
-    The held-out loss was `start` before training, and is larger by `rise`, record by record. Clients may keep records
-    to measure on (`at_clients`), whose metrics their operators see.
+    Without noise `epsilon` is None. The held-out loss was `start` before training, and is larger by `rise`, record by
+    record. Clients may keep records to measure on (`at_clients`), whose metrics their operators see.
     """
     warnings = [
         *_of_loss(metrics, start, rise),
         *_of_constant(metrics, quality, records),
         *_of_fairness(metrics, quality, records),
     ]
-    if noisy and epsilon > MOST_EPSILON:
+    if epsilon is not None and epsilon > MOST_EPSILON:
         warnings.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
     if completed and records == 0 and at_clients:
         warnings.append(

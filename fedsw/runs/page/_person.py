@@ -61,9 +61,9 @@ class Person:
 
 def person_of(view: RunView, key: str) -> Person | None:
     """Meaning of a run's releases for a person of the worst group; None without noise, and before the first release."""
-    if not view.experiment.privacy.noisy or view.spending is None:
+    meanings = {} if view.spending is None else view.spending.meanings
+    if not meanings:
         return None
-    meanings = view.spending.meanings
     group, meaning = max(meanings.items(), key=lambda item: item[1].advantage)
     delta = to_float(view.summary.get("delta")) or float(view.plan.get("delta", 1e-6))
     unit = view.experiment.data.unit

@@ -43,8 +43,6 @@ def description(view: RunView) -> str:
 def target_epsilon(experiment: Experiment) -> str:
     """The ε asked for; a noise multiplier when ε follows from it."""
     privacy = experiment.privacy
-    if not privacy.noisy:
-        return "∞"
     if privacy.noise_multiplier is not None:
         return f"σ/Δ = {number(privacy.noise_multiplier)}"
     return upward(privacy.epsilon)

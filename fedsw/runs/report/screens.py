@@ -117,9 +117,7 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
     yield "privacy", _privacy(view)
     if account := summary.get("account"):
         yield "account", Text(_account(account))
-    if view.experiment.privacy.noisy:
-        yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
-        yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
+    yield from view.experiment.privacy.guarantee.by_noise(noised=_protected(guarantee), none=())
     if held_out := summary.get("held_out"):
         yield "held out", _metrics(held_out, summary.get("held_out_intervals") or {}, view.names)
         if constant := summary.get("constant"):
@@ -135,6 +133,11 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
         yield "signal", Text(_signal(noise, moments=learnt))
     if by_group := summary.get("held_out_by_group"):
         yield "by group", _groups(by_group, summary.get("held_out_by_group_intervals") or {}, view.names)
+
+
+def _protected(guarantee: Mapping[str, Any]) -> Iterable[tuple[str, Text]]:
+    yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
+    yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
 
 
 def _moments(moments: Mapping[str, Any]) -> str:
@@ -192,33 +195,37 @@ def _cost(summary: Mapping[str, Any]) -> str:
     return f"{took}{up} up, {down} down"
 
 
+def _of_noise(view: RunView, guarantee: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Noise and its accounting in words, with their style."""
+    accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
+    details = [
+        *([relation] if relation else []),
+        f"{noise_ratio(guarantee)} = {number(guarantee.get('noise_multiplier'), 4)}",
+        f"bound {guarantee.get('bound')}",
+        f"accountant {accountant}",
+        f"{guarantee.get('sampling')} sampling",
+    ]
+    yield f" ({', '.join(details)})", "not bold"
+    if (other := guarantee.get("epsilon_of_replacement")) is not None:
+        yield (
+            "\nnot comparable with a replacement's ε, which the same noise has at "
+            f"{upward(other, 4)}: a record comes or goes here",
+            "not bold",
+        )
+    if guarantee.get("word") == "stated":
+        penalty = view.experiment.objective.penalty
+        yield f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", "red"
+    if guarantee.get("accountant_is_guarantee") is False:
+        yield f"\nno guarantee: what the accountant {accountant} says may fall below the truth", "red"
+
+
 def _privacy(view: RunView) -> Text:
     summary, guarantee = view.summary, view.summary.get("guarantee") or {}
     text = Text(f"ε = {upward(summary.get('epsilon'), 4)} at δ = {upward(summary.get('delta'))}", style="bold")
     if not view.completed:
         text.append(f", {upward(summary.get('epsilon_spent'), 4)} spent so far", style="bold")
-    if view.experiment.privacy.noisy:
-        accountant, relation = guarantee.get("accountant"), str(guarantee.get("relation", ""))
-        noise = noise_ratio(guarantee)
-        details = [
-            *([relation] if relation else []),
-            f"{noise} = {number(guarantee.get('noise_multiplier'), 4)}",
-            f"bound {guarantee.get('bound')}",
-            f"accountant {accountant}",
-            f"{guarantee.get('sampling')} sampling",
-        ]
-        text.append(f" ({', '.join(details)})", style="not bold")
-        if (other := guarantee.get("epsilon_of_replacement")) is not None:
-            text.append(
-                "\nnot comparable with a replacement's ε, which the same noise has at "
-                f"{upward(other, 4)}: a record comes or goes here",
-                style="not bold",
-            )
-        if guarantee.get("word") == "stated":
-            penalty = view.experiment.objective.penalty
-            text.append(f"\nthe bound of the penalty {penalty} is stated by the user; nothing proves it", style="red")
-        if guarantee.get("accountant_is_guarantee") is False:
-            text.append(f"\nno guarantee: what the accountant {accountant} says may fall below the truth", style="red")
+    for words, style in view.experiment.privacy.guarantee.by_noise(noised=_of_noise(view, guarantee), none=()):
+        text.append(words, style=style)
     if summary.get("nominal"):
         text.append(
             f"\nnominal: seed {summary.get('seed')} makes sampling and noise reproducible: who knows it can undo them",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +45,7 @@ def summary_of(experiment: Experiment, **changes: Any) -> dict[str, Any]:
     """What a run of the experiment would say of itself."""
     privacy = experiment.privacy
     local = privacy.model.by_ledgers(server=False, clients=True)
-    epsilon = privacy.epsilon if privacy.noisy else math.inf
+    epsilon = privacy.epsilon
     assert epsilon is not None
     seed = experiment.model.seed
     return {

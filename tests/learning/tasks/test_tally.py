@@ -205,7 +205,7 @@ def test_a_model_that_noise_hides_is_said_to_be_one_answer_perhaps():
     assert "constant" not in said[1] and "may answer" not in said[1]
 
 
-AFTER = {"start": None, "epsilon": 1.0, "noisy": True}
+AFTER = {"start": None, "epsilon": 1.0}
 
 
 CUT = Cut.about([0.41], [0.055**2])

@@ -44,10 +44,6 @@ class Nobody(Central):
     adds_noise = "none"
     protects = "nobody"
 
-    def noisy(self, *, epsilon: float | None, multiplier: float | None) -> bool:
-        """See `TrustModel`: whatever was asked for."""
-        return False
-
     def without_clipping(self) -> None:
         """See `TrustModel`: nothing is promised."""
         return

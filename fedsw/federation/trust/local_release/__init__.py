@@ -48,12 +48,11 @@ class LocalReleased(OwnLedgers):
 
     def without_noise(self, privacy: Privacy) -> str | None:
         """See `TrustModel`: its noise is calibrated to an epsilon."""
-        if privacy.noisy and privacy.epsilon is not None:
-            return None
-        return (
+        why = (
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
         )
+        return why if privacy.epsilon is None else privacy.guarantee.by_noise(noised=None, none=why)
 
 
 TRUST_MODELS = (LocalReleased(),)

@@ -59,12 +59,11 @@ class Adaptation(Task):
         data = settings.data
         if data.public in (None, data.source):
             return f"objective.task 'adaptation' learns from another, public data set; data.public is {data.public!r}"
-        if settings.objective.alpha == 0 and settings.privacy.noisy:
-            return (
-                "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set "
-                "it above 0, or use privacy.trust 'none' for the baseline"
-            )
-        return None
+        nothing = (
+            "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set it "
+            "above 0, or use privacy.trust 'none' for the baseline"
+        )
+        return settings.privacy.guarantee.by_noise(noised=None if settings.objective.alpha else nothing, none=None)
 
 
 TASK = Adaptation
