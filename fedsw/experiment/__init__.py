@@ -14,13 +14,13 @@ from fedsw.experiment.load import (
     mechanism_of,
     parse_experiment,
     planned_releases,
-    planned_stages,
+    stages_of,
 )
 from fedsw.experiment.sections import DEFAULT_DELTA, read_delta, resolve_delta
 
 __all__ = [
     "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment",
-    "mechanism_of", "parse_experiment", "planned_releases", "planned_stages", "read_delta", "resolve_delta",
+    "mechanism_of", "parse_experiment", "planned_releases", "read_delta", "resolve_delta", "stages_of",
     "choices", "compatibility", "encoders", "load", "own_objects", "own_records", "penalty_names", "preset_rules",
     "sections", "sources", "task_kinds", "trust",
 ]  # fmt: skip

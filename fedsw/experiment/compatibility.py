@@ -59,9 +59,10 @@ def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
 
     Of a penalty of one's own only what is known before it is loaded (`PenaltyKind.fixed`).
     """
-    if settings.privacy.sketch or settings.privacy.hides_sizes:
+    if settings.privacy.hides_sizes:
         return ()
-    return tuple(sorted({name for kind in kinds_of(settings) for name in kind.fixed}))
+    shared = sorted({name for kind in kinds_of(settings) for name in kind.fixed})
+    return settings.privacy.model.by_release(rounds=tuple(shared), once=())
 
 
 def relation_of(settings: Settings) -> str:
@@ -137,7 +138,7 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
             )
 
 
-def _of_coding(settings: Settings) -> Iterator[str]:
+def _of_coding(settings: Settings) -> Iterator[str | None]:
     """Refuse models of declared columns where none are declared, or where the inputs are not these columns."""
     spec, data = settings.model, settings.data
     if model_kind(spec.kind).columns:
@@ -146,8 +147,8 @@ def _of_coding(settings: Settings) -> Iterator[str]:
         reason = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
     else:
         return
-    if settings.privacy.sketch:
-        yield f"{reason}, and privacy.trust {settings.privacy.trust!r} trains no such model: leave it out"
+    untrained = f"{reason}, and privacy.trust {settings.privacy.trust!r} trains no such model: leave it out"
+    yield settings.privacy.model.by_release(rounds=None, once=untrained)
     if not data.own:
         yield f"{reason}, and the inputs of data.source {data.source!r} are not declared: use your own tables"
     if data.row_norm is not None:
@@ -158,17 +159,18 @@ def _of_coding(settings: Settings) -> Iterator[str]:
                 yield f"{reason}; column {feature.name!r} needs public bounds: declare low and high"
 
 
-def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str]:
+def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str | None]:
     name, task = settings.privacy.trust, settings.objective.task
     trust, able = trust_model(name), kind.facts.trusts
     yield from _of_own_penalties(settings, kind)
     if settings.objective.also and 1 + len(settings.objective.also) > trust.most_penalties:
         yield f"objective.also has more penalties, and trust {name!r} takes one: use 'central' or 'distributed'"
-    if kind.facts.sketched and not settings.privacy.sketch and name in able:
-        yield (
+    if kind.facts.sketched and name in able:
+        why = (
             f"privacy.trust {name!r} releases sketches for shipped tasks, and objective.task {task!r} is one of your "
             "own: use 'sketch' or 'sketch-local'"
         )
+        yield settings.privacy.model.by_release(rounds=why, once=None)
     if name not in able:
         yield f"privacy.trust {name!r} cannot run {task!r}: {trust.why_not}. Trust models that can: {_either(able)}"
     if settings.data.held_out_released and "everybody" not in trust.held_out_to:
@@ -261,9 +263,10 @@ def _set_by(settings: Settings) -> str:
     return next((f"local.{name} {value!r}" for name, value in settings.local), "no settings in [local]")
 
 
-def _of_batches(privacy: Privacy, training: Training) -> Iterator[str]:
-    if privacy.sketch and privacy.sampling == "stratified":
-        yield f"privacy.sampling is about batches, and trust {privacy.trust!r} sums all records once: leave it out"
+def _of_batches(privacy: Privacy, training: Training) -> Iterator[str | None]:
+    if privacy.sampling == "stratified":
+        whole = f"privacy.sampling is about batches, and trust {privacy.trust!r} sums all records once: leave it out"
+        yield privacy.model.by_release(rounds=None, once=whole)
     if training.batch_size is None:
         return
     alone = (

@@ -202,9 +202,9 @@ def mechanism_of(experiment: Experiment) -> str:
     return experiment.privacy.model.mechanism(experiment)
 
 
-def planned_stages(experiment: Experiment) -> int:
-    """In how many stages a sketch is released, each of all records; 1 where a sketch has none, or nothing is one."""
-    return len(experiment.sketch.shares) if experiment.privacy.sketch else 1
+def stages_of(experiment: Experiment) -> int:
+    """In how many stages sketches are released, each of all records; 0 where none is."""
+    return experiment.privacy.model.stages(experiment)
 
 
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:

@@ -365,8 +365,14 @@ def _way(numbers: Numbers, rule: _Rule, clip: Mapping[str, float]) -> float:
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
-    if settings.privacy.sketch:
-        return {"sketch": ("stages",)} if settings.sketch.open else {}
+    return settings.privacy.model.by_release(rounds=_open_of_rounds, once=_open_of_sketch)(settings)
+
+
+def _open_of_sketch(settings: Settings) -> dict[str, tuple[str, ...]]:
+    return {"sketch": ("stages",)} if settings.sketch.open else {}
+
+
+def _open_of_rounds(settings: Settings) -> dict[str, tuple[str, ...]]:
     presets = settings.training.preset == "auto"
     open_moments = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
     moments: dict[str, tuple[str, ...]] = {"privacy": ("moments",)} if open_moments else {}

@@ -136,6 +136,10 @@ class TrustModel:
         """How often a run releases something of a record."""
         return int(experiment.training.rounds)
 
+    def stages(self, experiment: Any) -> int:
+        """Stages in which sketches of all records leave; 0 where none leaves."""
+        return 0
+
     def attempts(self, experiment: Any) -> int:
         """Attempts at one release that its part of the budget is divided over; 1 where only one is charged."""
         return 1
@@ -171,7 +175,8 @@ class TrustModel:
 
     def without_noise(self, privacy: Any) -> str | None:
         """Return why it cannot run as a reference without noise, with the remedy, or None if it can."""
-        return privacy.guarantee.by_noise(noised=None, none=self.needs_noise)
+        why: str | None = privacy.guarantee.by_noise(noised=None, none=self.needs_noise)
+        return why
 
     def without_clipping(self) -> str | None:
         """Return why gradients cannot be left unclipped under it, with the remedy, or None."""

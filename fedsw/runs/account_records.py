@@ -78,7 +78,7 @@ def _runs_of(states: Sequence[State], delta: float) -> list[TakenRun]:
 
 def _guarded(runs: Iterable[TakenRun]) -> list[TakenRun]:
     """The runs whose readers have a guarantee."""
-    return [run for run in runs if run.noisy and run.unprotected is None]
+    return [run for run in runs if not run.unnoised and run.unprotected is None]
 
 
 def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
@@ -95,8 +95,9 @@ def _left(state: State) -> float | None:
     limit = state.limit
     if limit is None:
         return None
-    noisy = [run for run in state.runs.values() if run.steps and run.noisy]  # a run like them could have other noise
-    shapes = [run.cost for run in noisy if all(step.stated is None for step in run.steps)][-_SHAPES:]
+    # A run like one with noise could have other noise.
+    alike = [run for run in state.runs.values() if run.steps and not run.unnoised]
+    shapes = [run.cost for run in alike if all(step.stated is None for step in run.steps)][-_SHAPES:]
     return min(room(limit, state.uses(), like) for like in [None, *shapes])
 
 

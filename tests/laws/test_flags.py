@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import fedsw
 from fedsw.data.columns.registered import KINDS
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.sections import SOURCES
+from fedsw.experiment.sections import SOURCES, Privacy
 from fedsw.experiment.sections.sketch import MAPS, PARTS
 from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import TrustModel, trust_models
@@ -26,12 +29,12 @@ HOME = ("federation/trust/", "experiment/trust.py")
 HELD = {"trust", "model", "privacy"}
 """Names under which a trust model, or the section that has one, is held."""
 
-FLAGS = {"local", "noised", "sketched", "gradients", "slices", "masked"}
-"""Flags that trust models had, from which others drew their own conclusions."""
+FLAGS = {"local", "noised", "sketched", "gradients", "slices", "masked", "noisy", "sketch"}
+"""Flags that trust models and the section [privacy] had, from which others drew their own conclusions."""
 
-FACTS = {"audit/record/_folder.py", "experiment/sections/_privacy.py"}
-"""Files that ask an object for a yes or no by `by_ledgers` or `by_release`: a record that is recomputed on purpose, and
-the experiment's own fact that its records leave as a sketch."""
+FACTS = {"audit/record/_folder.py"}
+"""The file that asks an object for a yes or no: the audit recomputes a record on purpose, from the settings as written,
+and holds what an object chose against it."""
 
 
 def variants() -> list[TrustModel]:
@@ -103,10 +106,52 @@ def makes_flag(node: ast.AST) -> bool:
     return node.func.attr.startswith("by_") and len(values) > 1 and all(isinstance(value, bool) for value in values)
 
 
+YES_OR_NO = {"noisy", "sketch"}
+"""Names of flags that were asked everywhere, whoever has them."""
+
+ASKS = {"audit/record/"}
+"""Where they are asked: the audit's own folder, which says from the settings as written what must be there."""
+
+
+def conditions(node: ast.AST) -> list[ast.expr]:
+    """Expressions of which a node asks the truth."""
+    if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    return [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
+
+
+def asks_flag(node: ast.AST) -> bool:
+    """True for `if folder.noisy`, `not job.sketch`, `a and task.privacy.sketch` and their like, whoever is asked."""
+    return any(isinstance(asked, ast.Attribute) and asked.attr in YES_OR_NO for asked in conditions(node))
+
+
+def test_nobody_asks_whether_a_run_is_noisy_or_a_sketch() -> None:
+    breaches = {name for name, node in walked() if asks_flag(node)}
+    assert [name for name in breaches if not name.startswith(tuple(ASKS))] == []
+    assert [home for home in ASKS if not any(name.startswith(home) for name in breaches)] == []
+
+
 def test_a_trust_model_has_no_flag() -> None:
     public = {name for model in variants() for name in dir(model) if not name.startswith("_") and name != "sides"}
     flags = [(m.name, name) for m in variants() for name in public if isinstance(getattr(m, name, None), bool)]
     assert flags == []
+
+
+@pytest.mark.parametrize("trust", [*trust_models()])
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+def test_the_section_of_the_guarantee_and_its_promise_have_no_flag(trust: str, epsilon: float) -> None:
+    section = Privacy(trust=trust) if trust == "none" else Privacy(trust=trust, epsilon=epsilon)
+    for thing in (section, section.guarantee):
+        public = [name for name in dir(type(thing)) if not name.startswith(("_", "model_"))]
+        assert [
+            name
+            for name in public
+            if isinstance(getattr(type(thing), name), property | bool) and isinstance(getattr(thing, name), bool)
+        ] == []
 
 
 def test_nobody_else_reads_a_flag_a_name_or_a_class_of_a_trust_model() -> None:
@@ -131,6 +176,10 @@ def test_each_of_these_is_seen() -> None:
         "run.trust.local": reads_flag,
         "trust_model(name).noised": reads_flag,
         "experiment.privacy.masked": reads_flag,
+        "1 if privacy.sketch else 2": reads_flag,
+        "not task.experiment.privacy.noisy": reads_flag,
+        "terms.noisy and terms.limits": asks_flag,
+        "[1 for job in jobs if job.experiment.privacy.sketch]": asks_flag,
         "run.trust._adds": reads_flag,
         "privacy.trust == 'central'": compares_name,
         "run.trust in ('sketch', 'sketch-local')": compares_name,
@@ -139,7 +188,10 @@ def test_each_of_these_is_seen() -> None:
     }
     for text, law in seen.items():
         assert any(map(law, ast.walk(ast.parse(text)))), text
-    for text in ("data.local", "folder.masked", "model.by_ledgers(server=0, clients=1)", "isinstance(model, Module)"):
+    for text in (
+        *("data.local", "folder.masked", "model.by_ledgers(server=0, clients=1)", "isinstance(model, Module)"),
+        *("experiment.sketch.open", "stored.sketch", "len(settings.sketch.shares) > 1"),
+    ):
         assert not any(law(node) for law in seen.values() for node in ast.walk(ast.parse(text))), text
 
 

@@ -149,7 +149,7 @@ def _cells_of(
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
     private = trust_model(base.privacy.trust).fixed_epsilon is None
-    seeds_of = SEEDS + (_SKETCHED if base.privacy.sketch else ())
+    seeds_of = SEEDS + base.privacy.model.by_release(rounds=(), once=_SKETCHED)
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"

@@ -69,7 +69,7 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
     settings["evaluate_every"] = settings["training"]["rounds"]
     privacy = experiment.privacy
     settings["privacy"] = {"delta": privacy.delta, "device": privacy.device}
-    settings["privacy"]["trust"] = trust or (privacy.trust if privacy.sketch else "sketch")
+    settings["privacy"]["trust"] = trust or privacy.model.by_release(rounds="sketch", once=privacy.trust)
     if settings["privacy"]["trust"] == privacy.trust:
         settings["local"] = raw.get("local", {})  # how many may collude
     if epsilon is None and privacy.noise_multiplier is not None:

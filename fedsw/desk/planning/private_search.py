@@ -29,8 +29,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import settled
-from fedsw.federation.trust.round_plan import Plan, make_plan
-from fedsw.federation.trust.sketch import sketch_once as sketch
+from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, lifetime
 from fedsw.privacy.accounting.lifetime import (
@@ -209,7 +208,8 @@ def _plan(experiment: Experiment) -> Plan:
     with simulating():
         node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
     site = Site(0, node.clients, node.held, None, None)
-    return sketch.make_plan(task, [site]) if experiment.privacy.sketch else make_plan(task, [site])
+    plan: Plan = experiment.privacy.model.plan(task, [site])
+    return plan
 
 
 def _as_run(plan: Plan) -> Experiment:

@@ -76,7 +76,15 @@ def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
 
 def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
     """Return the public numbers of private records by group; under a sketch only their sum is, spread evenly here."""
-    return spread_evenly([*by_group], sum(by_group.values())) if experiment.privacy.sketch else dict(by_group)
+    return experiment.privacy.model.by_release(rounds=_as_told, once=_evenly)(by_group)
+
+
+def _as_told(by_group: Mapping[str, int]) -> dict[str, int]:
+    return dict(by_group)
+
+
+def _evenly(by_group: Mapping[str, int]) -> dict[str, int]:
+    return spread_evenly([*by_group], sum(by_group.values()))
 
 
 def scaled(by_group: Mapping[str, int], records: int) -> dict[str, int]:
@@ -271,7 +279,8 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
     if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment, named=experiment.name, elsewhere=False)
-        assumed = "a sketch hides groups: groups of one size are assumed" if experiment.privacy.sketch else ""
+        hidden = "a sketch hides groups: groups of one size are assumed"
+        assumed = experiment.privacy.model.by_release(rounds="", once=hidden)
         return known_sizes(experiment, sizes_at_hand(experiment)), assumed
     groups = load_shape(experiment).groups
     if records.isdecimal():

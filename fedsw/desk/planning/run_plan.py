@@ -27,7 +27,7 @@ from fedsw.desk.planning.public_rows import (
     with_rare_class,
 )
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
-from fedsw.experiment.preset_rules import CHOSEN, refusal
+from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
 from fedsw.experiment.task_kinds import model_kind, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
@@ -240,7 +240,7 @@ def planned(
     reason, ready, forecast = refusal(experiment), experiment, None
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
-    elif experiment.privacy.sketch:
+    elif "sketch" in left_open(experiment):
         ready = settled(experiment)
     made, privacy = Problem.from_experiment(ready), ready.privacy
     plan = _plan_of(made, by_group)
@@ -248,7 +248,8 @@ def planned(
     if max(plan.rates) < 1 and ready.federation.clients > 1:
         assumed_too = privacy.model.by_ledgers(server="", clients="clients of one size are assumed")
         assumed = "; ".join(filter(None, [assumed, assumed_too]))
-    stages = stage_costs(made, plan.delta) if privacy.sketch and multiplier else ()
+    costs = privacy.model.by_release(rounds=lambda problem, delta: (), once=stage_costs)
+    of_batch = privacy.model.by_release(rounds=plan.sensitivity.value, once=None)
     reason = reason or untold or (_REPLACED if privacy.hides_sizes else "")
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
@@ -286,10 +287,10 @@ def planned(
         epsilon=plan.epsilon,
         delta=plan.delta,
         multiplier=multiplier,
-        sensitivity=None if privacy.sketch else privacy.model.by_ledgers(server=plan.sensitivity.value, clients=None),
+        sensitivity=privacy.model.by_ledgers(server=of_batch, clients=None),
         forecast=forecast,
         why_not=reason,
-        stages=stages,
+        stages=costs(made, plan.delta) if multiplier else (),
         penalties=_penalties(experiment, by_group) if multiplier else {},
         word=made.objective.word,
         bands=_bands(made, plan, by_group),

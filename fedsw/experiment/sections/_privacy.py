@@ -171,23 +171,18 @@ class Privacy(Section):
         return self.records is not None
 
     @property
-    def sketch(self) -> bool:
-        """True if records leave once, as a sum of cosines and sines, for a generator to learn from."""
-        return trust_model(self.trust).by_release(rounds=False, once=True)
-
-    @property
     def model(self) -> TrustModel:
         """The trust model, as it is for the experiment's task."""
-        return trust_model(self.trust, sketch=self.sketch)
+        return trust_model(self.trust)
 
 
 class SketchPrivacy(Privacy):
     """The guarantee of an experiment whose records leave as a sketch, under a trust model that is for others, too."""
 
     @property
-    def sketch(self) -> bool:
+    def model(self) -> TrustModel:
         """See `Privacy`."""
-        return True
+        return trust_model(self.trust, sketch=True)
 
 
 class Local(Section):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from fedsw.experiment import stages_of
 from fedsw.experiment.sections import TableSettings
 from fedsw.learning.moments.budget_split import asks_tables
 from fedsw.learning.moments.moments_budget import moments_layout, scores_of, tally_of
@@ -64,7 +65,7 @@ class Terms:
         known = {"r": task.parameters, "d": task.columns, "c": len(task.objective.cells), "e": 3}
         if isinstance(local := task.experiment.local, TableSettings):
             known["B"] = local.bins
-        if task.experiment.privacy.sketch:
+        if stages_of(task.experiment):
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
             if task.experiment.sketch.stages:

@@ -116,7 +116,7 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
         return
     node = join_of(context)
     privacy = node.task.experiment.privacy
-    if not privacy.paying(node.clients):
+    if not privacy.paying(range(len(node.clients))):
         return
     config = message.content.get("config")
     round_ = config.get("round") if isinstance(config, ConfigRecord) else None

@@ -171,7 +171,7 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
 def largest_rates(plan: Plan, sites: Sequence[Site]) -> dict[str, float]:
     """The largest sampling rate of each cell in an attempt of the plan, whoever of its clients was away."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
-    if experiment.privacy.sketch:
+    if set(plan.rates) == {1.0}:  # every record is in it, whoever was away
         return dict.fromkeys(cells, 1.0)
     if experiment.privacy.hides_sizes:  # a record's own probability, whoever else is there
         return dict(zip(cells, plan.rates, strict=True))

@@ -79,16 +79,21 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
 
 def planned_cost(plan: Plan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
-    return Cost.one(covering(plan.task, _of_rounds(plan), plan.epsilon, plan.delta))
+    of_all = plan.task.experiment.privacy.model.by_release(rounds=_of_rounds, once=_of_stages)
+    return Cost.one(covering(plan.task, of_all(plan) if plan.multiplier else _unnoised(plan), plan.epsilon, plan.delta))
+
+
+def _unnoised(plan: Plan) -> Counts:
+    beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.thresholds.share)
+    return {step: plan.rounds + beside for step in NO_NOISE}
+
+
+def _of_stages(plan: Plan) -> Counts:
+    return planned_stages(plan.task, plan.delta)
 
 
 def _of_rounds(plan: Plan) -> Counts:
-    """All rounds, at the largest rate that an attempt may have, moments and scores; or all stages of a sketch."""
-    if not plan.multiplier:
-        beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.thresholds.share)
-        return {step: plan.rounds + beside for step in NO_NOISE}
-    if plan.task.experiment.privacy.sketch:
-        return planned_stages(plan.task, plan.delta)
+    """All rounds, at the largest rate that an attempt may have, moments and scores."""
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
     sampling = sampling_of(plan.task.experiment)

@@ -47,9 +47,9 @@ _ELSEWHERE = (
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
     """The experiment with every open setting chosen by rule, from the numbers or the records at hand."""
-    if not left_open(experiment):
+    if not (open_settings := left_open(experiment)):
         return experiment
-    if experiment.privacy.sketch:
+    if "sketch" in open_settings:
         return _with_shares(experiment)
     choices = chosen(numbers or numbers_of(experiment), experiment)
     raw = experiment.model_dump()
@@ -64,9 +64,9 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
     Nobody is asked if nothing is left open, or only the shares of a sketch's stages: a resumed run keeps the settings
     that it began with. Raises as `gather`.
     """
-    if not left_open(experiment):
+    if not (open_settings := left_open(experiment)):
         return experiment
-    if experiment.privacy.sketch:
+    if "sketch" in open_settings:
         return _with_shares(experiment)
     problem = Problem.from_experiment(experiment)
     if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret

@@ -136,7 +136,7 @@ _coded = functools.lru_cache(maxsize=8)(coded_columns)
 def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     """How the declared columns are written as codes, where that is what is measured; None where it is not."""
     sketch, columns = experiment.sketch, experiment.data.columns
-    if not experiment.privacy.sketch or not PART_KINDS.get(sketch.kind).coded or columns is None:
+    if not PART_KINDS.get(sketch.kind).coded or columns is None:
         return None
     if sketch.crossed == "all":
         return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups)

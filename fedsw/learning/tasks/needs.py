@@ -38,14 +38,23 @@ for which torch loads its compiler, and that takes seconds."""
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
-    spec, make = experiment.model, model_kind(experiment.model.kind).make
-    if not experiment.privacy.sketch:
-        made: nn.Module = make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
-        return made
-    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
+    return experiment.privacy.model.by_release(rounds=_of_records, once=_of_measured)(experiment, shape, outputs)
+
+
+def _of_records(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    spec = experiment.model
+    made: nn.Module = model_kind(spec.kind).make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
+    return made
+
+
+def _of_measured(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    """A generator that is called with noise and a sketch's cells."""
+    spec, cells, coded = experiment.model, cells_of_sketch(experiment, shape), table_of(experiment)
     codes = () if coded is None else tuple(ranges(coded))
     try:
-        model: nn.Module = make(spec, Sizes(codes[-1][1] if codes else shape.features, outputs, cells, codes))
+        model: nn.Module = model_kind(spec.kind).make(
+            spec, Sizes(codes[-1][1] if codes else shape.features, outputs, cells, codes)
+        )
     except ExperimentError:
         raise
     except ValueError as fault:

@@ -18,7 +18,7 @@ from fedsw import data
 from fedsw._tools.randomness import Label, Stream
 from fedsw.data import Records
 from fedsw.data.records import with_features
-from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment import Experiment, ExperimentError, stages_of
 from fedsw.experiment.own_objects import is_reference, named
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import ReleaseSettings
@@ -118,11 +118,7 @@ class Problem:
                 "table without a declared group"
             )
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
-        if experiment.privacy.sketch:
-            for number in range(1, 1 + len(experiment.sketch.shares)):
-                drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
-        elif is_reference(experiment.objective.task) or is_reference(experiment.model.kind):
-            problem._try_out(model)
+        experiment.privacy.model.by_release(rounds=problem._try_out, once=problem._try_drawing)(model)
         if len(problem.compared) > 1:
             problem._try_heads(model)
         problem._require_stated()
@@ -436,8 +432,10 @@ class Problem:
         return divergence([theta.to(self.dtype)], None if takes_none else answer)
 
     def _try_out(self, model: nn.Module) -> None:
-        """Run a model on made-up inputs, and make it again: see `fedsw.learning.tasks.own_task`."""
+        """Run a model or a task of a user's own on made-up inputs, and make it again: see `own_task`."""
         spec, goal = self.experiment.model, self.experiment.objective
+        if not (is_reference(goal.task) or is_reference(spec.kind)):
+            return
         name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
         features = self.made_up_inputs()
         width = self.task.width(self.shape, spec)
@@ -448,6 +446,11 @@ class Problem:
             )
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
+
+    def _try_drawing(self, model: nn.Module) -> None:
+        """Draw what every stage of a sketch measures, which refuses what it cannot measure of these records."""
+        for number in range(1, 1 + stages_of(self.experiment)):
+            drawn(law_of(self.experiment, self.shape, Stage(number)), self.dtype, self.device)
 
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
         """The shared batch key of an attempt in a seeded (nominal) run."""
@@ -490,4 +493,4 @@ def _meets_no_record(experiment: Experiment, task: Task) -> bool:
     kind = model_kind(experiment.model.kind)
     mixed = kind.mixes and task.facts.other_side == "generator"
     mixes = experiment.privacy.model.by_ledgers(server=False, clients=mixed)
-    return kind.points or mixes or experiment.privacy.sketch
+    return experiment.privacy.model.by_release(rounds=kind.points or mixes, once=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedsw._tools.text import gained, measured, number, to_float, upward
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
-from fedsw.experiment import Experiment, planned_releases, planned_stages
+from fedsw.experiment import Experiment, planned_releases, stages_of
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, scores
@@ -50,16 +50,23 @@ def target_epsilon(experiment: Experiment) -> str:
 
 def rounds_of(view: RunView) -> str:
     """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
-    experiment, rounds = view.experiment, view.experiment.training.rounds
-    once, sketch = planned_releases(experiment) < rounds, experiment.privacy.sketch
-    over = int(view.last.get("round", 0)) if sketch else len(view.history)
+    return view.experiment.privacy.model.by_release(rounds=_rounds_over, once=_steps_over)(view)
+
+
+def _rounds_over(view: RunView) -> str:
+    rounds, over = view.experiment.training.rounds, len(view.history)
+    once = planned_releases(view.experiment) < rounds
     gone = over if once else int(view.summary.get("released_rounds", over))
-    if sketch:  # whose generator makes steps
-        stages = planned_stages(experiment)
-        steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
-        return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
     words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
     return f"{words} on one release" if once else words
+
+
+def _steps_over(view: RunView) -> str:
+    """The steps of a generator, which are made at every stage of a sketch."""
+    rounds, over, stages = view.experiment.training.rounds, int(view.last.get("round", 0)), stages_of(view.experiment)
+    gone = over if rounds > 1 else int(view.summary.get("released_rounds", over))
+    steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
+    return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
 
 
 def noise_ratio(guarantee: Mapping[str, Any]) -> str:

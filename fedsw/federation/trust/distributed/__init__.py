@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
 from fedsw.experiment.trust import Law
 from fedsw.federation.trust import OwnLedgers
-from fedsw.federation.trust.sketch import whole
+from fedsw.federation.trust.sketch import Sketching
 
 if TYPE_CHECKING:
     from fedsw._tools.registry import Word
@@ -94,7 +94,7 @@ def nobody_honest(settings: Any) -> str | None:
     )
 
 
-class DistributedSketch(Distributed):
+class DistributedSketch(Sketching, Distributed):
     """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
 
     serves = "fedsw.federation.trust.distributed._once:SKETCHED"
@@ -106,21 +106,9 @@ class DistributedSketch(Distributed):
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
     leaves = "one masked sum a stage, of what is measured of all records"
 
-    def by_release(self, *, rounds: T, once: T) -> T:
-        """See `TrustModel`."""
-        return once
-
     def by_gradients(self, *, released: T, others: T) -> T:
         """See `TrustModel`."""
         return others
-
-    def sampling(self, experiment: Any) -> str:
-        """See `TrustModel`."""
-        return whole(experiment)
-
-    def releases(self, experiment: Any) -> int:
-        """See `TrustModel`: once, what a generator then learns from."""
-        return 1
 
     def summed(self, experiment: Any) -> float:
         """See `TrustModel`: of every attempt, with an equal part of the budget."""

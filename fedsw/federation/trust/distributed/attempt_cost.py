@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedsw.experiment import Experiment, resolve_delta
+from fedsw.experiment import Experiment, resolve_delta, stages_of
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.distributed import _ranked as ranked
@@ -196,8 +196,8 @@ def attempts_at_one(experiment: Experiment) -> int:
 
 def failing(experiment: Experiment) -> int:
     """How many of all attempts at rounds, or at stages of a sketch, may fail within the budget."""
-    if experiment.privacy.sketch:
-        return len(experiment.sketch.shares) * (attempts_at_one(experiment) - 1)
+    if stages := stages_of(experiment):
+        return stages * (attempts_at_one(experiment) - 1)
     return attempts(experiment) - experiment.training.rounds
 
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fedsw.experiment.sections import Sketch
 from fedsw.experiment.trust import TrustModel
 from fedsw.federation.trust import OwnLedgers
 
-if TYPE_CHECKING:
-    from fedsw.experiment import Experiment
-
 T = TypeVar("T")
 
 
-def whole(experiment: Any) -> str:
-    """How records are drawn for a sketch, in words: all of them are in it."""
-    return "none: all records, once" + (" a stage" if len(experiment.sketch.shares) > 1 else "")
+class Sketching(TrustModel):
+    """A trust model under which a sketch of all records leaves, once a stage; a generator then learns from it."""
+
+    def by_release(self, *, rounds: T, once: T) -> T:
+        """See `TrustModel`."""
+        return once
+
+    def sampling(self, experiment: Any) -> str:
+        """See `TrustModel`: all records are in it."""
+        return "none: all records, once" + (" a stage" if self.stages(experiment) > 1 else "")
+
+    def releases(self, experiment: Any) -> int:
+        """See `TrustModel`: once, what all its rounds then learn from."""
+        return 1
+
+    def stages(self, experiment: Any) -> int:
+        """See `TrustModel`."""
+        return len(experiment.sketch.shares)
 
 
-class Sketched(TrustModel):
+class Sketched(Sketching):
     """The server and the clients are trusted to follow the protocol; records leave once, in a sum of waves by label."""
 
     name = "sketch"
@@ -36,10 +48,6 @@ class Sketched(TrustModel):
     adds_noise = "server"
     protects = "readers of the sketch, of the generator and its samples, and of the record"
 
-    def by_release(self, *, rounds: T, once: T) -> T:
-        """See `TrustModel`."""
-        return once
-
     def against(self, experiment: Any) -> str:
         """See `TrustModel`."""
         return (
@@ -47,16 +55,8 @@ class Sketched(TrustModel):
             "trusted to follow the protocol"
         )
 
-    def sampling(self, experiment: Any) -> str:
-        """See `TrustModel`."""
-        return whole(experiment)
 
-    def releases(self, experiment: Experiment) -> int:
-        """See `TrustModel`: once, what a generator then learns from."""
-        return 1
-
-
-class SketchedLocally(OwnLedgers):
+class SketchedLocally(Sketching, OwnLedgers):
     """Nobody is trusted: each client's sum of waves by label leaves once, noised by itself."""
 
     name = "sketch-local"
@@ -77,18 +77,6 @@ class SketchedLocally(OwnLedgers):
         "privacy.epsilon is inf: without noise trust 'sketch-local' would send sums of records as they are; set a "
         "finite epsilon or a noise_multiplier, or use trust 'sketch' for the non-private reference"
     )
-
-    def by_release(self, *, rounds: T, once: T) -> T:
-        """See `TrustModel`."""
-        return once
-
-    def sampling(self, experiment: Any) -> str:
-        """See `TrustModel`."""
-        return whole(experiment)
-
-    def releases(self, experiment: Experiment) -> int:
-        """See `TrustModel`: once, what a generator then learns from."""
-        return 1
 
 
 TRUST_MODELS = (Sketched(), SketchedLocally())

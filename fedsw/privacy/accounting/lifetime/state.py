@@ -58,9 +58,9 @@ class TakenRun:
         return self.settled and not self.steps
 
     @property
-    def noisy(self) -> bool:
-        """True if every release of it had noise."""
-        return not any(math.isinf(step.mu) for step in self.steps)
+    def unnoised(self) -> int:
+        """How many kinds of its releases had no noise."""
+        return sum(math.isinf(step.mu) for step in self.steps)
 
 
 @dataclass(frozen=True)
