@@ -65,6 +65,14 @@ class Registry(Generic[T]):
         self._things[name] = thing
         return thing
 
+    def amend(self, name: str | type, thing: T) -> None:
+        """Put a thing in the place of the one that has its name: the same, of which more is known now.
+
+        `Unknown`, listing all names, if there is none.
+        """
+        self.get(name)
+        self._things[name] = thing
+
     def get(self, name: str | type) -> T:
         """The thing of a name or class, or what `module:Name` names; `Unknown`, listing all names, if there is none."""
         self._load()

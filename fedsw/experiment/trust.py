@@ -1,5 +1,7 @@
 """Trust models by name: `TrustModel`, the type of them all, and the registry `TRUSTS`, in which settings find one.
 
+What a run under one promises is a `Guarantee`, or `NoGuarantee` without noise.
+
 Settings are checked by the objects alone. What computes is in `fedsw.federation.trust`: an object names its part there,
 which is imported when a plan, a server or a client asks for it.
 """
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from fedsw._tools.registry import Registry, Unknown
 from fedsw._tools.settings import ExperimentError
-from fedsw.experiment._guarantee import Guarantee, NoGuarantee
 from fedsw.privacy.accountants import GAUSSIAN
 
 if TYPE_CHECKING:
@@ -36,6 +37,30 @@ Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slice
 """Quantity that is noised: a round's clipped sum, under masks too, a contribution, slices, records, a sketch."""
 
 T = TypeVar("T")
+
+
+class Guarantee:
+    """Guarantee of a run that adds noise: whoever needs to know is told what to say, or what to do.
+
+    Attributes:
+        unprotected: why nothing is promised, in words; None where something is.
+    """
+
+    unprotected: ClassVar[str | None] = None
+
+    def by_noise(self, *, noised: T, none: T) -> T:
+        """Choose by whether what is released has noise."""
+        return noised
+
+
+class NoGuarantee(Guarantee):
+    """Guarantee of a run without noise: epsilon is infinite, no ledger has a row that means anything for a person."""
+
+    unprotected = "no noise would be added (privacy.trust 'none' or epsilon inf)"
+
+    def by_noise(self, *, noised: T, none: T) -> T:
+        """See `Guarantee`."""
+        return none
 
 
 class TrustModel:

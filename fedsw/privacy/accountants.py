@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from fedsw._tools.registry import Unknown, Word
+from fedsw._tools.registry import Registry, Unknown, Word
 
 Covers = Literal["plain", "sliced", "both"]
 
@@ -128,17 +128,18 @@ _SHIPPED = (
         pure=True,
     ),
 )
-ACCOUNTANTS = {accountant.name: accountant for accountant in _SHIPPED}
+ACCOUNTANTS: Registry[Accountant] = Registry("accountant", Accountant)
 """All accountants, in the order in which they are compared."""
+
+for _shipped in _SHIPPED:
+    ACCOUNTANTS.register(_shipped.name, _shipped)
 
 
 def accountant_named(name: str) -> Accountant:
     """An accountant by its name; `Unknown`, naming those that there are, if there is none."""
     if name not in ACCOUNTANTS:
-        raise Unknown(
-            f"accountant is {name!r}; choose one of {', '.join(ACCOUNTANTS)}, or import what registers yours first."
-        )
-    return ACCOUNTANTS[name]
+        raise Unknown(f"{ACCOUNTANTS.unknown(name)}: choose one of these, or import what registers yours first")
+    return ACCOUNTANTS.get(name)
 
 
 def own_noise(name: str) -> str:
@@ -177,7 +178,7 @@ def let_take(name: str, mechanism: str, word: Word) -> None:
     accountant = accountant_named(name)
     if mechanism in accountant.takes:
         raise ValueError(f"accountant {name!r} takes {mechanism!r} noise already; give yours another name")
-    ACCOUNTANTS[name] = replace(accountant, takes={**accountant.takes, mechanism: word})
+    ACCOUNTANTS.amend(name, replace(accountant, takes={**accountant.takes, mechanism: word}))
 
 
 def is_proven(name: str, mechanism: str) -> bool:

@@ -61,3 +61,13 @@ def test_a_package_that_cannot_be_loaded_is_named_at_every_look(monkeypatch):
     for _ in range(2):
         with pytest.raises(ValueError, match="'no_such_package:four' of an installed package cannot be loaded"):
             registry.names()
+
+
+def test_what_is_amended_keeps_its_name_and_its_place_and_nothing_new_comes_so() -> None:
+    registry: Registry[int] = Registry("a number", int)
+    for name, number in (("one", 1), ("two", 2)):
+        registry.register(name, number)
+    registry.amend("one", 11)
+    assert [*registry.items()] == [("one", 11), ("two", 2)]
+    with pytest.raises(Unknown, match="a number is 'three'; there are 'one', 'two'"):
+        registry.amend("three", 3)

@@ -266,8 +266,10 @@ def _replaced(folder: Folder, faults: Faults) -> float:
 
 def _proven(folder: Folder) -> bool:
     """Say whether the accountant's epsilon is a proven bound for the run's noise; no user's own is."""
+    if folder.accountant not in ACCOUNTANTS:
+        return False
     known = ACCOUNTANTS.get(folder.accountant)
-    return known is not None and known.guarantee and known.takes.get(folder.mechanism) == "proven"
+    return known.guarantee and known.takes.get(folder.mechanism) == "proven"
 
 
 def _unit(folder: Folder) -> str | None:

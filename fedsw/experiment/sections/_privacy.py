@@ -12,9 +12,8 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
-from fedsw.experiment._guarantee import Guarantee
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
-from fedsw.experiment.trust import TrustModel, accounting_at_server, trust_model, trust_models
+from fedsw.experiment.trust import Guarantee, TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS
 
 T = TypeVar("T")

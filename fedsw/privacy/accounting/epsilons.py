@@ -67,7 +67,7 @@ def accountant(
         made = Accountant(name, False, note, covers, noises, stated=upper_bound, epsilon=function)
         if upper_bound and covers != "sliced" and GAUSSIAN in takes:
             _require_above(name, function)
-        ACCOUNTANTS[name] = made
+        ACCOUNTANTS.register(name, made)
         return function
 
     return registered
@@ -86,7 +86,7 @@ def _require_above(name: str, function: Own) -> None:
 def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torch.device | str = "cpu") -> float:
     """Epsilon of the steps at delta, by the named accountant; "pld" composes on the device.
 
-    Guarantee: only if ``ACCOUNTANTS[accountant].guarantee``; "rdp-wor" and the accountants that use it only bound
+    Guarantee: only if ``ACCOUNTANTS.get(accountant).guarantee``; "rdp-wor" and the accountants that use it only bound
     sampling without replacement.
 
     DeltaTooSmall for "pld", if the round-off of so many steps uses delta up; ValueError for an unknown accountant, a
@@ -243,4 +243,4 @@ _SHIPPED: Mapping[str, Callable[..., float]] = {
     "laplace": lambda counts, delta: sum(times * step.mu for step, times in counts),
 }
 for _name, _computed in _SHIPPED.items():
-    ACCOUNTANTS[_name] = replace(ACCOUNTANTS[_name], epsilon=_computed)
+    ACCOUNTANTS.amend(_name, replace(ACCOUNTANTS.get(_name), epsilon=_computed))
