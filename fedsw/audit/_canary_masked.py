@@ -17,12 +17,12 @@ from fedsw.audit._neighbours import Pair, Trial, View, exchanged, worst_neighbou
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.participants import Present
+from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Attempt, attempts
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds
 from fedsw.federation.trust.distributed.members import least, own_counts
-from fedsw.learning.moments import budget_split as split
 from fedsw.privacy.masks import Share, Whole, summed
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity

@@ -183,7 +183,7 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str | None]:
 def _of_thresholds(settings: Settings, kind: TaskKind) -> Iterator[str]:
     """Counts by group are of a classifier's answers, after rounds; of its classes and groups where they are declared.
 
-    What is known once the data are is in `fedsw.learning.moments.moments_budget.require_thresholds`.
+    What is known once the data are is in `fedsw.learning.moments.beside_rounds.require_thresholds`.
     """
     share, moments, columns = settings.thresholds.share, settings.privacy.moments, settings.data.columns
     if not share:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedsw._tools import files
-from fedsw.learning.moments.moments_budget import moments_layout
+from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law

@@ -16,13 +16,14 @@ from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import HELLO, NOISY_TALLY, TALLY, trusts_of
 from fedsw.federation.node import _replies as replies
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node._own_ledger import spent_epsilon
+from fedsw.federation.node._own_ledger import HELD_OUT, spent_epsilon
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.server._releases_once import keep
 from fedsw.federation.trust import _held_out as held_out
 from fedsw.federation.trust import promise
 from fedsw.federation.trust._held_out import TallySum
-from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, tally_of
+from fedsw.federation.trust.budget_shares import held_out_budget
+from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger

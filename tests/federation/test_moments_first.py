@@ -19,12 +19,13 @@ from fedsw.federation.messages._exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server._releases_once import unprepared
+from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._moments_first import MomentSum
+from fedsw.federation.trust.budget_shares import moments_budget, shares
+from fedsw.federation.trust.budget_split import budget_split
 from fedsw.federation.trust.local_gradient._noising import Request
 from fedsw.learning.models import flatten
-from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.budget_split import budget_split
-from fedsw.learning.moments.moments_budget import moments_budget, moments_layout, shares
+from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem

@@ -21,9 +21,10 @@ from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import _releases_once as server
 from fedsw.federation.trust._scores_last import ScoreSum
+from fedsw.federation.trust.budget_shares import scores_round, shares
+from fedsw.federation.trust.budget_split import budget_split
 from fedsw.federation.trust.distributed.attempt_cost import planned_shares
-from fedsw.learning.moments.budget_split import budget_split
-from fedsw.learning.moments.moments_budget import require_thresholds, scores_of, scores_round, shares
+from fedsw.learning.moments.beside_rounds import require_thresholds, scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step, epsilon_by

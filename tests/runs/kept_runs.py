@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.node.held_records import held_out_records
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_budget import tally_of
+from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem

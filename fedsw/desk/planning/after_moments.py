@@ -20,8 +20,8 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.public_rows import PublicRows, public_columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
-from fedsw.learning.moments import budget_split as split
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
 from fedsw.learning.moments.preparation import prepare, residual_of, started, whitening_of
 from fedsw.learning.moments.released_moments import Moments, constant_of

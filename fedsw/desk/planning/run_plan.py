@@ -32,9 +32,10 @@ from fedsw.experiment.task_kinds import model_kind, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.federation.trust.budget_shares import scores_budget
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
-from fedsw.learning.moments.moments_budget import require_thresholds, scores_budget, scores_of
+from fedsw.learning.moments.beside_rounds import require_thresholds, scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.group_thresholds import band_of
 

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from fedsw.experiment import stages_of
 from fedsw.experiment.sections import TableSettings
-from fedsw.learning.moments.budget_split import asks_tables
-from fedsw.learning.moments.moments_budget import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.sketches.from_settings import sent_size
 from fedsw.learning.tasks.measures import sketcher_of
@@ -121,6 +120,6 @@ WITH_CUT = Condition(
     "where these records have numbers to predict", lambda task: isinstance(tally_of(task), RegressionSums)
 )
 WITH_STAGES = Condition("with `sketch.stages`", lambda task: bool(task.experiment.sketch.stages))
-WITH_TABLES = Condition("with a penalty", lambda task: asks_tables(task.experiment))
+WITH_TABLES = Condition("with a penalty", lambda task: task.experiment.objective.alpha > 0)
 THROUGH_MODEL = Condition("where features pass through the model", lambda task: task.private_parameters)
 OWN_DIRECTIONS = Condition("where directions are not whole orthogonal blocks", _draws_directions)

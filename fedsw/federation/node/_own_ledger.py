@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import resource
@@ -20,8 +21,6 @@ from fedsw.experiment import Experiment, accountant_of, mechanism_of
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.learning.moments.budget_split import GROUP
-from fedsw.learning.moments.moments_budget import run_with_split, with_held_out
 from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
 from fedsw.privacy.accounting.lifetime import (
@@ -34,6 +33,13 @@ from fedsw.privacy.accounting.lifetime import (
     accounts_folder,
 )
 from fedsw.privacy.relations import REPLACE_ONE
+
+GROUP = "records"
+"""The one group of a client's ledger: all of its records, at the largest rate and sensitivity of its cells."""
+
+
+HELD_OUT = "held out"
+"""The group of a ledger that holds the records which were kept out of training; no record is in another, too."""
 
 ACCOUNT = "account"
 """The key of a node's configuration that names the data set, and whose account is then kept on its machine."""
@@ -77,6 +83,23 @@ class Planned:
     def answers(self) -> Path | None:
         """The file of answers where there is one and no ledger."""
         return None if self.begins == self.ledger else self.begins
+
+
+def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
+    """The groups of a run's ledger."""
+    return (*groups, HELD_OUT) if experiment.data.held_out_released else tuple(groups)
+
+
+def run_with_split(run: str, experiment: Experiment) -> str:
+    """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
+
+    A server that nobody trusts could else go on with a run under another split, and have records counted that were
+    trained on: each part would stay within its epsilon, and one record would have paid both.
+    """
+    if not experiment.data.held_out_released:
+        return run
+    deciding = experiment.model_dump_json(include={"data", "objective", "partition", "federation"})
+    return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
 def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:

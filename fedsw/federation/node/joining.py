@@ -28,7 +28,7 @@ from fedsw.federation.node.limits import (
 )
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.learning.moments.moments_budget import require_moments, require_thresholds
+from fedsw.learning.moments.beside_rounds import require_moments, require_thresholds
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import UnsupportedModule
 

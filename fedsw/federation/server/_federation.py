@@ -27,6 +27,7 @@ from fedsw.federation._origin import signing
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
+from fedsw.federation.node._own_ledger import with_held_out
 from fedsw.federation.server._from_sketch import Synthesiser
 from fedsw.federation.server._lost import take_up
 from fedsw.federation.server._releases_once import (
@@ -40,10 +41,11 @@ from fedsw.federation.server._releases_once import (
 from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
+from fedsw.federation.trust.budget_shares import FIRST
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_budget import FIRST, require_moments, require_thresholds, with_held_out
+from fedsw.learning.moments.beside_rounds import require_moments, require_thresholds
 from fedsw.learning.tasks.divergence import stopped_diverged
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted, Ledger

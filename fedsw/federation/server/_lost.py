@@ -15,18 +15,16 @@ import numpy as np
 from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node._answered import LAST
-from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments.moments_budget import (
+from fedsw.federation.trust.budget_shares import (
     FIRST,
     held_out_budget,
     idle,
     moments_budget,
-    moments_layout,
     scores_budget,
-    scores_of,
     scores_round,
-    tally_of,
 )
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.commands import command_to_charge

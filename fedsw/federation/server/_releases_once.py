@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment.sources import load_class_names
+from fedsw.federation.trust.budget_shares import FIRST, scores_round
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_budget import FIRST, moments_layout, scores_of, scores_round, tally_of
+from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
 from fedsw.learning.tasks.problem import Problem

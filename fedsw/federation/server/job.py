@@ -10,9 +10,9 @@ from pathlib import Path
 from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.experiment.load import unprotected
+from fedsw.federation.trust.budget_shares import covering, planned_once
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import planned_stages
-from fedsw.learning.moments.moments_budget import covering, planned_once
 from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import (

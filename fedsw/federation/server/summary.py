@@ -21,9 +21,9 @@ from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import planned_cost
+from fedsw.federation.trust.budget_shares import PUBLIC
 from fedsw.federation.trust.context import Side
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments.moments_budget import PUBLIC
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting import epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost

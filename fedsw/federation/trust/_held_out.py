@@ -20,9 +20,10 @@ from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages._exact_sums import NoisyTally, NoisyTallyAsked
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
+from fedsw.federation.trust.budget_shares import TALLY_PART, HeldOutBudget, Shares, held_out_budget
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.sums_once import Sum, records_of
-from fedsw.learning.moments.moments_budget import TALLY_PART, HeldOutBudget, Shares, held_out_budget, tally_of
+from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem

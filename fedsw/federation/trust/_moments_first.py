@@ -14,8 +14,9 @@ from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust.budget_shares import PART, Shares, SumBudget, moments_budget
 from fedsw.federation.trust.sums_once import Sum, records_of
-from fedsw.learning.moments.moments_budget import PART, Shares, SumBudget, moments_budget, moments_layout
+from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import SLACK

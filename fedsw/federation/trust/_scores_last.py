@@ -16,9 +16,10 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust.budget_shares import SCORES_PART, Shares, SumBudget, scores_budget
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.sums_once import LocalSums, Sum, records_of
-from fedsw.learning.moments.moments_budget import SCORES_PART, Shares, SumBudget, scores_budget, scores_of
+from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.runs.releases import Releases

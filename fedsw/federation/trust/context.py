@@ -29,8 +29,9 @@ from fedsw.federation.exchange.participants import Present, Site, clients_of
 from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages._exact_sums import ExactSums
 from fedsw.federation.messages._trusted import Contribution
+from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.federation.trust.budget_shares import FIRST, scores_round
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments.moments_budget import FIRST, HELD_OUT, scores_round
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases

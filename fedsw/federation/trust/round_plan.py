@@ -16,7 +16,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import accountant_of, mechanism_of, planned_releases, resolve_delta
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
-from fedsw.learning.moments.moments_budget import Shares, idle, shares
+from fedsw.federation.trust.budget_shares import Shares, idle, shares
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans

@@ -22,15 +22,15 @@ from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
 from fedsw.federation.messages._exact_sums import ExactSums
 from fedsw.federation.messages._noised import Noised
+from fedsw.federation.node._own_ledger import GROUP
 from fedsw.federation.node._replies import Due, Handler, answer_together, answered, each_pays, fresh
 from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
+from fedsw.federation.trust.budget_shares import Shares, SumBudget
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.budget_split import GROUP
-from fedsw.learning.moments.moments_budget import Shares, SumBudget
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
 from fedsw.runs.observer import Outcome

@@ -13,7 +13,7 @@ from fedsw.desk.planning.after_moments import TabledObjective, summed_noise
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment
-from fedsw.learning.moments import budget_split as split
+from fedsw.federation.trust import budget_split as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import NoLedger, release

@@ -17,10 +17,12 @@ from fedsw.federation.messages._masked_sums import (
     MaskedTableAsked,
     MaskedTallyAsked,
 )
+from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.federation.trust.budget_shares import TALLY_PART as TALLY
+from fedsw.federation.trust.budget_shares import held_out_budget
 from fedsw.federation.trust.distributed import site as site_of_sums
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one, planned_shares
-from fedsw.learning.moments.moments_budget import HELD_OUT, held_out_budget, moments_layout
-from fedsw.learning.moments.moments_budget import TALLY_PART as TALLY
+from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Step, epsilon_by
 from fedsw.privacy.masks import MaskKey

@@ -17,8 +17,8 @@ from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, trust
 from fedsw.federation.messages._arrays import ArrayField, RecordIds
 from fedsw.federation.messages._codec import fields_of
 from fedsw.federation.messages._fields import Field, Real, Reals, Text, Whole, Wholes
-from fedsw.learning.moments.budget_split import own_batch
-from fedsw.learning.moments.moments_budget import moments_layout, scores_of, tally_of
+from fedsw.federation.trust.budget_split import own_batch
+from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem

@@ -26,8 +26,8 @@ from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
 from fedsw.federation.node import joining as nodes
+from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
-from fedsw.learning.moments import budget_split as split
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import SLACK, Sensitivity

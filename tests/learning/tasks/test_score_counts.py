@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.federation.node.held_records import held_records
-from fedsw.learning.moments.moments_budget import require_thresholds, scores_of
+from fedsw.learning.moments.beside_rounds import require_thresholds, scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import BINS, ScoreCounts, counts_of_scores
 from tests.federations import small

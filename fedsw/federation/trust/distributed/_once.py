@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange
+from fedsw.federation.node._own_ledger import GROUP
 from fedsw.federation.node._replies import Handler, node_of, note, state_of_site
 from fedsw.federation.node.roster import require_keys
 from fedsw.federation.trust import Sides
@@ -33,7 +34,6 @@ from fedsw.federation.trust.distributed.site import Answering, charged, masked, 
 from fedsw.federation.trust.sketch import sketch_once as sketched
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.federation.trust.sums_once import Sum
-from fedsw.learning.moments.budget_split import GROUP
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.observer import Outcome

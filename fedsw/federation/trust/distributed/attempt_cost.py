@@ -12,11 +12,11 @@ from torch import Tensor
 from fedsw.experiment import Experiment, resolve_delta, stages_of
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust.budget_shares import Shares, covering, idle, planned_once, shares
 from fedsw.federation.trust.distributed import _ranked as ranked
 from fedsw.federation.trust.distributed.members import Cohort, honest, rate_of
 from fedsw.federation.trust.round_plan import column_sums
-from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.moments_budget import Shares, covering, idle, planned_once, shares
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import spread
 from fedsw.privacy.accounting import Charge, Step, lifetime

@@ -15,6 +15,7 @@ from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages._noised import LocalGradientAsked, TableAsked
 from fedsw.federation.trust import Sides
+from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._held_out import LocalTallies, TallySum
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
@@ -22,7 +23,6 @@ from fedsw.federation.trust._scores_last import LocalScores, ScoreSum
 from fedsw.federation.trust.local_gradient import _noising as client
 from fedsw.federation.trust.round_plan import Plan, column_sums, prepared_by
 from fedsw.federation.trust.sums_once import LocalSums, answer_noised
-from fedsw.learning.moments import budget_split as split
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import orthogonal_spread

@@ -26,8 +26,8 @@ from fedsw.federation.messages._noised import LocalGradientAsked, NoisedContribu
 from fedsw.federation.node._own_ledger import Promise
 from fedsw.federation.node._replies import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
 from fedsw.federation.node.node import Node, batch_key
-from fedsw.learning.moments import budget_split as split
-from fedsw.learning.moments.moments_budget import covering, idle, planned_once
+from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust.budget_shares import covering, idle, planned_once
 from fedsw.learning.objectives import WeightedPenalty
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

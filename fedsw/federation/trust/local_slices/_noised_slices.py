@@ -23,10 +23,10 @@ from fedsw.federation.node._replies import Due, answer_together, each_pays
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import Sides, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
+from fedsw.federation.trust.budget_split import own_batch, sampling_rate
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
 from fedsw.federation.trust.round_plan import Plan
-from fedsw.learning.moments.budget_split import own_batch, sampling_rate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd

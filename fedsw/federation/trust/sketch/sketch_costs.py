@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fedsw.experiment import Experiment, accountant_of
-from fedsw.learning.moments.moments_budget import SumBudget
+from fedsw.federation.trust.budget_shares import SumBudget
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law

@@ -19,6 +19,7 @@ from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import Sides
+from fedsw.federation.trust.budget_shares import Shares
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import PART, SketchBudget, planned_stages, sketch_budget
@@ -31,7 +32,6 @@ from fedsw.federation.trust.sums_once import (
     answer_noised,
     records_of,
 )
-from fedsw.learning.moments.moments_budget import Shares
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.sketches.noised import bounded_sum, require_sum

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import TableSettings
-from fedsw.learning.moments.moments_budget import shares
+from fedsw.federation.node._own_ledger import GROUP
+from fedsw.federation.trust.budget_shares import shares
 from fedsw.learning.objectives import Clip, WeightedPenalty
 from fedsw.learning.objectives.histograms import contribution_sensitivity, table_sensitivity
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
-
-GROUP = "records"
-"""The one group of a client's ledger: all of its records, at the largest rate and sensitivity of its cells."""
 
 
 @dataclass(frozen=True)

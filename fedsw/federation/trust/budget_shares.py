@@ -7,17 +7,16 @@ out, these records alone.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsw._tools.later import torch
-from fedsw.experiment import Experiment, ExperimentError, accountant_of, mechanism_of
+from fedsw.experiment import Experiment, accountant_of, mechanism_of
 from fedsw.experiment.compatibility import sampling_of
-from fedsw.experiment.trust import releasing_gradients
-from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
-from fedsw.learning.moments.preparation import foldable
+from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.learning.moments.beside_rounds import tally_of
+from fedsw.learning.moments.moments_sum import Layout
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.learning.tasks.tally import Tally
@@ -136,53 +135,12 @@ def moments_budget(layout: Layout, multiplier: float, relation: str) -> SumBudge
     return SumBudget(PART, SLACK * Sensitivity(layout.moved_for(relation), "moments", relation, (public,)), multiplier)
 
 
-def require_moments(problem: Problem, *, alone: bool = False) -> None:
-    """Check that the moments that an experiment asks for can be released and used; `alone` if it is to stop then."""
-    experiment = problem.experiment
-    if not experiment.privacy.moments:
-        if alone:
-            raise ExperimentError(
-                "moments alone are asked for, and privacy.moments is 0 here: noise would hide them, or nothing asks "
-                "for them; set a share of the budget, as in privacy.moments=0.1"
-            )
-        return
-    if experiment.privacy.moments == "auto":  # what chooses a share leaves moments out where there can be none
-        return
-    trust = experiment.privacy.trust
-    reason = ""
-    if trust not in (able := releasing_gradients()):
-        reason = f"are released under privacy.trust {', '.join(map(repr, able))}, not {trust!r}"
-    elif layout_of(problem) is None:
-        reason = (
-            f"are of at most {MOST_FEATURES} inputs with a class or numbers to predict, and penalties between groups "
-            f"alone; here are {problem.features} inputs and objective.task {experiment.objective.task!r}"
-        )
-    elif not foldable(problem.build_model(), problem.features):
-        reason = f"go into a first linear layer that takes the inputs; model.kind {experiment.model.kind!r} has none"
-    if reason:
-        raise ExperimentError(
-            f"privacy.moments is {experiment.privacy.moments:g}, and moments {reason}: set privacy.moments to 0"
-        )
-
-
-def moments_layout(problem: Problem) -> Layout | None:
-    """Return the layout of the sums before the rounds; None in an experiment that releases no moments."""
-    return layout_of(problem) if problem.experiment.privacy.moments else None
-
-
 SCORES_PART = "scores"
 
 
 def scores_round(experiment: Experiment) -> int:
     """The round that the release of scores has in ledgers and messages: after those of training and of kept records."""
     return experiment.training.rounds + 2
-
-
-def scores_of(problem: Problem) -> ScoreCounts | None:
-    """Return the counts that thresholds by group are read off; None in an experiment that releases none."""
-    if not problem.experiment.thresholds.share:
-        return None
-    return ScoreCounts(len(problem.groups), 1 if problem.positive is None else problem.positive)
 
 
 def scores_budget(counts: ScoreCounts, multiplier: float) -> SumBudget:
@@ -194,33 +152,8 @@ def scores_budget(counts: ScoreCounts, multiplier: float) -> SumBudget:
     return SumBudget(SCORES_PART, SLACK * Sensitivity(counts.moved, "counts of scores"), multiplier)
 
 
-def require_thresholds(problem: Problem) -> None:
-    """Check that counts of scores, where an experiment asks for them, can be released and used: ExperimentError."""
-    experiment, facts = problem.experiment, problem.task.facts
-    if not experiment.thresholds.share:
-        return
-    reason = ""
-    if not (facts.classifies and facts.supervised) or problem.classes != 2 or problem.dimension != 1:
-        task = experiment.objective.task
-        reason = f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
-    elif len(problem.groups) < 2:
-        reason = f"are by group, and the data have {len(problem.groups)}"
-    if reason:
-        raise ExperimentError(
-            f"thresholds.share is {experiment.thresholds.share:g}, and thresholds {reason}: leave [thresholds] out"
-        )
-
-
-HELD_OUT = "held out"
-"""The group of a ledger that holds the records which were kept out of training; no record is in another, too."""
-
 TALLY_PART = "tally"
 PUBLIC = ("how many records of each group are kept out of training",)
-
-
-def tally_of(task: Problem) -> Tally | None:
-    """Return the tally released of kept records; None in an experiment that releases none."""
-    return task.task.tally(task.shape) if task.experiment.data.held_out_released else None
 
 
 @dataclass(frozen=True)
@@ -261,23 +194,6 @@ def held_out_budget(
 def idle(experiment: Experiment) -> list[Charge]:
     """Return the charge of a training round to the kept records: zero, and stated where a ledger has their group."""
     return [Charge(HELD_OUT, 0.0, 0.0)] if experiment.data.held_out_released else []
-
-
-def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
-    """The groups of a run's ledger."""
-    return (*groups, HELD_OUT) if experiment.data.held_out_released else tuple(groups)
-
-
-def run_with_split(run: str, experiment: Experiment) -> str:
-    """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
-
-    A server that nobody trusts could else go on with a run under another split, and have records counted that were
-    trained on: each part would stay within its epsilon, and one record would have paid both.
-    """
-    if not experiment.data.held_out_released:
-        return run
-    deciding = experiment.model_dump_json(include={"data", "objective", "partition", "federation"})
-    return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
 def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
