@@ -120,10 +120,10 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
     from fedsw.desk.planning.public_rows import sizes_by_group
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain, rows
-    from fedsw.experiment import ExperimentError, load_experiment, stages_of
+    from fedsw.experiment import ExperimentError, load_experiment
 
     experiment = load_experiment(name, changes)
-    if not stages_of(experiment):
+    if not experiment.stages:
         raise ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
             "rounds cost"

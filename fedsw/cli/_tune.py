@@ -68,7 +68,7 @@ def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.planning.public_rows import known_sizes
     from fedsw.desk.planning.search import score_on_twins, search
-    from fedsw.experiment import ExperimentError, stages_of
+    from fedsw.experiment import ExperimentError
     from fedsw.experiment.sources import require_one_client_each
 
     own_files = tried[0].experiment.data.own_files
@@ -76,7 +76,7 @@ def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
     require_one_client_each(tried[0].experiment)
     read = examine(tried[0].experiment, own_files.folder).files
-    strictest = max((candidate.experiment for candidate in tried), key=stages_of)
+    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
     sizes = [known_sizes(strictest, file.groups) for file in read]
     with counting(min(most, len(tried)), show=not as_json) as said:
         record = tried_record(search(tried, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)

@@ -6,21 +6,12 @@ records come from, `preset_rules` settings by public numbers. By name: `trust`, 
 """
 
 from fedsw._tools.settings import ExperimentError
-from fedsw.experiment.load import (
-    FULL_EVALUATION,
-    Experiment,
-    accountant_of,
-    load_experiment,
-    mechanism_of,
-    parse_experiment,
-    planned_releases,
-    stages_of,
-)
+from fedsw.experiment.load import FULL_EVALUATION, Experiment, load_experiment, parse_experiment
 from fedsw.experiment.sections import DEFAULT_DELTA, read_delta, resolve_delta
 
 __all__ = [
-    "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "accountant_of", "load_experiment",
-    "mechanism_of", "parse_experiment", "planned_releases", "read_delta", "resolve_delta", "stages_of",
+    "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "load_experiment", "parse_experiment",
+    "read_delta", "resolve_delta",
     "choices", "compatibility", "encoders", "load", "own_objects", "own_records", "penalty_names", "preset_rules",
     "sections", "sources", "task_kinds", "trust",
 ]  # fmt: skip

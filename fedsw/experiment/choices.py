@@ -44,6 +44,26 @@ class Settings(sections.Section):
         """Part of the budget, of mu^2, that releases before and after the rounds leave to them."""
         return 1 - float(self.privacy.moments) - self.thresholds.share
 
+    @property
+    def releases(self) -> int:
+        """How often a run releases something of a record: every round, or once for all its rounds."""
+        return self.privacy.model.releases(self)
+
+    @property
+    def stages(self) -> int:
+        """In how many stages sketches are released, each of all records; 0 where none is."""
+        return self.privacy.model.stages(self)
+
+    @property
+    def accountant(self) -> str:
+        """The accountant of a run's plan, ledgers and sentences, as its trust model says."""
+        return self.privacy.model.accountant(self)
+
+    @property
+    def mechanism(self) -> str:
+        """The noise of a run's releases, as its trust model says."""
+        return self.privacy.model.mechanism(self)
+
     def own(self, kind: type[LocalT]) -> LocalT:
         """Section [local] of a trust model that has that class for it."""
         if not isinstance(self.local, kind):

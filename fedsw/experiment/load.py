@@ -187,26 +187,6 @@ def _beside(raw: dict[str, Any], folder: Path) -> None:
             section[key] = str(folder / Path(value).expanduser())
 
 
-def planned_releases(experiment: Experiment) -> int:
-    """Return how often a run releases something of a record: every round, or once for all its rounds."""
-    return experiment.privacy.model.releases(experiment)
-
-
-def accountant_of(experiment: Experiment) -> str:
-    """The accountant of a run's plan, ledgers and sentences, as its trust model says."""
-    return experiment.privacy.model.accountant(experiment)
-
-
-def mechanism_of(experiment: Experiment) -> str:
-    """The noise of a run's releases, as its trust model says."""
-    return experiment.privacy.model.mechanism(experiment)
-
-
-def stages_of(experiment: Experiment) -> int:
-    """In how many stages sketches are released, each of all records; 0 where none is."""
-    return experiment.privacy.model.stages(experiment)
-
-
 def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:
     section = raw.get("privacy")
     overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedsw._tools import files
-from fedsw.experiment import Experiment, planned_releases, stages_of
+from fedsw.experiment import Experiment
 
 _PATTERN = "run-*.json"
 
@@ -64,7 +64,7 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: st
         privacy.epsilon,
         privacy.delta,
         experiment.seed is not None,
-        max(planned_releases(experiment), stages_of(experiment)),
+        max(experiment.releases, experiment.stages),
         agreed=agreed,
     )
 

@@ -157,7 +157,7 @@ def test_a_plan_that_says_something_else_than_its_trust_model_is_refused_before_
 
 
 def test_nothing_but_a_trust_model_reads_the_accountant_of_the_settings() -> None:
-    """Whatever is planned, charged, limited or said asks `accountant_of`, and so the trust model."""
+    """Whatever is planned, charged, limited or said asks `Experiment.accountant`, and so the trust model."""
     package = Path(fedsw.__file__).parent
     readers = set()
     for path in package.rglob("*.py"):

@@ -14,7 +14,7 @@ import pytest
 
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import to_float
-from fedsw.experiment import Experiment, stages_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by
 from simulations.papers import work
@@ -157,7 +157,7 @@ def spent(experiment: Experiment, numbers: Numbers, delta: float) -> float:
     once = (
         local.once
         if isinstance(local, SliceSettings)
-        else bool(stages_of(experiment)) or isinstance(local, ReleaseSettings)
+        else bool(experiment.stages) or isinstance(local, ReleaseSettings)
     )
     directions = Slicing(DIMENSIONS[experiment.model.kind], slicing.directions, slicing.scheme) if sliced else None
     step = Step(max(numbers.rates.values()), 1 / numbers.multiplier, slicing=directions)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsw.desk.own_data.apart import OtherTable, other_table
-from fedsw.experiment import ExperimentError, stages_of
+from fedsw.experiment import ExperimentError
 from fedsw.learning.sketches.drift import Drift, Means, drift, drift_of_means
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.noised import NoisedSketch, pooled
@@ -121,7 +121,7 @@ def _released_sides(
     directory: Path, reference: Path | None, data_dir: Path | None, others: bool, allow_modules: Collection[str]
 ) -> tuple[Problem, Mapping[str, NoisedSketch], Side | None, tuple[str, str]]:
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
-    if not stages_of(experiment):
+    if not experiment.stages:
         raise ExperimentError(
             f"{directory} is a run under trust {experiment.privacy.trust!r}, which releases no sketch: give one of "
             "'sketch-local', as of `fedsw synthesize --trust sketch-local`"

@@ -26,7 +26,7 @@ from fedsw.desk.planning.public_rows import (
     scaled,
     with_rare_class,
 )
-from fedsw.experiment import Experiment, ExperimentError, parse_experiment, planned_releases
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
 from fedsw.experiment.task_kinds import model_kind, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
@@ -284,7 +284,7 @@ def planned(
         inputs=made.features,
         parameters=made.parameters,
         batch=_batch(plan, by_group),
-        releases=planned_releases(ready),
+        releases=ready.releases,
         epsilon=plan.epsilon,
         delta=plan.delta,
         multiplier=multiplier,

@@ -15,7 +15,6 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedsw._tools.settings import FederationError
-from fedsw.experiment import stages_of
 from fedsw.experiment.sections import Federation
 from fedsw.federation import _wire as wire
 from fedsw.federation import messages
@@ -238,7 +237,7 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
     who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
     if known is None and len(site.answered):
         raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
-    last = max(task.experiment.training.rounds, stages_of(task.experiment)) + 1  # that of kept records
+    last = max(task.experiment.training.rounds, task.experiment.stages) + 1  # that of kept records
     for round_, attempt, _ in site.answered.tolist():
         if round_ > last:
             raise FederationError(f"{who} says that it has answered in round {round_} of a run of {last - 1}")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fedsw.experiment import stages_of
 from fedsw.experiment.sections import TableSettings
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation
@@ -64,7 +63,7 @@ class Terms:
         known = {"r": task.parameters, "d": task.columns, "c": len(task.objective.cells), "e": 3}
         if isinstance(local := task.experiment.local, TableSettings):
             known["B"] = local.bins
-        if stages_of(task.experiment):
+        if task.experiment.stages:
             sketcher = sketcher_of(task)
             known |= {"q": sketcher.law.cells, "w": sketcher.coordinates + 1}
             if task.experiment.sketch.stages:

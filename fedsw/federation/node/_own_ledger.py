@@ -17,7 +17,7 @@ from typing import Any
 
 from fedsw._tools import files
 from fedsw._tools.text import upward
-from fedsw.experiment import Experiment, accountant_of, mechanism_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.node.simulated import is_simulated
@@ -232,10 +232,10 @@ class Promise:
             run_with_split(run, experiment),
             epsilon,
             delta,
-            accountant_of(experiment),
+            experiment.accountant,
             experiment.seed is not None,
             with_held_out((GROUP,), experiment),
-            mechanism_of(experiment),
+            experiment.mechanism,
             relation_of(experiment),
         )
 

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsw._tools.text import upward
-from fedsw.experiment import (
-    Experiment,
-    ExperimentError,
-    accountant_of,
-    mechanism_of,
-    planned_releases,
-    resolve_delta,
-)
+from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.own_objects import load_object, require_allowed
@@ -116,7 +109,7 @@ def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
 def _batch(experiment: Experiment, records: int, cells: int) -> int:
     """Rows of a node's batch, about."""
     training = experiment.training
-    if planned_releases(experiment) == 1:
+    if experiment.releases == 1:
         return records
     wanted = training.batch_fraction * records if training.batch_size is None else training.batch_size * cells
     return max(1, math.ceil(min(records, wanted)))
@@ -252,7 +245,7 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
         return f"privacy.relation is {privacy.relation!r}, whose epsilon is a weaker promise than that of a replacement"
     if not privacy.epsilon <= limit:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
-    accountant, mechanism = accountant_of(experiment), mechanism_of(experiment)
+    accountant, mechanism = experiment.accountant, experiment.mechanism
     if not is_proven(accountant, mechanism):
         return f"accountant {accountant!r} of {mechanism!r} noise is not a guarantee"
     if not experiment.local.guaranteed:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedsw._tools.settings import Unaccounted
 from fedsw._tools.text import upward
-from fedsw.experiment import accountant_of, mechanism_of
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
@@ -171,8 +170,8 @@ def _require_said(plan: Plan) -> None:
     experiment = plan.task.experiment
     require_relation("this run's plan", plan.relation, relation_of(experiment))
     for what, planned, said in (
-        ("accountant", plan.accountant, accountant_of(experiment)),
-        ("mechanism", plan.mechanism, mechanism_of(experiment)),
+        ("accountant", plan.accountant, experiment.accountant),
+        ("mechanism", plan.mechanism, experiment.mechanism),
     ):
         if planned != said:
             raise ValueError(

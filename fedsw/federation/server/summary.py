@@ -16,7 +16,7 @@ import torch
 
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import upward
-from fedsw.experiment import Experiment, planned_releases, stages_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.federation.exchange.exchange import Traffic
@@ -281,7 +281,7 @@ def _no_statement(experiment: Experiment, plan: Plan, epsilon: float, selection:
 
 def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
-    releases, stages = planned_releases(experiment), stages_of(experiment)
+    releases, stages = experiment.releases, experiment.stages
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
     if stages > 1:
         what = f"all {stages} stages of the sketch together"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsw._tools.later import torch
-from fedsw.experiment import Experiment, accountant_of, mechanism_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.node._own_ledger import HELD_OUT
 from fedsw.learning.moments.beside_rounds import tally_of
@@ -101,7 +101,7 @@ def shares(
     """
     privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.thresholds.share)
     many = experiment.training.rounds if rounds is None else rounds
-    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism}
     sampling = sampling_of(experiment)
     settled = functools.partial(plans.calibrated, delta=delta, device=device, sampling=sampling, **by)
     target = (privacy.epsilon, privacy.noise_multiplier)
@@ -185,7 +185,7 @@ def held_out_budget(
 
     Source: docs/guarantees/units.md.
     """
-    by = {"accountant": accountant_of(experiment), "mechanism": mechanism_of(experiment)}
+    by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism}
     multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, **by)
     sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
     return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsw._tools.randomness import Stream, below_rate, hypergeometric, split_sample
 from fedsw._tools.settings import FederationError
-from fedsw.experiment import accountant_of, mechanism_of, planned_releases, resolve_delta
+from fedsw.experiment import resolve_delta
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
 from fedsw.federation.trust.budget_shares import Shares, idle, shares
@@ -58,9 +58,9 @@ class Plan(plans.Plan):
         return cls(
             task=task,
             strata=task.objective.cells,
-            rounds=planned_releases(experiment),
-            accountant=accountant_of(experiment),
-            mechanism=mechanism_of(experiment),
+            rounds=experiment.releases,
+            accountant=experiment.accountant,
+            mechanism=experiment.mechanism,
             seed=experiment.seed,
             **settled,
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.columns.declared_kinds import Feature
-from fedsw.experiment import Experiment, stages_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.task_kinds import model_kind
 from fedsw.learning.models.coded import middle_of
 from fedsw.learning.tasks.problem import Problem
@@ -234,7 +234,7 @@ def layout_of(problem: Problem) -> Layout | None:
     """Return the layout of a problem's moments, from public numbers; None where there are none, or too many."""
     shape, target, features = problem.shape, problem.task.facts.target, problem.features
     compared = problem.objective.lone
-    if compared is None or compared.other_side is not None or stages_of(problem.experiment):
+    if compared is None or compared.other_side is not None or problem.experiment.stages:
         return None
     predicted = (
         shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0

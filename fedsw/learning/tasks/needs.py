@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedsw.data.columns.declaration import ranges
-from fedsw.experiment import Experiment, ExperimentError, planned_releases
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import BinSettings, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
@@ -105,7 +105,7 @@ def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1)
     if spec.encoded is not None:
         seconds = spec.encoder_epochs * _IMAGES * _ENCODER_FLOPS / FLOPS
         costs.append(SettingCost("data.encoder_epochs", spec.encoder_epochs, seconds=seconds))
-    costs.append(SettingCost("training.rounds", goal.rounds, seconds=planned_releases(experiment) * _ROUND_SECONDS))
+    costs.append(SettingCost("training.rounds", goal.rounds, seconds=experiment.releases * _ROUND_SECONDS))
     return costs
 
 
@@ -226,7 +226,7 @@ def _operations(module: torch.nn.Module, inputs: tuple[object, ...], output: tor
 
 def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> Iterator[SettingCost]:
     size, training = model_size(experiment, task, shape), experiment.training
-    item, rounds = 8 if training.precision == "float64" else 4, planned_releases(experiment)
+    item, rounds = 8 if training.precision == "float64" else 4, experiment.releases
     threads = experiment.federation.cores * (1000 if training.device == "cuda" else 1)
     passes = 3 * rounds * size.flops / (FLOPS * threads)
     yield SettingCost(*_named(experiment), (_COPIES * item + 8.0 * _SUMS) * size.parameters, passes)
@@ -250,7 +250,7 @@ def _of_comparing(experiment: Experiment, task: Task, shape: Shape, rows: int) -
     if isinstance(dimension, int):
         k = 1 if dimension < 2 else experiment.slicing.directions
         spent = k * (dimension * NORMAL_SECONDS + rows * (2 * dimension / FLOPS + _SORTED_SECONDS))
-        spent *= planned_releases(experiment)
+        spent *= experiment.releases
         yield SettingCost("slicing.directions", k, 24.0 * k * dimension + 8.0 * rows * k, spent)
         if isinstance(local := experiment.local, BinSettings):
             tables = 16.0 * local.most_bins * k * len(shape.groups)

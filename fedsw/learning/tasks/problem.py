@@ -18,7 +18,7 @@ from fedsw import data
 from fedsw._tools.randomness import Label, Stream
 from fedsw.data import Records
 from fedsw.data.records import with_features
-from fedsw.experiment import Experiment, ExperimentError, stages_of
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference, named
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import ReleaseSettings
@@ -449,7 +449,7 @@ class Problem:
 
     def _try_drawing(self, model: nn.Module) -> None:
         """Draw what every stage of a sketch measures, which refuses what it cannot measure of these records."""
-        for number in range(1, 1 + stages_of(self.experiment)):
+        for number in range(1, 1 + self.experiment.stages):
             drawn(law_of(self.experiment, self.shape, Stage(number)), self.dtype, self.device)
 
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedsw._tools.text import gained, measured, number, to_float, upward
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
-from fedsw.experiment import Experiment, planned_releases, stages_of
+from fedsw.experiment import Experiment
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, scores
@@ -55,7 +55,7 @@ def rounds_of(view: RunView) -> str:
 
 def _rounds_over(view: RunView) -> str:
     rounds, over = view.experiment.training.rounds, len(view.history)
-    once = planned_releases(view.experiment) < rounds
+    once = view.experiment.releases < rounds
     gone = over if once else int(view.summary.get("released_rounds", over))
     words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
     return f"{words} on one release" if once else words
@@ -63,7 +63,7 @@ def _rounds_over(view: RunView) -> str:
 
 def _steps_over(view: RunView) -> str:
     """The steps of a generator, which are made at every stage of a sketch."""
-    rounds, over, stages = view.experiment.training.rounds, int(view.last.get("round", 0)), stages_of(view.experiment)
+    rounds, over, stages = view.experiment.training.rounds, int(view.last.get("round", 0)), view.experiment.stages
     gone = over if rounds > 1 else int(view.summary.get("released_rounds", over))
     steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
     return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedsw._tools.text import to_float
-from fedsw.experiment import accountant_of, resolve_delta
+from fedsw.experiment import resolve_delta
 from fedsw.privacy.accounting import Step, epsilon_by
 from fedsw.privacy.sensitivity import Side, swd_sensitivity
 from simulations.papers.finished import Finished
@@ -39,5 +39,5 @@ def both_sides(run: Finished) -> Measured:
     found = {}
     for name, own, other in (("epsilon_x", moving, still), ("epsilon_z", still, moving)):
         mu = swd_sensitivity(own, other, bound="paper").value / sigma
-        found[name] = epsilon_by(accountant_of(experiment), {Step(rate, mu): experiment.training.rounds}, delta)
+        found[name] = epsilon_by(experiment.accountant, {Step(rate, mu): experiment.training.rounds}, delta)
     return Measured(found)

@@ -18,7 +18,7 @@ from fedsw.audit.record import audit
 from fedsw.desk.own_data.synthetic_table import as_synthesis
 from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import rows
-from fedsw.experiment import Experiment, ExperimentError, parse_experiment, stages_of
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed._once import agreed_sum
@@ -256,7 +256,7 @@ def test_a_table_made_of_an_experiment_has_the_noise_for_as_many_colluding_clien
     }
     own = small(TRUST, "local.colluding=2").model_dump() | {"data": {"source": "files", "columns": columns}}
     made = as_synthesis(Experiment.model_validate(own), trust="distributed", fair=False, epsilon=None)
-    assert stages_of(made) and made.local.colluding == 2
+    assert made.stages and made.local.colluding == 2
     assert as_synthesis(Experiment.model_validate(own), trust=None, fair=False, epsilon=1.0).privacy.trust == "sketch"
 
 

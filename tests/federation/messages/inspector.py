@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedsw.experiment import Experiment, stages_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, trusts_of
 from fedsw.federation.messages._arrays import ArrayField, RecordIds
@@ -65,7 +65,7 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     compared = (
         {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients", "train.masked_tables"}
     )
-    compared |= {"train.masked_tables", "train.masked_sum"} if stages_of(experiment) else {"train.masked_sketch"}
+    compared |= {"train.masked_tables", "train.masked_sum"} if experiment.stages else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally", "evaluate.masked_tally"}
     if not experiment.thresholds.share:

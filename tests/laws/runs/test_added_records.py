@@ -31,8 +31,9 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.server._lost import _charge, largest_rates
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
+from fedsw.federation.trust.budget_shares import moments_budget
 from fedsw.federation.trust.round_plan import Plan, charges, draw, make_plan
-from fedsw.learning.moments.moments_budget import moments_budget, moments_layout
+from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Step

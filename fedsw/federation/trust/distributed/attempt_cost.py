@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from fedsw.experiment import Experiment, resolve_delta, stages_of
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import budget_split as split
@@ -196,7 +196,7 @@ def attempts_at_one(experiment: Experiment) -> int:
 
 def failing(experiment: Experiment) -> int:
     """How many of all attempts at rounds, or at stages of a sketch, may fail within the budget."""
-    if stages := stages_of(experiment):
+    if stages := experiment.stages:
         return stages * (attempts_at_one(experiment) - 1)
     return attempts(experiment) - experiment.training.rounds
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsw.experiment import Experiment, accountant_of
+from fedsw.experiment import Experiment
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation.node._own_ledger import GROUP
 from fedsw.privacy.accounting import Charge, Step, epsilon_by
@@ -35,4 +35,4 @@ def release_epsilon(experiment: Experiment, delta: float) -> float:
     """The release's epsilon: the one asked for, or a larger one where the noise is for the paper's diameter."""
     release = release_of(experiment, delta)
     step = Step(1.0, release_charge(release).sensitivity / release.scale)
-    return epsilon_by(accountant_of(experiment), {step: 1}, delta)
+    return epsilon_by(experiment.accountant, {step: 1}, delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsw.experiment import Experiment, accountant_of, mechanism_of, planned_releases
+from fedsw.experiment import Experiment
 from fedsw.experiment.sections import SliceSettings
 from fedsw.federation.node._own_ledger import GROUP
 from fedsw.privacy import plan as plans
@@ -51,7 +51,7 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
     random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
     With the accountants of other papers it is what they say it is (`fedsw.privacy.accounting.ACCOUNTANTS`).
     """
-    releases = planned_releases(experiment)
+    releases = experiment.releases
     rate = 1.0 if experiment.own(SliceSettings).once else rate
     slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
     diameter = 2 * experiment.clip.output
@@ -62,8 +62,8 @@ def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: f
         delta=delta,
         rate=rate,
         rounds=releases,
-        accountant=accountant_of(experiment),
-        mechanism=mechanism_of(experiment),
+        accountant=experiment.accountant,
+        mechanism=experiment.mechanism,
         slicing=slicing,
     )
     return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from fedsw.experiment import Experiment, accountant_of
+from fedsw.experiment import Experiment
 from fedsw.federation.trust.budget_shares import SumBudget
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.noised import sketch_sensitivity
@@ -47,9 +47,7 @@ def sketch_budget(experiment: Experiment, law: Law, delta: float, number: int = 
     privacy, attempts = experiment.privacy, experiment.privacy.model.attempts(experiment)
     epsilon = privacy.epsilon if privacy.noise_multiplier is None else None
     shares = tuple(share / attempts for share in experiment.sketch.shares for _ in range(attempts))
-    multiplier, achieved = _sketch_calibrated(
-        epsilon, privacy.noise_multiplier, delta, accountant_of(experiment), shares
-    )
+    multiplier, achieved = _sketch_calibrated(epsilon, privacy.noise_multiplier, delta, experiment.accountant, shares)
     of_stage = multiplier / math.sqrt(shares[(number - 1) * attempts])
     return SketchBudget(PART, sketch_sensitivity(law), of_stage, achieved, multiplier)
 
