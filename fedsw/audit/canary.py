@@ -26,7 +26,7 @@ from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import Law
 from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
 from fedsw.runs.report.figures import colour, house_style, new_panels
@@ -270,14 +270,14 @@ def _attackable(experiment: Experiment) -> Experiment:
     if not PENALTIES.get(goal.penalty).canary:
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
-    if model_kind(experiment.model.kind).filtered:
+    if MODELS.get(experiment.model.kind).filtered:
         raise ExperimentError(
             f"model.kind {experiment.model.kind!r} sees filtered records, in which no worst case is written: "
             "attack the same settings with model.kind 'logistic', whose clips and release are the same"
         )
     data = experiment.data.model_copy(update={"row_norm": None})  # the worst case is not written in unit rows
     changed: dict[str, object] = {"seed": None, "unsafe_metrics": False, "data": data}
-    if model_kind(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns
+    if MODELS.get(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns
         changed["model"] = Model(seed=experiment.model.seed)
     return experiment.model_copy(update=changed)
 

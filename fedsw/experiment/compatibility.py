@@ -14,7 +14,7 @@ from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
 from fedsw.experiment.sections._tagged import unread
-from fedsw.experiment.task_kinds import TASKS, TaskKind, model_kind
+from fedsw.experiment.task_kinds import MODELS, TASKS, TaskKind
 from fedsw.experiment.trust import TrustModel, releasing_gradients, trust_model
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, Sampling
@@ -41,7 +41,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
     if kind is not None:
         yield from _of_protection(settings)
         yield kind.misfit(settings)
-        yield model_kind(settings.model.kind).misfit(settings)
+        yield MODELS.get(settings.model.kind).misfit(settings)
     yield privacy.model.without_noise(privacy)
     yield privacy.model.misfit(settings)
     yield from _of_partition(settings)
@@ -109,7 +109,7 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[str]:
 
 
 def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterator[str]:
-    goal, facts, model = settings.objective, kind.facts, model_kind(settings.model.kind)
+    goal, facts, model = settings.objective, kind.facts, MODELS.get(settings.model.kind)
     if facts.grouped and columns.sensitive is None and (goal.alpha or goal.also):
         yield (
             f"objective.task {goal.task!r} compares groups with weight {goal.alpha:g}: declare data.columns.sensitive, "
@@ -141,7 +141,7 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
 def _of_coding(settings: Settings) -> Iterator[str | None]:
     """Refuse models of declared columns where none are declared, or where the inputs are not these columns."""
     spec, data = settings.model, settings.data
-    if model_kind(spec.kind).columns:
+    if MODELS.get(spec.kind).columns:
         reason = f"model.kind {spec.kind!r} is a sum of functions of declared columns"
     elif spec.inputs != "plain":
         reason = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
@@ -153,7 +153,7 @@ def _of_coding(settings: Settings) -> Iterator[str | None]:
         yield f"{reason}, and the inputs of data.source {data.source!r} are not declared: use your own tables"
     if data.row_norm is not None:
         yield f"{reason}, and data.row_norm scales a record by all of them together: leave data.row_norm out"
-    if model_kind(spec.kind).columns and data.columns is not None:
+    if MODELS.get(spec.kind).columns and data.columns is not None:
         for feature in data.columns.features:
             if not feature.categories and feature.reader.bounds(feature) is None:
                 yield f"{reason}; column {feature.name!r} needs public bounds: declare low and high"
@@ -225,7 +225,7 @@ def _of_own_penalties(settings: Settings, kind: TaskKind) -> Iterator[str]:
 def _of_flow(settings: Settings) -> Iterator[str]:
     trust, training = settings.privacy.trust, settings.training
     flows = trust_model(trust).moves_points(settings)
-    if flows != model_kind(settings.model.kind).points:
+    if flows != MODELS.get(settings.model.kind).points:
         yield (
             f"model.kind {settings.model.kind!r} with trust {trust!r} and {_set_by(settings)}: 'particles' are moved "
             "by the flows of 'local-slices' ('flow', 'flow-one-release') and by nothing else"
@@ -250,7 +250,7 @@ def _of_protection(settings: Settings) -> Iterator[str]:
 
 def _of_release_and_clip(settings: Settings) -> Iterator[str]:
     kind, name = settings.model.kind, settings.privacy.trust
-    if trust_model(name).trains_critic(settings) != model_kind(kind).critic:
+    if trust_model(name).trains_critic(settings) != MODELS.get(kind).critic:
         yield (
             f"model.kind {kind!r} with trust {name!r} and {_set_by(settings)}: the adversarial losses of "
             "'local-release' train the critic of 'adversarial-dcgan', and nothing else does"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from fedsw._tools.registry import Registry
 from fedsw._tools.settings import ExperimentError
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import releasing_gradients
 
 if TYPE_CHECKING:
@@ -334,9 +334,9 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
     if not _written(settings, "model", "kind"):
         bends = not _written(settings, "privacy", "moments") or settings.privacy.moments
         kind = choices["kind"] = "additive" if bends and numbers.knots else "logistic"
-    if "knots" in model_kind(kind).chosen and not _written(settings, "model", "knots"):
+    if "knots" in MODELS.get(kind).chosen and not _written(settings, "model", "knots"):
         choices["knots"] = numbers.knots or KNOTS[0]
-    if "inputs" in model_kind(kind).chosen and not _written(settings, "model", "inputs"):
+    if "inputs" in MODELS.get(kind).chosen and not _written(settings, "model", "inputs"):
         choices["inputs"] = settings.model.inputs
     return choices
 
@@ -392,7 +392,7 @@ def _open_of_model(settings: Settings) -> tuple[str, ...]:
     """Settings of the model still to be chosen: its kind, and how a linear or an additive one takes columns."""
     if not _written(settings, "model", "kind"):
         return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
-    chosen = model_kind(settings.model.kind).chosen
+    chosen = MODELS.get(settings.model.kind).chosen
     return tuple(name for name in chosen if not _written(settings, "model", name))
 
 

@@ -281,9 +281,4 @@ def _own_model(reference: str) -> ModelKind:
 
 
 MODELS: Registry[ModelKind] = Registry("model.kind", ModelKind, custom=_own_model, shipped=_shipped_models)
-"""The kinds of models by name."""
-
-
-def model_kind(name: str) -> ModelKind:
-    """Return a kind of model, shipped or named as `module:name`; `Unknown` lists the shipped ones."""
-    return MODELS.get(name)
+"""The kinds of models by name, or as `module:name`; `Unknown` lists the shipped ones."""

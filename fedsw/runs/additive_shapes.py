@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment
-from fedsw.experiment.task_kinds import model_kind, shipped_task
+from fedsw.experiment.task_kinds import MODELS, shipped_task
 from fedsw.learning.models.coded import Hats, knots_of
 from fedsw.learning.moments.preparation import noise_of_rounds, prepare
 from fedsw.learning.tasks.problem import Problem
@@ -56,7 +56,7 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     band is two standard deviations of the noise that all rounds added, at most: gradients draw parameters back.
     """
     path = directory / RunFile.MODEL
-    if not model_kind(experiment.model.kind).columns or not path.is_file():
+    if not MODELS.get(experiment.model.kind).columns or not path.is_file():
         return []
     if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here
         return []

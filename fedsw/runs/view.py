@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.commands import command_for
 from fedsw.runs.group_names import Names, names_of_plan
 from fedsw.runs.run_files import (
@@ -184,7 +184,7 @@ def read_whole_run(directory: Path) -> RunView:
 
 def _shapes(view: RunView) -> tuple[Shape, ...]:
     """The functions of an additive model; of others there are none, and no model is read for them."""
-    if not model_kind(view.experiment.model.kind).columns:
+    if not MODELS.get(view.experiment.model.kind).columns:
         return ()
     from fedsw.runs.additive_shapes import read_shapes
 

@@ -333,7 +333,7 @@ _ROOM = 1e-5
 
 def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
     """List tensors (any shape) of a table generator that are neither training's nor sketches'; None of other kinds."""
-    from fedsw.experiment.task_kinds import model_kind
+    from fedsw.experiment.task_kinds import MODELS
     from fedsw.learning.models.table_generator import TableGenerator
     from fedsw.learning.sketches.from_settings import Stage
     from fedsw.learning.sketches.learnt import flat_bytes
@@ -344,7 +344,7 @@ def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Map
     from fedsw.runs.directory import RunDirectory
     from fedsw.runs.releases import stored_classifier, stored_sketch
 
-    if not model_kind(folder.experiment["model"]["kind"]).table:
+    if not MODELS.get(folder.experiment["model"]["kind"]).table:
         return None
     experiment, run = folder.settings.on_host(), RunDirectory(folder.directory)
     problem = Problem.from_experiment(experiment)

@@ -25,7 +25,7 @@ from fedsw.data import Records
 from fedsw.desk.baselines import _scikit as scikit
 from fedsw.desk.baselines._scikit import Outside, converged
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
-from fedsw.experiment.task_kinds import model_kind, task_facts
+from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.summary import described
@@ -94,7 +94,7 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
         problem.inputs(records).cpu().double().numpy(),
         records.target.cpu().numpy(),
         classes=problem.classes,
-        trees=any_kind or not model_kind(problem.experiment.model.kind).linear,
+        trees=any_kind or not MODELS.get(problem.experiment.model.kind).linear,
         units=units_of(records),
         seed=problem.experiment.model.seed,
     )

@@ -28,7 +28,7 @@ from fedsw.desk.planning.public_rows import (
 )
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
-from fedsw.experiment.task_kinds import model_kind, task_facts
+from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
@@ -341,7 +341,7 @@ def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[floa
 
 def _read_of_model(experiment: Experiment) -> tuple[str, ...]:
     """Return the model's settings that a preset may choose."""
-    kind = model_kind(experiment.model.kind)
+    kind = MODELS.get(experiment.model.kind)
     return ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))
 
 

@@ -23,7 +23,7 @@ from fedsw.federation.server._federation import Job
 from fedsw.federation.server.app import app_for
 from fedsw.learning.tasks.needs import require_possible
 from fedsw.learning.tasks.own_task import task_of
-from fedsw.privacy.accounting.lifetime import Bound, account_named, accounts_folder
+from fedsw.privacy.accounting.lifetime import Binding, account_named, accounts_folder
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.commands import ELSEWHERE, SERVED, command_for
 from fedsw.runs.directory import RunDirectory
@@ -204,13 +204,13 @@ def _drive(
             else:
                 deployed.run(directory, experiment, observer, resume=resume)
     except BaseException as fault:
-        Bound.give_back_in(ledgers)
+        Binding.give_back_in(ledgers)
         _remove_refused(directory, ledgers)
         if isinstance(fault, KeyboardInterrupt) and directory.is_dir():
             fault.add_note(f"what was released is kept: fedsw.resume({str(directory)!r}) goes on")
         raise
     for folder in (ledgers, *directory.glob("nodes/*")):
-        Bound.settle_in(folder)
+        Binding.settle_in(folder)
     return _result(directory, experiment)
 
 

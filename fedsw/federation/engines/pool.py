@@ -14,7 +14,7 @@ from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedsw.privacy.accounting.lifetime import Bound, Cost, DatasetAccount
+from fedsw.privacy.accounting.lifetime import Binding, Cost, DatasetAccount
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import kept_account
 from fedsw.runs.directory import RunDirectory
@@ -154,7 +154,7 @@ def settle_run(directory: Path) -> list[str]:
             _settle_server(directory, account)
         settled.append(account.data)
     for folder in (directory, directory / "clients", *sorted(directory.glob("nodes/*"))):
-        settled += Bound.settle_in(folder)
+        settled += Binding.settle_in(folder)
     if not settled:
         raise FileNotFoundError(
             f"nothing in {directory} belongs to an account; give the folder of a run or training that counts in one, a "

@@ -25,7 +25,7 @@ from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
 from fedsw.privacy.accounting.lifetime import (
     About,
-    Bound,
+    Binding,
     Cost,
     Counts,
     DatasetAccount,
@@ -119,7 +119,7 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
     for client in clients:
         client.account.require_newest(run, client.ledger)
         if client.begins is not None:
-            Bound(client.account, run, client.answers).write_alone(client.ledger)
+            Binding(client.account, run, client.answers).write_alone(client.ledger)
     try:
         if (within := clients[0].account.within) is not None:
             together = Cost.of(part for client in clients for part in Cost.one(client.cost).counted().parts)
@@ -132,7 +132,7 @@ def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> Non
                 client.account.settle(run, client.cost, None)
     except BaseException:
         if clients[0].begins is not None:
-            Bound.give_back_in(clients[0].ledger.parent)
+            Binding.give_back_in(clients[0].ledger.parent)
         raise
 
 
@@ -351,7 +351,7 @@ def _open(path: Path, promise: Promise) -> Ledger:
         ledger = Ledger.create(path, **asdict(promise))
     try:
         _require_remembered(path, ledger)
-        bound = Bound.of(path)
+        bound = Binding.of(path)
     except BaseException:
         ledger.close()
         raise

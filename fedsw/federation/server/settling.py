@@ -24,7 +24,7 @@ from fedsw.experiment.sources import (
     shared_tables,
     visible_tables,
 )
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
@@ -134,7 +134,7 @@ def squares_of(problem: Problem) -> Squares | None:
     if layout is None or not layout.features or not foldable(problem.build_model(), problem.features):
         return None
     spec, classes = problem.experiment.model, problem.classes if layout.classes else 0
-    kind = model_kind(spec.kind)
+    kind = MODELS.get(spec.kind)
     knots = spec.knots if kind.columns else 0
     sizes = (layout.side, layout.features, layout.bound, layout.radius, layout.cells)
     return Squares(*sizes, classes, knots, kind.filtered)

@@ -202,14 +202,16 @@ def _guarantee(
         "relation": relation_of(experiment),
         "unit": experiment.data.unit or "record",
         "protects": _protects(experiment),
-        "against": _against(experiment),
+        "against": privacy.guarantee.by_noise(
+            noised=privacy.model.against(experiment), none="nobody: no noise was added"
+        ),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         "word": task.objective.word,
         "accountant": plan.accountant,
         "accountant_is_guarantee": is_proven(plan.accountant, plan.mechanism),
         "mechanism": plan.mechanism,
-        "sampling": _sampling(experiment),
+        "sampling": privacy.model.sampling(experiment),
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
@@ -252,10 +254,6 @@ def within(experiment: Experiment, drawn: tuple[str, ...] = ()) -> str:
     return f" within its {' and '.join(sorted(fixed))}" if fixed else ", its label and group included"
 
 
-def _sampling(experiment: Experiment) -> str:
-    return experiment.privacy.model.sampling(experiment)
-
-
 def _protects(experiment: Experiment) -> str:
     unit = experiment.data.unit
     protected = "each record of every client"
@@ -265,11 +263,6 @@ def _protects(experiment: Experiment) -> str:
             "protected less against all of them together"
         )
     return ", ".join(filter(None, [protected, experiment.privacy.model.guarded]))
-
-
-def _against(experiment: Experiment) -> str:
-    against = experiment.privacy.model.against(experiment)
-    return experiment.privacy.guarantee.by_noise(noised=against, none="nobody: no noise was added")
 
 
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."

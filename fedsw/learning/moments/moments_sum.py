@@ -20,7 +20,7 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.experiment import Experiment
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.coded import middle_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
@@ -239,7 +239,7 @@ def layout_of(problem: Problem) -> Layout | None:
     predicted = (
         shape.classes if target == "class" and shape.classes > 1 else shape.targets if target == "numbers" else 0
     )
-    if features > (MOST_OF_IMAGES if model_kind(problem.experiment.model.kind).filtered else MOST_FEATURES):
+    if features > (MOST_OF_IMAGES if MODELS.get(problem.experiment.model.kind).filtered else MOST_FEATURES):
         return None
     if not predicted:
         return None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.tasks.problem import Problem
@@ -96,12 +96,12 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
     if not moments.layout.features:
         p = problem.features
         return Preparation(torch.zeros(p, dtype=torch.float64), torch.eye(p, dtype=torch.float64), 1.0)
-    if model_kind(problem.experiment.model.kind).filtered:
+    if MODELS.get(problem.experiment.model.kind).filtered:
         return _of_images(moments)
     whitening = whitening_of(moments)
     varied = max(float(np.trace(whitening @ moments.covariance @ whitening)), 1e-3 * moments.layout.features)
     stretch = min((moments.layout.features / varied) ** (1 / 3), MOST_STRETCHED)
-    linear = model_kind(problem.experiment.model.kind).linear
+    linear = MODELS.get(problem.experiment.model.kind).linear
     if linear:
         stretch *= min(max(1.0, math.sqrt(USUAL_STEEPNESS / _steepness(moments))), MOST_STRETCHED)
     square = min(stretch**2 * varied, 100.0 * moments.layout.features)

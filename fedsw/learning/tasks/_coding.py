@@ -14,7 +14,7 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape, declared_columns, stated_shape
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models._scattering import ScatteredImages
 from fedsw.learning.models.coded import Centred, Coding, Hats
 
@@ -24,7 +24,7 @@ def coding_of(experiment: Experiment) -> Coding | None:
 
     ExperimentError if the columns are declared nowhere.
     """
-    kind = model_kind(experiment.model.kind)
+    kind = MODELS.get(experiment.model.kind)
     if kind.filtered:
         return _of_images(stated_shape(experiment).features, experiment.model.orders)
     if not kind.columns and experiment.model.inputs == "plain":
@@ -34,7 +34,7 @@ def coding_of(experiment: Experiment) -> Coding | None:
 
 def coded(columns: Columns, spec: Model) -> Coding:
     """The map of declared columns that a model with its own code of columns, or of centred ones, asks for."""
-    return _made(columns, spec.knots if model_kind(spec.kind).columns else None)
+    return _made(columns, spec.knots if MODELS.get(spec.kind).columns else None)
 
 
 def width_of(experiment: Experiment, shape: Shape) -> int:

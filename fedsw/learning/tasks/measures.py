@@ -15,7 +15,7 @@ from fedsw.data import Records
 from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table
 from fedsw.data.columns.declaration import Coded, Columns
 from fedsw.experiment.sources import Shape
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.sketches.from_settings import FIRST, Stage, drawn, law_of, marks_of, table_of
 from fedsw.learning.sketches.learnt import flat_bytes
@@ -169,7 +169,7 @@ class Measuring:
         return self._samples[count]
 
     def _made(self, count: int) -> Tensor:
-        points = model_kind(self._problem.experiment.model.kind).points
+        points = MODELS.get(self._problem.experiment.model.kind).points
         latents = self._problem.latents(count, "held-out")
         raw = self._model() if points else self._model(latents)
         outputs: Tensor = self._problem.task.outputs(raw, self._problem.imagined(latents))

@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import BinSettings, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
-from fedsw.experiment.task_kinds import Sizes, model_kind
+from fedsw.experiment.task_kinds import MODELS, Sizes
 from fedsw.learning.sketches.from_settings import (
     FLOPS,
     NORMAL_SECONDS,
@@ -43,7 +43,7 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
 
 def _of_records(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     spec = experiment.model
-    made: nn.Module = model_kind(spec.kind).make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
+    made: nn.Module = MODELS.get(spec.kind).make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
     return made
 
 
@@ -52,7 +52,7 @@ def _of_measured(experiment: Experiment, shape: Shape, outputs: int) -> nn.Modul
     spec, cells, coded = experiment.model, cells_of_sketch(experiment, shape), table_of(experiment)
     codes = () if coded is None else tuple(ranges(coded))
     try:
-        model: nn.Module = model_kind(spec.kind).make(
+        model: nn.Module = MODELS.get(spec.kind).make(
             spec, Sizes(codes[-1][1] if codes else shape.features, outputs, cells, codes)
         )
     except ExperimentError:
@@ -170,7 +170,7 @@ def model_size(experiment: Experiment, task: Task, shape: Shape) -> Size:
     spec = experiment.model
     if is_reference(spec.kind):
         return Size(0.0, 0.0, 0.0)
-    if model_kind(spec.kind).points:
+    if MODELS.get(spec.kind).points:
         points = float(spec.particles) * shape.features
         return Size(points, points, points)
     try:
@@ -237,7 +237,7 @@ def _of_model(experiment: Experiment, task: Task, shape: Shape, rows: int) -> It
 
 def _named(experiment: Experiment) -> tuple[str, object]:
     spec = experiment.model
-    if model_kind(spec.kind).points:
+    if MODELS.get(spec.kind).points:
         return "model.particles", spec.particles
     if spec.hidden and max(spec.hidden) >= spec.latent:
         return "model.hidden", list(spec.hidden)

@@ -23,7 +23,7 @@ from fedsw.experiment.own_objects import is_reference, named
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.objectives import Clip, Objective, contribution_bound
 from fedsw.learning.objectives._weighted_sum import with_slack
@@ -330,7 +330,7 @@ class Problem:
     @functools.cached_property
     def _shown(self) -> Callable[[Tensor], Tensor] | None:
         """The model's own view of records that no parameter moves; None where features are compared as they are."""
-        if not model_kind(self.experiment.model.kind).fixed:
+        if not MODELS.get(self.experiment.model.kind).fixed:
             return None
         return cast(Callable[[Tensor], Tensor], self.build_model().seen)
 
@@ -424,7 +424,7 @@ class Problem:
 
     def diverged(self, theta: Tensor) -> str | None:
         """Say why a model with these weights (r,) learns no more, by them and made-up inputs; None while it may."""
-        takes_none = model_kind(self.experiment.model.kind).points
+        takes_none = MODELS.get(self.experiment.model.kind).points
 
         def answer() -> Any:
             return self.prepared(self.build_model(), theta)(self.made_up_inputs().to(self.device, self.dtype))
@@ -439,7 +439,7 @@ class Problem:
         name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
         features = self.made_up_inputs()
         width = self.task.width(self.shape, spec)
-        if not model_kind(spec.kind).points:
+        if not MODELS.get(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
                 self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name
@@ -479,7 +479,7 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
         return Objective((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius),))
     if kind.compares == "records" and other_side in ("generator", "domain"):
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
-        fixed = model_kind(experiment.model.kind).fixed and other_side == "domain"
+        fixed = MODELS.get(experiment.model.kind).fixed and other_side == "domain"
         both = goal.protected == "both"
         return Objective((ToModel(goal.alpha, None, None, None, centre, other_side, limit, both, fixed),))
     raise ExperimentError(
@@ -490,7 +490,7 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
 
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:
     """True if no private record passes through the model, so that nothing of it is clipped."""
-    kind = model_kind(experiment.model.kind)
+    kind = MODELS.get(experiment.model.kind)
     mixed = kind.mixes and task.facts.other_side == "generator"
     mixes = experiment.privacy.model.by_ledgers(server=False, clients=mixed)
     return experiment.privacy.model.by_release(rounds=kind.points or mixes, once=True)

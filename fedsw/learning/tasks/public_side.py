@@ -13,7 +13,7 @@ from fedsw.data import Records
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import load_public
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import Tape, Term, clipped_sum, record
@@ -163,7 +163,7 @@ class Learner:
     def __init__(self, task: Problem) -> None:
         self._task, self._model = task, task.build_model()
         self._public = PublicRecords(task) if task.task.facts.other_side == "domain" else None
-        self._moves = model_kind(task.experiment.model.kind).points
+        self._moves = MODELS.get(task.experiment.model.kind).points
         self._points: Tensor | None = None
         self._loss: Tensor | None = None
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from fedsw._tools.text import gained, measured, number, to_float, upward
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import of_unit
-from fedsw.experiment.task_kinds import model_kind
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
 from fedsw.runs.report.facts import noise_ratio, rounds_of, shared_out, target_epsilon, threshold_sentences
@@ -180,7 +180,7 @@ def _unfinished(view: RunView) -> Iterable[tuple[str, Text]]:
 def _trained(view: RunView) -> str:
     experiment, summary, model = view.experiment, view.summary, view.experiment.model
     kind = " ".join([model.kind, *map(str, model.hidden)])
-    if model_kind(model.kind).points:
+    if MODELS.get(model.kind).points:
         kind = f"{model.particles} particles"
     return (
         f"{kind} for {experiment.objective.task} with {experiment.objective.penalty}, "

@@ -16,7 +16,7 @@ from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
 from fedsw.federation.node._own_ledger import Promise, opened
 from fedsw.privacy.accounting import Ledger
-from fedsw.privacy.accounting.lifetime import NO_NOISE, Bound, DatasetAccount
+from fedsw.privacy.accounting.lifetime import NO_NOISE, Binding, DatasetAccount
 from tests.federation.test_local_slices import SLICES
 from tests.federations import small
 
@@ -73,7 +73,7 @@ def test_a_greeting_without_noise_costs_nothing_until_something_is_answered(gree
     assert people.state().spent(DELTA) == math.inf and not people.state().runs[RUNS[0]].settled
     assert not isinstance(greet(RUNS[1], bare), Fault)
     assert people.state().runs[RUNS[0]].released_nothing
-    answers = Bound.of(tmp_path / "state" / "client-0.sqlite").answers
+    answers = Binding.of(tmp_path / "state" / "client-0.sqlite").answers
     answers.write_text("1 0 2")
     assert not isinstance(greet(RUNS[2]), Fault)
     assert settle_run(tmp_path / "state") == ["people"]
@@ -89,9 +89,9 @@ def test_a_ledger_that_has_begun_belongs_to_one_run(greet, people, tmp_path):
     before = people.state()
     answer = greet(RUNS[1])
     assert isinstance(answer, Fault) and "accounts for another run" in answer.reason
-    assert people.state() == before and Bound.of(place).run == RUNS[0]
+    assert people.state() == before and Binding.of(place).run == RUNS[0]
     with pytest.raises(ValueError, match="has begun as the ledger of run .* give every run a folder of its own"):
-        Bound(people, RUNS[1]).write_alone(place)
+        Binding(people, RUNS[1]).write_alone(place)
 
 
 def test_a_run_is_not_charged_as_another_that_was_greeted_since(greet, people, tmp_path):
@@ -126,6 +126,6 @@ def test_the_limit_of_a_data_set_binds_every_client_of_its_site(greet, people, t
 
 
 def test_a_process_that_ends_before_anything_is_set_aside_leaves_nothing_to_settle(people, tmp_path):
-    Bound(people, RUNS[0]).write_alone(tmp_path / "state" / "client-0.sqlite")
+    Binding(people, RUNS[0]).write_alone(tmp_path / "state" / "client-0.sqlite")
     assert settle_run(tmp_path / "state") == ["people"]
     assert not people.state().runs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts, model_kind
+from fedsw.experiment.task_kinds import MODELS, Facts
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Adaptation(Task):
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """`model.latent`, or what a network has that does not read it."""
-        own = model_kind(model.kind).dimension
+        own = MODELS.get(model.kind).dimension
         return model.latent if own is None else own(model, shape)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:

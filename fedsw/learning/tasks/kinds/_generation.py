@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import Facts, Judged, model_kind
+from fedsw.experiment.task_kinds import MODELS, Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Generation(Task):
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """The number of features of a record, or of its blocks."""
-        blocks = model_kind(model.kind).dimension
+        blocks = MODELS.get(model.kind).dimension
         return shape.features if blocks is None else blocks(model, shape)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
@@ -68,7 +68,7 @@ class Generation(Task):
     def misfit(cls, settings: Settings) -> str | None:
         """A weight that leaves room for another loss."""
         alpha, data, model = settings.objective.alpha, settings.data, settings.model
-        beside = model_kind(model.kind).beside
+        beside = MODELS.get(model.kind).beside
         unlike = (beside == "codes") != (data.code is not None) or (data.code or model.code) != model.code
         if beside != "any" and unlike:
             return (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.task_kinds import Facts, model_kind
+from fedsw.experiment.task_kinds import MODELS, Facts
 from fedsw.learning.tasks.kinds._generation import MOST_POINTS, Generation
 from fedsw.learning.tasks.task import HeldOut
 
@@ -51,7 +51,7 @@ class Synthesis(Generation):
     @classmethod
     def misfit(cls, settings: Settings) -> str | None:
         """A table that is not declared or not generated as one."""
-        model, table, kind = settings.model, settings.sketch.of_table, model_kind(settings.model.kind)
+        model, table, kind = settings.model, settings.sketch.of_table, MODELS.get(settings.model.kind)
         if table and settings.data.columns is None:
             return (
                 f"sketch.kind 'table' writes declared columns as codes, and data.source {settings.data.source!r} has "

@@ -3,8 +3,8 @@
 Source: docs/guarantees/ledger.md.
 """
 
-from fedsw.privacy.accounting.lifetime._bound import (
-    Bound,
+from fedsw.privacy.accounting.lifetime._binding import (
+    Binding,
     counting,
     require_same,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "ACCOUNTS_VARIABLE",
     "NO_NOISE",
     "About",
-    "Bound",
+    "Binding",
     "Cost",
     "Counts",
     "DatasetAccount",

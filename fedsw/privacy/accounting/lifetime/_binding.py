@@ -22,7 +22,7 @@ _LEDGER = ".sqlite"
 
 
 @dataclass(frozen=True)
-class Bound:
+class Binding:
     """The account that a ledger belongs to, and the run that it is there.
 
     A run without noise has no ledger: the file ``answers`` exists from its first release on.
@@ -33,7 +33,7 @@ class Bound:
     answers: Path | None = None
 
     @classmethod
-    def of(cls, path: Path) -> Bound | None:
+    def of(cls, path: Path) -> Binding | None:
         """The account and run that a ledger is bound to; None if it belongs to no account."""
         try:
             content = json.loads(account_beside(path).read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ class Bound:
         Raises:
             ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
         """
-        before = Bound.of(path)
+        before = Binding.of(path)
         if before is not None and (before.run, before.account.path) != (self.run, self.account.path):
             if before.answers is None and _begun(path):
                 raise ValueError(
@@ -95,9 +95,9 @@ class Bound:
         """Settle every ledger of a folder that belongs to an account; returns the data sets' names, one a ledger."""
         settled = []
         for path in _bound_in(folder):
-            if (bound := Bound.of(path)) is not None:
-                bound.settle(path)
-                settled.append(bound.account.data)
+            if (binding := Binding.of(path)) is not None:
+                binding.settle(path)
+                settled.append(binding.account.data)
         return settled
 
     @staticmethod
@@ -105,8 +105,8 @@ class Bound:
         """Give back what was set aside for ledgers of a folder that were never begun: their run was refused."""
         for path in _bound_in(folder):
             if not _begun(path):
-                if (bound := Bound.of(path)) is not None:
-                    bound.settle(path)
+                if (binding := Binding.of(path)) is not None:
+                    binding.settle(path)
                 _unbind(path)
 
 
@@ -129,7 +129,7 @@ def _bound_in(folder: Path) -> list[Path]:
 
 
 def require_same(named: DatasetAccount | None, bound: DatasetAccount | None, path: Path) -> None:
-    """Raise ValueError if an account other than the one that a place counts in (``kept``) is named, or none."""
+    """Raise ValueError if an account other than the one that a place is bound to is named, or none."""
     if bound is None or (named is not None and named.path.resolve() == bound.path.resolve()):
         return
     naming = "none was named" if named is None else f"{named.path} was named"
@@ -151,18 +151,18 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
     LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
     a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.
     """
-    bound = Bound.of(ledger.path)
-    require_same(account, None if bound is None else bound.account, ledger.path)
+    binding = Binding.of(ledger.path)
+    require_same(account, None if binding is None else binding.account, ledger.path)
     if account is None:
         yield
         return
     run = ledger.identity
     account.newest.require(run, ledger, account.state().runs.get(run))
-    Bound(account, run).write(ledger.path)
+    Binding(account, run).write(ledger.path)
     try:
         account.reserve(run, Cost.of_ledger(ledger).and_more(more), about)
     except BaseException:
-        if bound is None:
+        if binding is None:
             _unbind(ledger.path)
         raise
     before, ledger.limiter = ledger.limiter, Reservation(account, run)
