@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flwr.serverapp import Grid
 
@@ -47,15 +47,7 @@ _ELSEWHERE = (
 
 def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
     """The experiment with every open setting chosen by rule, from the numbers or the records at hand."""
-    if not (open_settings := left_open(experiment)):
-        return experiment
-    if "sketch" in open_settings:
-        return _with_shares(experiment)
-    choices = chosen(numbers or numbers_of(experiment), experiment)
-    raw = experiment.model_dump()
-    for section, values in choices.items():
-        raw[section] |= values
-    return parse_experiment(raw)
+    return _settled(experiment, lambda: numbers or numbers_of(experiment))
 
 
 def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
@@ -64,19 +56,31 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
     Nobody is asked if nothing is left open, or only the shares of a sketch's stages: a resumed run keeps the settings
     that it began with. Raises as `gather`.
     """
-    if not (open_settings := left_open(experiment)):
+
+    def reported() -> Numbers:
+        problem = Problem.from_experiment(experiment)
+        if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret
+            return numbers_of(experiment, problem=problem)
+        return numbers_of(experiment, public_sizes(grid, problem, run, traffic), problem)
+
+    return _settled(experiment, reported)
+
+
+def _settled(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+    if not left_open(experiment):
         return experiment
-    if "sketch" in open_settings:
-        return _with_shares(experiment)
-    problem = Problem.from_experiment(experiment)
-    if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret
-        return settled(experiment, numbers_of(experiment, problem=problem))
-    sizes = public_sizes(grid, problem, run, traffic)
-    return settled(experiment, numbers_of(experiment, sizes, problem))
+    return experiment.privacy.model.by_release(rounds=_by_rules, once=_with_shares)(experiment, numbers)
 
 
-def _with_shares(experiment: Experiment) -> Experiment:
-    """The experiment with a share of the budget for every stage of its sketch."""
+def _by_rules(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+    choices, raw = chosen(numbers(), experiment), experiment.model_dump()
+    for section, values in choices.items():
+        raw[section] |= values
+    return parse_experiment(raw)
+
+
+def _with_shares(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+    """The experiment with a share of the budget for every stage of its sketch, which takes no numbers of records."""
     _, *later = chosen_shares(Problem.from_experiment(experiment))
     stages = [
         stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)

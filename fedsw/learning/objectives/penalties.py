@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -256,14 +256,16 @@ class StatedPart(WeightedPenalty):
 
 def fields_of(thing: object) -> frozenset[str]:
     """Names of the fields of a penalty's class, or of an object of one; TypeError for anything else."""
-    if isinstance(thing, Penalty) or (isinstance(thing, type) and issubclass(thing, Penalty)):
-        return frozenset(one.name for one in fields(thing))
-    raise TypeError(f"a {type(thing).__name__} is no class derived from fedsw.Penalty, nor an object of one")
+    kind = thing if isinstance(thing, type) else type(thing)
+    if not issubclass(kind, Penalty):
+        raise TypeError(f"a {type(thing).__name__} is no class derived from fedsw.Penalty, nor an object of one")
+    return frozenset(one.name for one in fields(kind))
 
 
 def made_of(thing: Any, arguments: Mapping[str, Any]) -> Penalty:
     """The penalty that a class makes of the arguments, or an object changed to them; see `fields_of`."""
-    made: Penalty = replace(thing, **arguments) if isinstance(thing, Penalty) else thing(**arguments)
+    is_object = is_dataclass(thing) and not isinstance(thing, type)
+    made: Penalty = replace(thing, **arguments) if is_object else thing(**arguments)
     return made
 
 
