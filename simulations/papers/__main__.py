@@ -157,8 +157,8 @@ def _show_plans(asked: Sequence[Figure], store: Path, seeds: int | None, *, as_j
     pieces = {name: pieces_of([each for each in asked if each.paper == name], seeds=seeds) for name in papers}
     found = dict[str, Replanned]()
     with PlanProgress(sum(len(planned_runs(store, each)) for each in pieces.values()), quiet=quiet or as_json) as bar:
-        for paper, each in pieces.items():
-            found[paper] = planned_again(store, each, bar.seen)
+        for paper, those in pieces.items():
+            found[paper] = planned_again(store, those, bar.seen)
     sound = all(each.sound for each in found.values())
     if as_json:
         listed = {
