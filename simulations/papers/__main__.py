@@ -91,7 +91,7 @@ def reproduce_command(
         failed = _make(asked, store, folder, seeds, jobs=jobs, device=device, quiet=quiet or as_json, renew=renew)
     studies = [_study(store, figure, seeds) for figure in asked]
     where = pages or (runs / "papers-quick" / "pages" if quick else _PAGES)
-    written = _write(studies, store, where)
+    written = _write(studies, store, where, some=seeds is not None)
     if as_json:
         listed = [_listed(study) for study in studies]
         typer.echo(json_text({"figures": listed, "failed": dict(failed), "files": written}))
@@ -187,16 +187,25 @@ def _study(store: Path, figure: Figure, seeds: int | None) -> Study:
     return read_study(store, figure, seeds=seeds)
 
 
-def _write(studies: Sequence[Study], store: Path, where: Path) -> list[str]:
-    """Draw the studies; write the page of every paper among them whole, from all that is stored, and the settings."""
+def _write(studies: Sequence[Study], store: Path, where: Path, *, some: bool) -> list[str]:
+    """Draw the studies; write the page of every paper among them whole, from all that is stored, and the settings.
+
+    With ``some`` seeds alone a picture of a seed whose arrays are not stored is left out, and named.
+    """
     from simulations.papers.compared import write_settings
     from simulations.papers.figure import chosen, figures
     from simulations.papers.page import write_page
     from simulations.papers.pictures import contact_sheet, draw, draw_claims, pictures_of
-    from simulations.papers.study import read_study
+    from simulations.papers.study import NotStored, read_study
 
-    images = where / "images"
-    written = [path for study in studies for path in draw(study, images)]
+    images, written = where / "images", list[Path]()
+    for study in studies:
+        try:
+            written += draw(study, images)
+        except NotStored as fault:
+            if not some:
+                raise
+            typer.echo(f"{study.figure.id}: not drawn: {fault}", err=True)
     drawn = {study.figure.id: study for study in studies}
     known = [drawn.get(figure.id) or read_study(store, figure) for figure in chosen(figures())]
     written += [draw_claims(images / "claims.png"), write_settings(known, where / "settings.md")]

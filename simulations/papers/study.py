@@ -19,6 +19,20 @@ from simulations.papers.store import read
 from simulations.papers.work import HELD_OUT
 
 
+class NotStored(KeyError):
+    """An array that a picture shows is not stored of a run: of several seeds the drawn one has its arrays alone."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is not stored of the run that is drawn; without --seeds it is that of the median seed"
+
+
+class StoredArrays(dict[str, NDArray[Any]]):
+    """Arrays of a stored run by name; one that was left out of the store is named as such."""
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise NotStored(name)
+
+
 @dataclass(frozen=True)
 class Result:
     """What one run, or the figure's computation, came to.
@@ -120,7 +134,8 @@ def read_study(results: Path, figure: Figure, *, seeds: int | None = None) -> St
             absent += 1
             continue
         whole = stored.together(names)
-        found.append(Result(cell.series, cell.point, cell.seed, whole.values, whole.arrays, stored.about))
+        arrays = StoredArrays(whole.arrays)
+        found.append(Result(cell.series, cell.point, cell.seed, whole.values, arrays, stored.about))
     study = Study(figure, tuple(found), absent)
     beside, lacking = _beside(results, study)
     return dataclasses.replace(study, derived=(*_derived(study), *beside), absent=absent + lacking)

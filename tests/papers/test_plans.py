@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ from fedsw._tools.text import to_float
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import ReleaseSettings, SliceSettings
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by
-from simulations.papers import work
 from simulations.papers.__main__ import main
 from simulations.papers.cells import Cell
 from simulations.papers.figure import Figure, chosen, figures
 from simulations.papers.plans import Numbers, differences, planned, stored
 from simulations.papers.replanned import planned_again
 from simulations.papers.store import Stored, read, write
-from simulations.papers.work import Piece, make, pieces_of
+from simulations.papers.work import make, pieces_of
 
 RESULTS = Path(__file__).parents[2] / "simulations" / "papers" / "results"
 MOST_ROUNDS = 500
@@ -71,17 +69,13 @@ def test_every_number_that_is_another_one_today_is_told() -> None:
     assert told == "a sampling rate for each of A=0, A=1; for all today"
 
 
-def planned_otherwise(results: Path, pieces: Sequence[Piece]) -> dict[str, Sequence[str]]:
-    return dict(planned_again(results, pieces).otherwise)
-
-
 def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figure, results = a_figure(), tmp_path / "results"
     (piece,) = pieces_of([figure])
     monkeypatch.setattr("simulations.papers.figure.chosen", lambda names: [figure])
-    monkeypatch.setattr("simulations.papers.__main__._write", lambda *given: [])
+    monkeypatch.setattr("simulations.papers.__main__._write", lambda *given, **more: [])
     folders = ("--runs", str(tmp_path / "again"), "--results", str(results), "--jobs", "1", "--quiet")
     assert make(tmp_path / "runs", results, piece)
     assert main(["--stale", *folders]) == 0  # no figure is named: those of all papers
@@ -144,8 +138,8 @@ def test_what_is_stored_is_planned_so_today(monkeypatch: pytest.MonkeyPatch) -> 
         if isinstance(piece.what, Cell) and piece.what.experiment.training.rounds <= MOST_ROUNDS
     ]
     assert any(read(RESULTS, piece.key) is not None for piece in pieces)
-    absent = work.without_data(pieces)
-    assert planned_otherwise(RESULTS, [piece for piece in pieces if piece.key not in absent]) == {}
+    found = planned_again(RESULTS, pieces)
+    assert found.otherwise == {} and found.same > 100
 
 
 def spent(experiment: Experiment, numbers: Numbers, delta: float) -> float:

@@ -116,6 +116,17 @@ def test_a_damaged_result_is_named_and_a_large_array_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_picture_of_a_seed_whose_arrays_are_not_stored_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The committed results hold the arrays of median seeds: with fewer seeds another one is the median."""
+    assert main(["rll/fig19", "--seeds", "1", "--draw", "--json", "--pages", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "rll/fig19: not drawn: 'points' is not stored of the run that is drawn" in said.err
+    assert not any("fig19" in file for file in json.loads(said.out)["files"]) and (tmp_path / "rll.md").exists()
+
+
+@pytest.mark.slow
 def test_packed_results_are_the_same_bit_for_bit_and_newer_ones_take_their_place(tmp_path: Path) -> None:
     arrays = {
         "a": np.array([[0.1, np.nan], [-0.0, np.inf]]),
