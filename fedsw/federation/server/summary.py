@@ -25,7 +25,7 @@ from fedsw.federation.trust.budget_shares import PUBLIC
 from fedsw.federation.trust.context import Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
-from fedsw.privacy.accounting import epsilon_by
+from fedsw.privacy.accounting import DeltaTooSmall, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
@@ -224,11 +224,18 @@ def _guarantee(
 
 
 def _of_replacement(plan: Plan) -> dict[str, float]:
-    """Epsilon of the planned noise for a replacement, where the run's is for additions and removals alone."""
+    """Epsilon of the planned noise for a replacement, where the run's is for additions and removals alone.
+
+    It is infinite where round-off, which grows with mu, leaves none that can be vouched for.
+    """
     if not (plan.task.experiment.privacy.hides_sizes and plan.multiplier):
         return {}
     replaced = Cost.one(planned_cost(plan)).counted()
-    return {"epsilon_of_replacement": epsilon_by(plan.accountant, replaced.steps, plan.delta)}
+    try:
+        epsilon = epsilon_by(plan.accountant, replaced.steps, plan.delta)
+    except DeltaTooSmall:
+        epsilon = math.inf
+    return {"epsilon_of_replacement": epsilon}
 
 
 def _public(experiment: Experiment) -> Iterator[str]:

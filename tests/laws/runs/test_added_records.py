@@ -28,6 +28,7 @@ from fedsw.federation.exchange.participants import whole
 from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.limits import require_limits
 from fedsw.federation.node.node import Node
+from fedsw.federation.server import summary
 from fedsw.federation.server._lost import _charge, largest_rates
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
@@ -36,7 +37,7 @@ from fedsw.federation.trust.round_plan import Plan, charges, draw, make_plan
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.accounting import Ledger, Step
+from fedsw.privacy.accounting import DeltaTooSmall, Ledger, Step, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.lifetime.composing import counted
 from fedsw.privacy.accounting.meaning import Meaning
@@ -218,20 +219,35 @@ def test_what_a_lost_folder_may_have_released_is_charged_as_poisson_steps(tmp_pa
     assert {step.sampling for step in plan.reserved()} == {"poisson"}
 
 
+def test_a_run_ends_with_an_infinite_epsilon_of_replacement_where_none_can_be_vouched_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = planned("privacy.moments=0.2")
+    cost = counted([(Step(0.25, 1 / plan.multiplier, "poisson"), 3), (Step(1.0, 1 / plan.moments, "poisson"), 1)])
+    stated = summary._of_replacement(plan)["epsilon_of_replacement"]
+    assert epsilon_by("pld", cost, plan.delta) == pytest.approx(stated, rel=1e-6)
+
+    def used_up(*asked: Any) -> float:
+        raise DeltaTooSmall("round-off")
+
+    monkeypatch.setattr(summary, "epsilon_by", used_up)
+    assert summary._of_replacement(plan) == {"epsilon_of_replacement": math.inf}
+
+
 @pytest.mark.slow
 def test_a_run_charges_poisson_steps_says_so_everywhere_and_its_record_holds(federation: Any) -> None:
     experiment = added("privacy.moments=0.2")
-    summary = federation.run(experiment)
+    ended = federation.run(experiment)
     directory = federation.folder / "run1"
     relation, entries, steps = rows_of(directory)
     assert relation == ADD_OR_REMOVE and {entry.sampling for entry in entries} == {"poisson"}
     assert [entry.sampling_rate for entry in entries] == [1.0, 0.25, 0.25, 0.25]
-    guarantee = summary["guarantee"]
+    guarantee = ended["guarantee"]
     assert (guarantee["relation"], guarantee["sampling"]) == (ADD_OR_REMOVE, "poisson")
     words = guarantee["statement"]
     assert "addition or removal of one record, its label and group included" in words
     assert "declared number of records, 1400" in words and "not comparable" in words
-    assert guarantee["epsilon_of_replacement"] > 2 * summary["epsilon"]
+    assert guarantee["epsilon_of_replacement"] > 2 * ended["epsilon"]
     assert json.loads((directory / "moments.json").read_text())["records"] == [DECLARED]
     finding = audit(directory)
     assert finding.passed, finding
@@ -275,10 +291,10 @@ def test_nothing_that_is_published_tells_how_many_records_there_are(
             return replace(dataset, train=dataset.train.take(np.arange(kept)))
 
         monkeypatch.setattr(sources, "_load", fewer)
-        summary = federation.run(added())
+        ended = federation.run(added())
         directory = federation.folder / f"run{federation.runs}"
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-        shown = {name: summary[name] for name in ("bytes_up", "bytes_down", "epsilon", "delta", "guarantee")}
+        shown = {name: ended[name] for name in ("bytes_up", "bytes_down", "epsilon", "delta", "guarantee")}
         shown |= {"lines": [{**line, "snr": 0, "gradient_norm": 0, "held_out": 0} for line in lines]}
         shown |= {"plan": json.loads((directory / "plan.json").read_text())}
         published.append(shown)
