@@ -51,7 +51,7 @@ class Accountant:
     epsilon: Callable[..., float] | None = None
 
     def __post_init__(self) -> None:
-        """ValueError for steps, noises or words that there are not."""
+        """Refuse unknown steps, noises and words: ValueError."""
         if self.covers not in get_args(Covers):
             raise ValueError(f"covers is {self.covers!r}; choose one of {', '.join(get_args(Covers))}")
         if not self.takes:

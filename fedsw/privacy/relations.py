@@ -44,7 +44,7 @@ RELATIONS.register(ADD_OR_REMOVE, Relation(ADD_OR_REMOVE, "poisson"))
 
 
 def holds_for(bound: str, wanted: str) -> bool:
-    """Say whether a bound for one relation holds for another: the same, or a narrower one. `Unknown` for no name."""
+    """True if a bound for one relation holds for another: the same, or a narrower one. `Unknown` for other names."""
     return RELATIONS.get(bound) is RELATIONS.get(wanted) or wanted in RELATIONS.get(bound).narrower
 
 

@@ -31,7 +31,7 @@ class Held:
     clients: NDArray[np.int64]
 
     def where(self, rows: NDArray[np.bool_]) -> Held:
-        """Some of the rows, (n,); the clients stay."""
+        """Return the records where ``rows`` (n,) is true, of the same clients."""
         return Held(self.records.take(rows), self.owner[rows], self.clients)
 
 

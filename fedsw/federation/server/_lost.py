@@ -132,7 +132,7 @@ def _refusal(directory: RunDirectory, lost: Sequence[Attempt], remembered: Remem
 
 
 def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str:
-    """Which clients say so, where it is not all of them: one that says it alone may be wrong, or lie."""
+    """Name the clients that report lost attempts, unless all do: one that reports alone may be wrong, or lie."""
     by = sorted({client for attempt in lost for client in remembered.by.get(attempt, ())})
     if not by or len(by) == nodes:
         return ""

@@ -54,7 +54,7 @@ def like(values: NDArray[Any], other: Any) -> Any:
 
 
 def on_processor(values: Any) -> NDArray[Any]:
-    """Numbers as numpy's."""
+    """Return the values as an array of numpy."""
     moved: NDArray[Any] = values if _is_numpy(values) else values.detach().cpu().numpy()
     return moved
 

@@ -43,7 +43,7 @@ class Repetitions:
 
     @property
     def mean(self) -> float:
-        """E K."""
+        """Mean of the number K of runs."""
         odds = (1 - self.gamma) / self.gamma
         if self.eta == 0.0:
             return odds / -math.log(self.gamma)

@@ -233,5 +233,5 @@ def _hull(curve: Renyi) -> tuple[_Array, _Array]:
 
 
 def _slope(losses: _Array, values: _Array, left: int, right: int) -> float:
-    """Between two points, in e^loss; scaled by e^-losses[left] it would not compare, so it is in full."""
+    """Slope of the chord between two points, in e^loss; it is unscaled, so that slopes at different points compare."""
     return float((values[right] - values[left]) * np.exp(-losses[left]) / np.expm1(losses[right] - losses[left]))

@@ -92,7 +92,7 @@ class _Asking(Collector):
         """Nodes that declined a sum because of another site, and that site, by its first client."""
 
     def lose(self, site: Site, fault: Fault) -> None:
-        """Count a site as lost, unless it is there and declines because of another one: who of both, is settled."""
+        """Count a site as lost; of one that declines because of another site, write down which (see `_exclude`)."""
         if fault.code == wire.NOT_IN_ROSTER and (other := site_declined(fault.reason)) is not None:
             self.declined[site.node] = other
             return
@@ -180,7 +180,7 @@ class MaskedSums(AtClients, ABC):
             self._context.suspensions.fail(site, round_, planned=planned, sites=sites)
 
     def _exclude(self, sites: Sequence[Site], declined: Mapping[int, int]) -> None:
-        """Go on without a site that most others have not in their rosters; or without those that alone have it not."""
+        """Leave out a site that most rosters lack, or else the sites whose rosters lack it."""
         excluded: dict[int, str] = {}
         for stranger in sorted(set(declined.values())):
             by = [site for site in sites if declined.get(site.node) == stranger]

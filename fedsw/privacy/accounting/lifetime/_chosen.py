@@ -239,7 +239,7 @@ def _of_step(step: Step, order: float) -> float:
 
 
 def _of_slices(step: Step, slicing: Slicing, order: float) -> float:
-    """Moments are mixed as profiles are, over what is left of a move, raised to a few sizes, and what is cut off."""
+    """Renyi divergence of a sliced step, from above: its moments are mixed over what slices leave of a move."""
     means, weights = gaussian_mixture(slicing, step.mu)
     bins = [np.array_split(part, min(_BINS, len(means))) for part in (means, weights)]
     logs = [  # a sum for each: differences of running sums would lose the smallest, or be 0
