@@ -199,7 +199,7 @@ def check_command(
     estimate: Annotated[bool, typer.Option(help="Measure time and memory by a short run on made-up records.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """List every fault of all clients' files, with sizes and what is public.
+    """List every fault of clients' files, sizes, and what is public.
 
     Faults quote records: they are for the screen of whoever holds the files. --estimate tries the settings on made-up
     records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
