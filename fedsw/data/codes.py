@@ -23,13 +23,21 @@ from fedsw.data.records import Records
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ROWS = 2**13
+"""Records that are coded at a time, which a processor's cache holds."""
+_FEW_EDGES = 64
 _MARGIN = 0.002
 """Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""
 
 
 def codes_of(records: Records, coded: tuple[Coded, ...]) -> Tensor:
     """The code (n, columns) int64 of every record in every column; of numbers outside their edges the nearest."""
-    return torch.stack([_codes(records, column) for column in coded], dim=1)
+    codes = torch.empty((len(coded), len(records)), dtype=torch.int64, device=records.features.device)
+    for start in range(0, len(records), _ROWS):
+        rows = records.part(start, min(start + _ROWS, len(records)))
+        for at, column in enumerate(coded):
+            codes[at, start : start + len(rows)] = _codes(rows, column)
+    return codes.T  # a column's codes lie side by side
 
 
 def one_hot(codes: Tensor, coded: tuple[Coded, ...], dtype: torch.dtype | None = None) -> Tensor:
@@ -93,7 +101,7 @@ def _codes(records: Records, column: Coded) -> Tensor:
 
 def _bins(scaled: Tensor, column: Coded) -> Tensor:
     """Which bin (n,) the numbers (n,) are in, from what they were scaled to."""
-    number, edges = column.number, torch.tensor(column.edges, dtype=torch.float64)
+    number, edges = column.number, column.edges
     assert number is not None
     values = scaled.to(torch.float64)
     if number.low is not None and number.high is not None:
@@ -101,7 +109,14 @@ def _bins(scaled: Tensor, column: Coded) -> Tensor:
         values = number.low + unit * (number.high - number.low)
     if column.whole:
         values = values.round()
-    return (torch.searchsorted(edges, values, right=True) - 1).clamp(0, len(edges) - 2)
+    if len(edges) > _FEW_EDGES:
+        reached = torch.searchsorted(torch.tensor(edges, dtype=torch.float64), values, right=True)
+    else:  # a search takes whichever way the number says, which no processor foresees
+        numbers, below = values.cpu().numpy(), np.zeros(len(values), dtype=np.uint8)
+        for edge in edges:
+            below += (numbers < edge).view(np.uint8)
+        reached = len(edges) - torch.from_numpy(below).to(values.device, torch.int64)
+    return (reached - 1).clamp(0, len(edges) - 2)
 
 
 def _texts(codes: NDArray[np.int64], column: Coded, columns: Columns, stream: Stream) -> list[str]:

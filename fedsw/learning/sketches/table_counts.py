@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fedsw.learning.sketches._maps import Seen
 from fedsw.learning.sketches._parts import Columns, DrawnPart
 from fedsw.learning.sketches.drift import Means
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
 
 Ranges = tuple[tuple[int, int], ...]
 Pair = tuple[int, int]
@@ -196,6 +198,38 @@ def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
     of_column, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
     one, other = of_column.repeat_interleave(len(others)), others.repeat(len(of_column))
     return torch.minimum(one, other), torch.maximum(one, other)
+
+
+def sums_of_codes(sketcher: Sketcher, codes: Tensor, cells: Tensor) -> Tensor | None:
+    """`Sketcher.sums` of one-hot rows of codes (n, K) int64, to the last bit, without these rows; WITHOUT NOISE.
+
+    A record adds one public number of steps to a coordinate wherever it has its codes, and 0 elsewhere: the sum is how
+    many have them, times that, in float64 without rounding. It leaves as a `Bounded` only.
+
+    The result is (cells, F + 1), float64, on the host. None if the law has another part than `Pairs` of all columns, or
+    records are none or too many.
+    """
+    law, (part, *others) = sketcher.law, sketcher.parts
+    whole = law.parts[0].columns == tuple(range(law.features))
+    if others or not isinstance(part, PairsOfCodes) or not whole or not 1 <= len(codes) <= MOST_RECORDS:
+        return None
+    first, second, column = (places.cpu().numpy() for places in (part.first, part.second, part.column))
+    starts = np.concatenate([[0], np.cumsum(part.sizes)])
+    where = cells.clamp(0, law.cells - 1).cpu().numpy()
+    held = [np.ascontiguousarray(of_column) for of_column in codes.cpu().numpy().T]
+    alone, together = np.zeros((law.cells, len(column))), np.zeros((law.cells, len(column), len(column)))
+    for one, size in enumerate(part.sizes):
+        rows, joint = slice(starts[one], starts[one + 1]), where * size + held[one]
+        alone[:, rows] = np.bincount(joint, minlength=law.cells * size).reshape(law.cells, size)
+        for other in np.flatnonzero(part.pair[one].cpu().numpy() > 0):
+            if other > one:
+                shape = (law.cells, size, part.sizes[other])
+                counts = np.bincount(joint * shape[2] + held[other], minlength=math.prod(shape))
+                together[:, rows, starts[other] : starts[other + 1]] = counts.reshape(shape)
+    steps = ((math.sqrt(law.weights[0]) * part.weights).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
+    counted = torch.from_numpy(np.concatenate([alone, together[:, first, second]], axis=1))
+    of_cells = torch.from_numpy(np.bincount(where, minlength=law.cells).astype(np.float64))
+    return torch.cat([counted * steps.cpu(), (of_cells * count_steps(law)).unsqueeze(1)], dim=1) * STEP
 
 
 _APART = math.sqrt(2)

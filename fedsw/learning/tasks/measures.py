@@ -21,6 +21,7 @@ from fedsw.learning.sketches.from_settings import FIRST, Stage, drawn, law_of, m
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.sketches.noised import least_noise_shares
 from fedsw.learning.sketches.sketch_law import STEP, Law, Sketcher
+from fedsw.learning.sketches.table_counts import sums_of_codes
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
@@ -248,7 +249,12 @@ def chosen_shares(problem: Problem) -> tuple[float, ...]:
 
 def sketch_of_records(problem: Problem, records: Records, stage: Stage = FIRST) -> Tensor:
     """The records' exact sum (cells, F + 1), float64, on the host. WITHOUT NOISE: it leaves as a `Bounded` only."""
-    return sketcher_of(problem, stage).sums(inputs_of(problem, records), cells_of(problem, records)).cpu()
+    sketcher, cells = sketcher_of(problem, stage), cells_of(problem, records)
+    if (coded := table_of(problem.experiment)) is not None:
+        counted = sums_of_codes(sketcher, codes_of(records, coded), cells)
+        if counted is not None:
+            return counted
+    return sketcher.sums(inputs_of(problem, records), cells).cpu()
 
 
 @flushing_to_zero

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
-from fedsw.learning.sketches.table_counts import Pairs, PairsOfCodes, table_weights
+from fedsw.learning.sketches.table_counts import Pairs, PairsOfCodes, sums_of_codes, table_weights
 from fedsw.privacy.sensitivity import SLACK
 
 SIZES = (3, 2, 4)
@@ -160,3 +160,33 @@ def test_chosen_pairs_have_the_whole_norm_and_records_are_as_far_apart_as_the_bo
 def test_chosen_pairs_that_are_none_are_refused(chosen):
     with pytest.raises(ValueError, match="pairs i < j"):
         Pairs(RANGES, chosen=chosen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"singles": 0.7, "balance": "codes", "among": 3},
+        {"singles": "auto", "balance": "size"},
+        {"chosen": ((0, 2), (1, 3))},
+        {"weight": 0.3},
+    ],
+)
+def test_counted_codes_have_the_sums_of_their_one_hot_rows_to_the_last_bit(more, dtype):
+    sizes, generator = (5, 2, 7, 3), torch.Generator().manual_seed(0)
+    ends = list(itertools.accumulate(sizes, initial=0))
+    law = Law(ends[-1], (Pairs(tuple(itertools.pairwise(ends)), **more),), classes=2, groups=2, counts=0.4)
+    codes = torch.stack([torch.randint(size, (3000,), generator=generator) for size in sizes], dim=1)
+    cells = torch.randint(-1, 5, (3000,), generator=generator)  # two of which do not exist
+    rows = torch.cat([F.one_hot(codes[:, at], size) for at, size in enumerate(sizes)], dim=1).to(dtype)
+    sketcher = law.drawn(dtype)
+    assert torch.equal(sums_of_codes(sketcher, codes, cells), sketcher.sums(rows, cells))
+
+
+def test_another_law_and_no_records_are_left_to_the_sums_of_rows():
+    codes, cells = torch.zeros(4, 2, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    pairs = Pairs(((0, 2), (2, 4)))
+    assert sums_of_codes(Law(4, (pairs,)).drawn(torch.float32), codes, cells) is not None
+    assert sums_of_codes(Law(5, (pairs,)).drawn(torch.float32), codes, cells) is None
+    assert sums_of_codes(Law(4, (pairs, pairs)).drawn(torch.float32), codes, cells) is None
+    assert sums_of_codes(Law(4, (pairs,)).drawn(torch.float32), codes[:0], cells[:0]) is None
