@@ -74,3 +74,18 @@ def test_runs_at_spfs_settings_have_so_much_more_noise_than_is_printed(
     assert [2 * printed * math.sqrt(central_limit_share(8, 70, 1e-5)) for printed in (0.68, 0.9)] == pytest.approx(
         [5.09, 6.74], abs=0.005
     )
+
+
+@pytest.mark.parametrize(("figure", "dimension"), [("spf/table1", 8), ("spf/table1-generator", 784)])
+def test_runs_at_spfs_printed_noise_have_the_printed_multipliers_and_passes(figure: str, dimension: int) -> None:
+    """Of the central limit's sensitivity; .68 for 35 passes, named 10, and .9 for 20 passes, named 5."""
+    cells = [cell for cell in cells_of(load_figure(figure)) if cell.series == "printed noise"]
+    assert {(cell.point["source"], cell.point["epsilon"]) for cell in cells} == {
+        (source, epsilon) for source in ("mnist", "fashion-mnist") for epsilon in (10.0, 5.0)
+    }
+    for cell in cells:
+        printed, passes = {10.0: (0.68, 35), 5.0: (0.9, 20)}[float(cell.point["epsilon"])]
+        sensitivity = math.sqrt(central_limit_share(dimension, 70, 1e-5))
+        assert cell.experiment.privacy.noise_multiplier == pytest.approx(printed * sensitivity, rel=1e-5)
+        training = cell.experiment.training
+        assert training.rounds * training.batch_fraction == pytest.approx(passes, rel=1e-3)
