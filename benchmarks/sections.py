@@ -72,8 +72,7 @@ def image_classifiers(stored: dict[str, Any]) -> str:
             "\n## Images, classified\n",
             "`python -m benchmarks.image_classifiers`: `image-classifier`, δ = 1e-5; nominal; mean ± deviation (seeds). "
             "Settings were chosen on USPS's held-out images, whose rows are flattered; prototypes had been scored on the "
-            "others. Other methods: as printed, for easier neighbours; rows of ours for these declare the set's printed "
-            "size. Their ε is not comparable with that of a replacement: at 3 the same noise has 6.7 for it.\n",
+            "others. Add/remove neighbours are easier: ε = 3 there is 6.7 by replacement.\n",
             text.table(headings, rows),
         ]
     )
