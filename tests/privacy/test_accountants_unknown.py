@@ -21,6 +21,7 @@ from fedsw.privacy.accountants import Accountant, accountant_named, doubt, is_pr
 from fedsw.privacy.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting._pld import accounting_device
 from fedsw.privacy.accounting.charges import Account, counted_as
+from fedsw.privacy.accounting.lifetime import of_replacement
 from fedsw.privacy.accounting.lifetime.state import State
 from fedsw.privacy.local_release import RecordRelease, project_ball
 from fedsw.privacy.mechanisms import MECHANISMS, gaussian_sigma
@@ -149,6 +150,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "privacy/sensitivity.py:Sensitivity.of_replacement": (lambda: Sensitivity(1.0, "any").of_replacement(),),
     "privacy/sensitivity.py:swd_sensitivity": (lambda: swd_sensitivity(OWN, OTHER, bound="odd"),),
     "privacy/accounting/profiles.py:Step.__post_init__": (lambda: Step(0.1, 1.0, "odd"),),
+    "privacy/accounting/lifetime/composing.py:of_replacement": (lambda: of_replacement(Step(0.1, 1.0, "odd")),),
     "privacy/accounting/_slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
     "privacy/relations.py:holds_for": (
         lambda: holds_for("odd", "replace-one"),
@@ -213,7 +215,6 @@ KNOWN = {
     "privacy/accounting/_slicing.py:law_of_share": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/_slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/lifetime/_chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
-    "privacy/accounting/lifetime/composing.py:comparable": "a Step's sampling is checked when it is made",
     "privacy/accounting/_pld.py:round_off_factor": "every other device sets more aside",
     "privacy/accounting/_pld.py:_Running.extend": "counts",
     "privacy/accounting/_pld.py:_Running._recall": "a cache",
