@@ -72,7 +72,6 @@ SLOWEST = (
         62,
         "server and clients on machines of their own",
     ),
-    ("desk/planning/test_forecast", "a_plan_is_the_same_whatever_the_records_hold", 60, "a plan looks at no record"),
     (
         "laws/simulations/test_chaos_deployed",
         "a_run_of_masked_sums_ends_though_sites_are_killed_and_every_ledger_says_the_same",
@@ -128,6 +127,7 @@ SLOWEST = (
         41,
         "the GPU's benchmark runs",
     ),
+    ("packaging/test_wheel", "a_run_that_was_stopped_goes_on", 39, "an installed package resumes"),
     (
         "laws/attacks/test_hostile_member",
         "forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_survived_by_the_others",
@@ -147,23 +147,28 @@ SLOWEST = (
         "one draft in plan, compare and tune",
     ),
     (
+        "packaging/test_wheel",
+        "the_wheel_of_a_source_archive_is_the_wheel_of_the_checkout",
+        31,
+        "an archive holds what a wheel needs",
+    ),
+    (
+        "packaging/test_wheel",
+        "flowers_own_command_runs_the_bundle_of_the_installed_package",
+        29,
+        "`flwr run` on an installed package",
+    ),
+    (
+        "federation/engines/test_deployed",
+        "a_client_that_demands_another_bundle_than_the_server_s_ends_the_run_with_both_hashes",
+        25,
+        "a client runs no other code than it demands",
+    ),
+    (
         "federation/engines/test_deployed",
         "a_killed_client_process_is_replaced_and_the_run_goes_on",
         24,
         "a client's process may die",
-    ),
-    ("benchmarks/test_performance", "a_quick_run_of_a_benchmark_gives_rows_that_the_page_shows", 23, "benchmarks run"),
-    (
-        "laws/tables/test_path",
-        "three_folders_of_tables_become_predictions_by_the_readme_s_commands",
-        17,
-        "README's commands",
-    ),
-    (
-        "laws/tables/test_path",
-        "without_a_table_at_the_server_a_drafted_run_is_measured_on_what_its_clients_kept",
-        17,
-        "held-out numbers with noise",
     ),
 )
 """Below tests/: file, test, seconds (of its longest case), and what it guards."""
