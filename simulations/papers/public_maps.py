@@ -28,10 +28,12 @@ class LayerOfUsps:
     Attributes:
         layer: "early" or "late", as of `fedsw.learning.sketches.learnt.Learnt`.
         hidden: width of its hidden layer.
+        steps: that it was taught in.
     """
 
     layer: Layer = "late"
     hidden: int = 128
+    steps: int = Lessons.steps
 
     def width(self, features: int) -> int:
         """Numbers of the layer."""
@@ -43,20 +45,20 @@ class LayerOfUsps:
         Raises:
             FileNotFoundError: if USPS is neither in the data folder nor to be had.
         """
-        return self._learnt(_weights(math.isqrt(features), self.hidden)).built(features, stream)
+        return self._learnt(_weights(math.isqrt(features), self.hidden, self.steps)).built(features, stream)
 
     def _learnt(self, weights: bytes) -> Learnt:
         return Learnt(_CLASSES, self.hidden, self.layer, weights)
 
 
 @functools.cache
-def _weights(side: int, hidden: int) -> bytes:
+def _weights(side: int, hidden: int, steps: int) -> bytes:
     """Of the LeNet, taught with shifts, noise and softened labels, as those between stages are."""
     margin = side // _MARGIN
     train = usps(side=side - 2 * margin).train
     images = RealImages(framed(train.features, margin), train.target)
     pupil = Classifier(side**2, _CLASSES, hidden)
-    return flat_bytes(flatten(taught(pupil, images, proportions_of(images), 1, Lessons())))
+    return flat_bytes(flatten(taught(pupil, images, proportions_of(images), 1, Lessons(steps=steps))))
 
 
 def framed(images: Tensor, margin: int) -> Tensor:

@@ -26,7 +26,7 @@ def asked(monkeypatch):
         return SimpleNamespace(train=SimpleNamespace(features=pictures, target=torch.arange(10)))
 
     monkeypatch.setattr(public_maps, "usps", usps)
-    monkeypatch.setattr(public_maps, "Lessons", lambda: Lessons(steps=2, batch=20))
+    monkeypatch.setattr(public_maps, "Lessons", lambda steps: Lessons(steps=2, batch=20))
     public_maps._weights.cache_clear()
     yield sides
     public_maps._weights.cache_clear()
