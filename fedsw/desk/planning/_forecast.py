@@ -201,13 +201,20 @@ class Curve:
 
     @property
     def kept(self) -> tuple[float, ...]:
-        """At every point the share, -1 to 1, left of what can be learnt: the mean over laws, made to never fall."""
-        learnable = self.learnable
-        parts = [
-            _rising([max(-1.0, min(1.0, point.scores[index].gain / learnable[index])) for point in self.points])
-            for index in self.taught
-        ]
-        return tuple(sum(shares) / len(shares) for shares in zip(*parts, strict=True)) or (0.0,) * len(self.points)
+        """At every point the share, -1 to 1, left of what can be learnt under all laws together, made to never fall.
+
+        A law counts by what it lets be learnt, numbers in units of the constant's squared error: where next to nothing
+        can be learnt, its share of that is chance.
+        """
+        learnable, parts, weights = self.learnable, [], []
+        for index in self.taught:
+            shares = [max(-1.0, min(1.0, point.scores[index].gain / learnable[index])) for point in self.points]
+            constant = self.reference[index].constant
+            parts.append(_rising(shares))
+            weights.append(learnable[index] / (-constant if constant < 0 else 1.0))
+        if not parts:
+            return (0.0,) * len(self.points)
+        return tuple(float(np.average(shares, weights=weights)) for shares in zip(*parts, strict=True))
 
     def under(self, index: int) -> Curve:
         """The curve under one law alone."""

@@ -104,6 +104,8 @@ _APART = 0.5
 _WIDE = 4.0
 """Standard deviations that a column's values take of what they use of its bounds."""
 _MISSING = 0.05
+_ALIKE = 0.7
+"""How far columns follow what the target follows, of 1: people gather columns because they tell of it."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class TwinLaw:
 
     Hidden traits make the ``explained`` share of the target's variance; ``common`` is that of the more frequent of two
     classes, ``middle`` and ``spread`` are of a number between 0 and 1 that is predicted, and ``used`` the least and the
-    most that a column uses of what is between its bounds.
+    most that a column uses of what is between its bounds. Numbers show any traits alike where ``alike`` is 0, and only
+    those that the target follows where it is 1.
     """
 
     name: str
@@ -122,14 +125,15 @@ class TwinLaw:
     spread: float
     seed: int
     used: tuple[float, float] = (0.1, 0.8)
+    alike: float = 0.0
 
 
 LAWS = (
-    TwinLaw("little", explained=0.2, common=0.6, middle=0.85, spread=0.08, seed=1),
-    TwinLaw("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2),
-    TwinLaw("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3),
+    TwinLaw("little", explained=0.2, common=0.6, middle=0.85, spread=0.08, seed=1, alike=_ALIKE),
+    TwinLaw("some", explained=0.5, common=0.75, middle=0.3, spread=0.2, seed=2, alike=_ALIKE),
+    TwinLaw("much", explained=0.9, common=0.5, middle=0.5, spread=0.2, seed=3, alike=_ALIKE),
 )
-"""Laws that a forecast averages over: which of them the records are like is not known.
+"""Laws that a forecast averages over, by what each lets be learnt: which of them the records are like is not known.
 
 They have columns that use little of their bounds, and a number far from its middle; classes are not rare, as nobody
 knows before moments are released.
@@ -160,15 +164,17 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: 
     """Records of the declared columns, as many of every group as are asked for.
 
     A record has four hidden traits, normal, with other means in every group. Numbers, categories and truth values
-    follow them and chance; the target follows one combination of the traits, and chance. All coefficients come from
-    the law's own seed, so that records drawn with another `seed` are of the same law.
+    follow them and chance; the target follows one combination of the traits, and chance, and each of several classes
+    one of its own. All coefficients come from the law's own seed, so that records drawn with another `seed` are of the
+    same law.
     """
     fixed, chance = np.random.default_rng([7, law.seed]), np.random.default_rng([8, law.seed, seed])
     groups = np.repeat(np.arange(len(columns.groups)), [by_group[name] for name in columns.groups])
     means = _APART * fixed.standard_normal((len(columns.groups), _FACTORS)) / np.sqrt(_FACTORS)
     draw = _Draw(law, fixed, chance, means[groups] + chance.standard_normal((len(groups), _FACTORS)))
-    target = draw.target(columns)
-    features = np.hstack([draw.inputs(feature) for feature in columns.features])
+    directions = draw.directions(columns)
+    target = draw.target(columns, directions)
+    features = np.hstack([draw.inputs(feature, directions) for feature in columns.features])
     order = chance.permutation(len(groups))
     return PublicRows(
         features=torch.from_numpy(features[order].astype(np.float32)),
@@ -189,32 +195,54 @@ class _Draw:
     chance: np.random.Generator
     traits: Float
 
-    def target(self, columns: Columns) -> NDArray[np.float32] | NDArray[np.int64]:
-        """Targets (n, t) in [0, 1], the first by a score and others by it and chance; or classes (n,) by its rank."""
-        score = self._mixed(self.law.explained, self._along(self.fixed.standard_normal(_FACTORS)))
+    def directions(self, columns: Columns) -> Float:
+        """What the target follows, a combination (f,) of the traits in each row: of several classes all but the last
+        have one of their own."""
+        rows = self.fixed.standard_normal((max(1, len(columns.classes) - 1), _FACTORS))
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    def target(self, columns: Columns, directions: Float) -> NDArray[np.float32] | NDArray[np.int64]:
+        """Targets (n, t) in [0, 1], the first by a score and others by it and chance; or classes (n,), the first of
+        those with the lowest scores, and each next one of those left."""
         if not columns.targets:
-            ranks = (np.argsort(np.argsort(score)) + 0.5) / len(score)
-            return np.searchsorted(np.cumsum(_shares(self.law, len(columns.classes)))[:-1], ranks).astype(np.int64)
+            return self._classes(_shares(self.law, len(columns.classes)), directions)
+        score = self._mixed(self.law.explained, self._along(directions[0]))
         numbers = []
         for index in range(len(columns.targets)):
             share = 1.0 if index == 0 else self.fixed.uniform(0.5, 1.0)
             numbers.append(np.clip(self.law.middle + self.law.spread * self._mixed(share, score), 0.0, 1.0))
         return np.stack(numbers, axis=1).astype(np.float32)
 
-    def inputs(self, feature: Feature) -> Float:
-        """The inputs (n, k) that come of a column."""
+    def _classes(self, shares: Float, directions: Float) -> NDArray[np.int64]:
+        """Classes (n,) of these shares."""
+        total, ends = len(self.traits), np.round(np.cumsum(shares) * len(self.traits)).astype(np.int64)
+        target, left = np.full(total, len(shares) - 1), np.arange(total)
+        for index, direction in enumerate(directions):
+            score = self._mixed(self.law.explained, self._along(direction))[left]
+            size = ends[index] - (ends[index - 1] if index else 0)
+            taken = np.argsort(score, kind="stable")[:size]
+            target[left[taken]] = index
+            left = np.delete(left, taken)
+        return target.astype(np.int64)
+
+    def inputs(self, feature: Feature, directions: Float) -> Float:
+        """The inputs (n, k) that come of a column, where the target follows these directions."""
         if feature.categories:
             values = self._one_hot(len(feature.categories))
         else:
-            values = np.stack([self._number(feature) for _ in range(feature.count or 1)], axis=1)
+            values = np.stack([self._number(feature, directions) for _ in range(feature.count or 1)], axis=1)
         if not feature.missing:
             return values
         absent = (self.chance.random(len(values)) < _MISSING).astype(np.float64)[:, None]
         return np.hstack([values * (1 - absent), absent])
 
-    def _number(self, feature: Feature) -> Float:
+    def _number(self, feature: Feature, directions: Float) -> Float:
         """Return a column (n,) that shows the traits, one more than the others: standard normal, or within bounds."""
-        shown = self._mixed(_CLARITY, self._along(self.fixed.standard_normal(_FACTORS) ** 3))
+        weights = self.fixed.standard_normal(_FACTORS) ** 3
+        if self.law.alike:
+            follows = directions[self.fixed.integers(len(directions))] * self.fixed.choice((-1.0, 1.0))
+            weights = (1 - self.law.alike) * weights / np.linalg.norm(weights) + self.law.alike * follows
+        shown = self._mixed(_CLARITY, self._along(weights))
         used = (self.law.used[0] / _WIDE, self.law.used[1] / _WIDE)
         return feature.reader.twins(shown, feature, self.fixed, used)
 

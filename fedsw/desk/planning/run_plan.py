@@ -259,17 +259,18 @@ def planned(
         forecast = _forecast(experiment, by_group, problem, measured)
         strength = forecast.strength
 
-        def under(law: TwinLaw) -> float:
-            alone = {**twins, "laws": [law], "strengths": (strength,)}
-            return _measured(experiment, ready, by_group, multiplier, alone).at(strength)
+        def under(*others: TwinLaw) -> float:
+            of_others = {**twins, "laws": others, "strengths": (strength,)}
+            return _measured(experiment, ready, by_group, multiplier, of_others).at(strength)
 
         if forecast.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
             forecast = replace(forecast, tight=under(TIGHT))
         if table is None and problem.classes:
             forecast = replace(forecast, rarest=rarest_share(laws, problem.classes))
             if forecast.kept >= FEASIBLE and multiplier and problem.classes == 2:
-                law = laws[len(laws) // 2]
-                shares = {share: functools.partial(under, with_rare_class(law, share)) for share in _SHARES}
+                shares = {
+                    share: functools.partial(under, *(with_rare_class(law, share) for law in laws)) for share in _SHARES
+                }
                 forecast = replace(forecast, rare=(rare := shares[RARE]()))
                 if rare < FEASIBLE:
                     forecast = replace(forecast, constant_to=_constant_to(shares))

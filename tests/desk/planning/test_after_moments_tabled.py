@@ -84,7 +84,7 @@ def test_a_plan_expects_less_of_more_clients_and_of_a_penalty_among_many():
             privacy={"trust": "local-gradient", "epsilon": 10.0},
             federation={"clients": clients},
             objective={"penalty": "statistical-parity", "alpha": alpha},
-            training={"rounds": 10, "learning_rate": 8.0},
+            training={"rounds": 10, "learning_rate": 2.0},
         )
         return planned(experiment, SIZES, strengths=FEW, expect="much").forecast.kept
 

@@ -103,6 +103,32 @@ def test_a_narrow_target_has_its_say_though_its_errors_are_small_numbers():
     assert nothing.taught == ()
 
 
+def test_a_law_that_lets_next_to_nothing_be_learnt_has_next_to_no_say():
+    scores = (Score(0.51, 0.5), Score(0.8, 0.5))
+    found = Curve(scores, (Point(10.0, (Score(0.49, 0.5), Score(0.68, 0.5))),))
+    assert found.kept[0] == pytest.approx((0.01 * -1 + 0.3 * 0.6) / 0.31)
+    squares = Curve((Score(-0.99, -1.0), Score(-0.0004, -0.001)), (Point(10.0, (Score(-1, -1), Score(-7e-4, -1e-3))),))
+    assert squares.kept[0] == pytest.approx(0.6 * 0.5 / 0.61), "numbers count in units of what a constant misses"
+
+
+def test_columns_tell_more_of_what_they_follow_and_each_of_several_classes_has_its_own_direction():
+    features = [{"name": f"x{place}", "low": 0, "high": 1} for place in range(6)]
+    two = columns_of(features=features)
+
+    def told(alike: float) -> float:
+        twins = drawn(two, SIZES, replace(LAWS[2], alike=alike), seed=0)
+        values, target = twins.features.double(), twins.target.double()
+        return float(torch.corrcoef(torch.cat([values, target[:, None]], dim=1).T)[-1, :-1].square().mean())
+
+    assert told(0.7) > 2 * told(0.0)
+    several = columns_of(features=features, target={"name": "y", "values": ["a", "b", "c"]})
+    twins = drawn(several, SIZES, LAWS[2], seed=0)
+    assert twins.target.bincount().tolist() == [457, 319, 224], "each has 70 % of the last"
+    means = torch.stack([twins.features[twins.target == place].double().mean(0) for place in range(3)])
+    apart, further = means[1] - means[0], means[2] - means[1]
+    assert float(torch.cosine_similarity(apart, further, dim=0)) < 0.9, "classes are not steps of one ladder"
+
+
 def test_moments_tell_a_plan_of_a_rare_class_what_public_numbers_cannot():
     columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
     asked_of = asked(data={"source": "object", "columns": columns.model_dump()})
@@ -245,7 +271,7 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
 
 
 def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
-    found = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, strengths=FEW, expect="much")
+    found = planned(asked(training=QUICK, privacy={"epsilon": 4}), SIZES, strengths=FEW, expect="much")
     assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
     least = found.forecast.promised_from
     assert found.forecast.constant_to < least <= 0.5 and f"no class has less than {100 * least:.0f} %" in found.verdict
