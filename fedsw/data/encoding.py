@@ -290,8 +290,8 @@ class Encoder:
         bad = np.isnan(places)
         if bad.any():
             self._require(label.name, bad[_which(cells)], kind.expect(column, self._columns.spelling))
-        found: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_which(cells)]
-        return found
+        indices: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_which(cells)]
+        return indices
 
     def _require(self, column: str, bad: NDArray[np.bool_], expected: str) -> None:
         if bad.any():

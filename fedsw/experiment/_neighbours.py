@@ -22,12 +22,12 @@ def misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
     """
     privacy = settings.privacy
     if privacy.hides_sizes:
-        asked = f"privacy.relation is {privacy.relation!r}, and"
-        yield from (f"{asked} {why}" for why in (*_of_terms(settings, kind), *_of_records(settings)))
+        setting = f"privacy.relation is {privacy.relation!r}, and"
+        yield from (f"{setting} {why}" for why in (*_of_terms(settings, kind), *_of_records(settings)))
 
 
 def _of_terms(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
-    """What is summed must be terms of one record each, and every release bounded for additions and removals."""
+    """Misfits of the sum: its terms must be of one record each, its releases bounded for additions and removals."""
     goal, privacy = settings.objective, settings.privacy
     if goal.alpha or goal.also:
         yield (

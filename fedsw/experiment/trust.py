@@ -194,7 +194,7 @@ class TrustModel:
         return False
 
     def guarantee(self, *, epsilon: float | None, multiplier: float | None) -> Guarantee:
-        """What a run with that budget promises: nothing where it adds no noise."""
+        """Guarantee of a run with that budget: none where it adds no noise."""
         finite = (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
         return Guarantee() if finite and self.fixed_epsilon is None else NoGuarantee()
 

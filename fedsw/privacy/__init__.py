@@ -1,10 +1,10 @@
-"""The one door, and what stands behind it: sensitivities, mechanisms, accountants, plans, ledgers.
+"""Release of private values, and all that it rests on: sensitivities, mechanisms, accountants, plans, ledgers.
 
-`release` is the door: `Bounded` in, `Released` out, charged in a ledger before noise is drawn. `sensitivity` says how
-far one record moves a value, `mechanisms` are the noises, `relations` who neighbours are, `accountants` whose word
-stands behind an epsilon; `accounting` computes it, and has ledgers and accounts. `plan` is made once from public
-numbers; `masks` hide a site's part of a sum; `local_release` and `slices` are records and projections with noise of
-their own. `Stream` is a source of random numbers.
+`release` is the only way out: it takes `Bounded` values, charges a ledger, adds noise and returns `Released` ones.
+`sensitivity` bounds how far one record moves a value, `mechanisms` has the noises, `relations` the neighbouring data
+sets, `accountants` says who vouches for an epsilon; `accounting` computes it, and has ledgers and accounts. `plan` is
+made once from public numbers; `masks` hide a site's part of a sum; `local_release` and `slices` are records and
+projections with noise of their own. `Stream` is a source of random numbers.
 """
 
 from typing import TYPE_CHECKING

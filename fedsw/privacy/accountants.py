@@ -35,8 +35,8 @@ class Accountant:
         renyi: True if it composes dp_accounting's Renyi divergences, which bound sampling without replacement alone.
         numeric: True if it composes steps numerically, one after the other, on a device.
         stated: True if a user registered it, and says that its epsilon is an upper bound.
-        epsilon: its function, (steps, delta) to epsilon. It is given no steps that have no noise, cost nothing or are
-            not covered. That of a shipped one is in `fedsw.privacy.accounting.epsilons`.
+        epsilon: its function, (steps, delta) to epsilon; never called with steps that have no noise, cost nothing or
+            are not covered. Those of shipped accountants are in `fedsw.privacy.accounting.epsilons`.
     """
 
     name: str
@@ -148,9 +148,10 @@ def own_noise(name: str) -> str:
 
 
 def word_of(name: str, mechanism: str) -> Word:
-    """Who says that an accountant's epsilon bounds the cost of a noise: see `Word`; ValueError if it does not take it.
+    """Authority for the claim that an accountant's epsilon bounds the cost of a noise, as a `Word`.
 
-    "proven" where the accountant's bound is, and the noise's place in it; else the weaker of the two. A release without
+    "proven" if both are: the accountant's bound, and that it holds for this noise; else the weaker word of the two.
+    ValueError if the accountant does not take the noise. A release without
     noise costs an infinite epsilon, which is proven.
     """
     accountant = accountant_named(name)

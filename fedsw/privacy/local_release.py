@@ -24,7 +24,7 @@ Diameter = Literal["replacement", "paper"]
 
 @dataclass(frozen=True)
 class _Law:
-    """A noise that records may be released with: the norms that it can be for, the order of the loss that undoes it.
+    """A noise for records: the norms of balls that it fits, and the order p of the transport loss that undoes it.
 
     ``scale`` is of a release, ``deviation`` that of one coordinate in units of the scale, ``pure`` whether delta is 0.
     """
@@ -182,7 +182,7 @@ class RecordRelease:
 
     @property
     def _diameter(self) -> Sensitivity:
-        """How far a replaced record moves its row, in the ball's norm; Euclidean distances are no longer than l1."""
+        """Largest move of a replaced record's row, in the ball's norm; an l2 distance is at most the l1 distance."""
         return Sensitivity(2 * self.radius, "diameter", norm=self.norm)
 
     def bounded(self, features: Tensor) -> Bounded:

@@ -383,10 +383,11 @@ def mechanism(
 ) -> Callable[[Noised], Noised]:
     """Give this process a noise of one's own: `@mechanism("mine", accountants=["pld"])` over a law, see `Mechanism`.
 
-    Nothing proves that what these accountants say of sensitivity / scale bounds what a release with it costs: whoever
-    states that it is an ``upper_bound`` has that said with every epsilon; without, nobody says so. One value leaves for
-    a payment. The law is tried on zeros: ValueError if it adds nothing to one, or gives anything but noised numbers of
-    the same shape; for a name that there is, or accountants that there are not.
+    Nothing proves that the epsilon of these accountants, computed from sensitivity / scale, bounds the cost of a
+    release with this noise. With ``upper_bound`` you state that it does, and every epsilon is shown with that
+    statement; without it nobody vouches for epsilon. A payment covers one value. The law is tried on zeros: ValueError
+    if it adds nothing to one, or returns anything but noised numbers of the same shape; for a name that is taken, or
+    unknown accountants.
     """
 
     def registered(law: Noised) -> Noised:

@@ -63,7 +63,7 @@ class Plan(Short):
     def __post_init__(self) -> None:
         """ValueError for bounds of other neighbours than replaced records, or in another norm than its noise's.
 
-        Also for a noise that the accountant takes not.
+        Also for a noise that the accountant does not take.
         """
         require_relation("the plan", self.relation, self.neighbours)
         noise = MECHANISMS.get(self.mechanism)
@@ -118,7 +118,7 @@ class Plan(Short):
 
     @property
     def unprotected(self) -> str | None:
-        """Why whoever sees the releases has no guarantee, in words; None if there is one."""
+        """Reason why there is no guarantee against readers of the releases, in words; None if there is one."""
         if not self.multiplier:
             return "no noise would be added (epsilon inf)"
         if self.nominal:
@@ -149,7 +149,7 @@ class Plan(Short):
         )
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where an attempt's noise comes from: the operating system's entropy, or the seed's stream."""
+        """Random numbers for an attempt's noise: the operating system's entropy, or the seed's stream."""
         return Stream.secure() if self.seed is None else Stream.seeded(self.seed, "noise", round_, attempt)
 
     def _facts(self) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""Neighbouring relations by name: which two data sets a bound tells apart, and what it then bounds as well.
+"""Neighbouring relations by name, and for which others a bound for one of them holds.
 
 Source: docs/guarantees/sampling.md.
 """
@@ -25,7 +25,7 @@ ADD_OR_REMOVE = "add-or-remove-one"
 
 @dataclass(frozen=True)
 class Relation:
-    """Which two data sets are neighbours.
+    """Definition of the pairs of data sets that are neighbours.
 
     Attributes:
         sampling: of the steps that account for it.
@@ -49,7 +49,7 @@ def holds_for(bound: str, wanted: str) -> bool:
 
 
 def require_relation(what: str, bound: str, wanted: str) -> None:
-    """Refuse what is bounded for other neighbours than a guarantee is for: ValueError says both."""
+    """Refuse a bound for other neighbours than a guarantee is for: ValueError names both."""
     if not holds_for(bound, wanted):
         raise ValueError(
             f"{what} is bounded for {bound!r} neighbours, and would leave under a guarantee for {wanted!r} ones, which "
@@ -58,7 +58,7 @@ def require_relation(what: str, bound: str, wanted: str) -> None:
 
 
 def require_sampling(relation: str, samplings: Iterable[str]) -> None:
-    """Refuse charges that are sampled otherwise than steps for a relation are: ValueError."""
+    """Refuse charges whose sampling is not that of steps for a relation: ValueError."""
     expected = RELATIONS.get(relation).sampling
     for sampling in samplings:
         if sampling != expected:

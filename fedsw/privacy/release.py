@@ -1,12 +1,12 @@
-"""The one door: what depends on private records is charged on disk, then noised, and only then handed out.
+"""Release of private values, the only one: they are charged on disk, then noised, and only then handed out.
 
     Bounded(value, sensitivity, ...)  --release(bounded, guarantee, ledger)-->  Released(value, sigma, spent)
 
-Nothing else in fedsw adds noise to private values or spends from a ledger. Where nobody is trusted with a sum, the door
-has a second leaf: `release_share` hands out whole numbers with a site's share of the noise, under masks. Several values
-that are computed from one sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and
-leave one by one with `release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once:
-one wait for the disk, one draw of noise.
+Nothing else in fedsw adds noise to private values or spends from a ledger. Where nobody is trusted with a sum,
+`release_share` hands out whole numbers with a site's share of the noise, under masks. Several values that are computed
+from one sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and leave one by one
+with `release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once: one wait for the
+disk, one draw of noise.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Guarantee(Protocol):
         """True if sampling and noise can be reproduced from a seed."""
 
     def noise_stream(self, round_: int, attempt: int) -> Stream:
-        """Where the noise of an attempt comes from; secret."""
+        """Secret random numbers for the noise of an attempt."""
 
 
 class Sample:
-    """A secret sample of records, as the door knows it: whose it is, and the one payment that it leaves for.
+    """A secret sample of records, from which values are released for one payment only.
 
-    A guarantee that counts on secret sampling holds once for a sample: what is computed from it leaves for one payment,
-    of one ledger. Two ledgers, or two payments, would each take the sample for a fresh one.
+    Amplification by secret sampling counts once for a sample: one payment of one ledger covers all that is computed
+    from it. Two ledgers, or two payments, would each account for it as a fresh sample.
 
     It is one object, however often a batch is copied, and is not stored.
 
@@ -122,7 +122,7 @@ class Sample:
             raise ValueError(f"{self._left()}. Nothing was charged")
 
     def leave(self, paid: Paid) -> None:
-        """Let a value of the sample leave for a payment; ValueError for another than the first one's."""
+        """Allow a value of the sample to leave for a payment; ValueError for any payment but the first."""
         self._require_ledger(paid.ledger)
         if self._paid is not None and paid is not self._paid:
             raise ValueError(self._left())
@@ -486,7 +486,7 @@ def release_share(
 
 
 def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
-    """The part that a value leaves as, which is then no longer there; ValueError as `release_paid`."""
+    """Take the part that a value uses up out of its payment; ValueError as `release_paid`."""
     part = paid.parts.get(name)
     if part is None:
         raise ValueError(

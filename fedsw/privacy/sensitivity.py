@@ -1,4 +1,4 @@
-"""How far replacing one record can move an inner-clipped Wasserstein gradient or a clipped task gradient."""
+"""Sensitivity of inner-clipped Wasserstein gradients and of clipped loss gradients to one record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Sensitivity:
             raise ValueError(f"norm is {self.norm!r}; choose one of {', '.join(get_args(Norm))}.")
 
     def of_replacement(self) -> Sensitivity:
-        """A bound for the replacement of a record by any other, of one for its addition or removal: twice as large.
+        """Turn this bound for adding or removing a record into one for replacing it by any other: twice as large.
 
         Guarantee: a replacement is the removal of one record and the addition of another, and between the two stands a
         data set that either bound holds for: by the triangle inequality the value moves by at most the sum of both.

@@ -90,8 +90,8 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float) -> Bounded
     most 2 radius, *whatever* Theta is, even one that was built from the data. So the sender of Theta is not trusted:
     the equation is checked, here, at the client. Clients that share directions can be pooled.
 
-    Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; what
-    the tolerance and rounding could add, rows are inside the ball by. Releases compose, on these directions or others.
+    Guarantee: as a Gaussian mechanism with mu = 2 radius sqrt(k/p) / sigma under the replacement of one record; rows
+    stay so far inside the ball that tolerance and rounding are covered. Releases compose, on any directions.
 
     Directions are (p, k), k a multiple of p: whole blocks of p orthonormal directions, or any unit columns of which the
     sum of the outer products is (k/p) I; else ValueError. For the rest see `fresh_slices`.

@@ -40,7 +40,7 @@ class PlainOptimizer:
             self._adam(gradient, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """What torch's class makes of the same steps."""
+        """State of torch's own class after the same steps."""
         return {"state": {0: self._state} if self._state else {}, "param_groups": [dict(self.param_groups[0])]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ _Kind = TypeVar("_Kind")
 def optimizer_of(parameter: torch.nn.Parameter, settings: Training) -> torch.optim.Optimizer:
     """The optimizer of a flat parameter (r,): "sgd" and "adam" with momentum and second_moment, or torch's by name."""
     if settings.optimizer in PLAIN:
-        kind, own = _plain(settings)
-        return kind([parameter], **own)
+        kind, keywords = _plain(settings)
+        return kind([parameter], **keywords)
     arguments = {"lr": settings.learning_rate, **settings.optimizer_arguments}
     return _made("training.optimizer", settings.optimizer, torch.optim.Optimizer, torch.optim, [parameter], arguments)
 

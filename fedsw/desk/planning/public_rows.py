@@ -196,8 +196,7 @@ class _Draw:
     traits: Float
 
     def directions(self, columns: Columns) -> Float:
-        """What the target follows, a combination (f,) of the traits in each row: of several classes all but the last
-        have one of their own."""
+        """Weights of the traits that the target follows, a row (f,) for each class but the last; one row otherwise."""
         rows = self.fixed.standard_normal((max(1, len(columns.classes) - 1), _FACTORS))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 

@@ -85,7 +85,7 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
 
 
 def _thresholds(plan: Planned) -> str:
-    """What counts for thresholds by group will show, or what they would be for; empty where they have no meaning."""
+    """Forecast of thresholds by group in words: their noise, or their purpose; empty where they have no meaning."""
     settings, experiment = plan.experiment.thresholds, plan.experiment
     if settings.share:
         bands = ", ".join(f"{group} ± {100 * band:.2g} %" for group, band in plan.bands.items())
@@ -148,7 +148,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
     if forecast is not None:
         plain["forecast"] = {
             "reference": forecast.reference,
-            "learnt": [{"reference": each.model, "constant": each.constant} for each in forecast.learnt],
+            "learnt": [{"reference": score.model, "constant": score.constant} for score in forecast.learnt],
             "kept": forecast.kept,
             "range": list(forecast.range),
             "feasible": forecast.feasible,
@@ -160,7 +160,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "least_epsilon": forecast.least_epsilon,
             "most_parameters": forecast.most_parameters,
             "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
-            "what_ifs": [asdict(each) for each in forecast.what_ifs],
+            "what_ifs": [asdict(what_if) for what_if in forecast.what_ifs],
         }
     return plain
 

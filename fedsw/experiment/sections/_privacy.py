@@ -157,7 +157,7 @@ class Privacy(Section):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What a run promises: none without noise, which takes a trust model that adds some, and a budget."""
+        """Guarantee of a run: none without noise, which needs a trust model that adds some, and a budget."""
         return trust_model(self.trust).guarantee(epsilon=self.epsilon, multiplier=self.noise_multiplier)
 
     def paying(self, clients: Sequence[T]) -> Sequence[T]:

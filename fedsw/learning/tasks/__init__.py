@@ -1,4 +1,4 @@
-"""What is learnt: models with their outputs, losses and held-out measures, and the public side of a matching.
+"""Learning tasks: models with their outputs, losses and held-out measures, and the public side of a matching.
 
 `task` is the interface, and the shipped tasks are here by name; `problem` is an experiment made concrete.
 """

@@ -48,7 +48,7 @@ _knowing = threading.Lock()
 
 
 def coded_once(features: Tensor, about: Hashable, code: Callable[[], Tensor]) -> Tensor:
-    """What `code` makes of features (n, p): the last two answers are kept, for these tensors and nothing equal to them.
+    """Codes of features (n, p), by `code`: the last two results are cached, for the very same tensors only.
 
     Runs of one process that differ in other settings, as those of a sweep do, then code the same records once; `about`
     has all that the codes depend on.

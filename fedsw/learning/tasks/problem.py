@@ -217,7 +217,7 @@ class Problem:
         return self.prepared_codes(with_features(records, codes))
 
     def prepared_codes(self, codes: Records) -> Records:
-        """What `readied` makes of records, from what it made of them before there was a preparation."""
+        """Records as `readied` makes them, from those that it made before there was a preparation."""
         features = codes.features.to(self.device, self.dtype)
         return with_features(codes, (features if self.preparation is None else self.preparation.apply(features)).cpu())
 

@@ -163,7 +163,7 @@ class RegressionSums:
 
     @property
     def weights(self) -> Tensor:
-        """What each number (t,) of a record in [0, 1], or count, is multiplied by."""
+        """Factors (t,) of a record's numbers, each a number in [0, 1] or a count."""
         counted = [_COUNTED] * BINS if self.targets == 1 else []
         return torch.tensor([1.0, _SPREAD, *[_OTHER] * (1 + self.targets), *counted], dtype=torch.float64)
 

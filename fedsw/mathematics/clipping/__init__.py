@@ -3,8 +3,8 @@
 `record` runs a module forward over a batch and returns its `Tape`; `clipped_sum` adds up what each record contributes
 to the gradients of `Term`s, each clipped to its bound. A module that would escape the clip is refused by name:
 `UnsupportedModule`, at once by `check`, or by `probe_independence` and `probe_moved` on made-up records. Tables at the
-heads of `_refusals` and `_tape` say what each edge case comes to. `layer_rule` makes a layer of a user's own known, and
-`require_exact` compares its rule with autograd; `OutputForm` says how a module arranges what it returns.
+heads of `_refusals` and `_tape` list how each edge case is treated. `layer_rule` gives a layer of a user's own a rule,
+and `require_exact` compares its rule with autograd; `OutputForm` says how a module arranges what it returns.
 """
 
 from fedsw.mathematics.clipping._clipped_terms import Term as Term

@@ -44,7 +44,8 @@ class OutputColumns:
 def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
-    Calls whose rule knows two ways go the one that costs less, within the memory of their activations, or always one.
+    A call whose rule can use factors or form rows goes the cheaper way within the memory of the activations, unless
+    ``way`` says which.
     """
     pulled = [block.backprops(row) for row in rows]
     room = max(_FORMED_FLOATS, block.floats)

@@ -36,7 +36,7 @@ class Call:
 
     @property
     def entries(self) -> int:
-        """Numbers of the parameters that the rule measures."""
+        """Size of the parameters that the rule measures, in numbers."""
         trained = [name for name in self.rule.parameters if trains(self.layer, name)]
         return sum(int(getattr(self.layer, name).numel()) for name in trained)
 
@@ -55,12 +55,12 @@ class Block:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records in the block."""
         return int(self.rows.stop - self.rows.start)
 
     @property
     def floats(self) -> int:
-        """Numbers of the inputs of all calls."""
+        """Size of the inputs of all calls together, in numbers."""
         return sum(call.input.numel() for call in self.calls)
 
     def backprops(self, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -262,7 +262,7 @@ class Total:
 
 
 def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:
-    """Which runs of consecutive records, of these lengths, have records in a block, and where in it they are."""
+    """Runs of consecutive records, of these lengths, that reach into a block, and their rows in it."""
     pieces, end = [], 0
     for run, length in enumerate(runs):
         start, end = end, end + length

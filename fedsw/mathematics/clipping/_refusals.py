@@ -1,6 +1,6 @@
 """Checks before a pass and a rehearsal on made-up records: what cannot be clipped record by record is refused, by name.
 
-What each edge case comes to, and its test in tests/mathematics/clipping. Exact: the clip is that of the naive loop over
+Treatment of each edge case, and its test in tests/mathematics/clipping. Exact: the clip is that of the naive loop over
 records. Bounded: a record stays below its bound, and may lose more than it would have to. Refused: `UnsupportedModule`
 names the module, the reason and the remedy. What a pass itself shows is in the table of `_tape`.
 
@@ -149,7 +149,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _wrapping(module: nn.Module) -> str | None:
-    """Why a wrapper around a network cannot be recorded."""
+    """Reason why a wrapper around a network cannot be recorded; None if it can."""
     if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
         return (
             "is compiled (torch.compile), so that no layer's input and output can be recorded; pass the module itself "

@@ -91,13 +91,13 @@ SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.
 
 
 def describe(name: str, module: nn.Module) -> str:
-    """How an error calls a module: its path and its type."""
+    """Name of a module in error messages: its path and its type."""
     return f"module {name!r} ({type(module).__name__})" if name else f"the module ({type(module).__name__})"
 
 
 @dataclass(frozen=True)
 class OutputForm:
-    """How the tensors that a module returned were arranged: as one bare tensor, a tuple, or by name."""
+    """Arrangement of the tensors that a module returned: one bare tensor, a tuple, or by name."""
 
     names: tuple[str, ...] | None = None
     single: bool = False
@@ -173,7 +173,7 @@ class Tape:
 
     @property
     def device(self) -> torch.device:
-        """Where the passes run."""
+        """Device of the passes."""
         return self._leaves[0].device
 
     def gram(self, head: Tensor) -> Tensor:

@@ -178,7 +178,7 @@ class full_precision:
     """Switch autocast and every reduced float32 mode off, and put the caller's settings back.
 
     A Gram matrix of relative error 1e-3 (TF32, bfloat16) lets Jacobians through that are far above the bound;
-    cuDNN's TF32 is on by default. Inside itself, for the same type of device, it has nothing left to do.
+    cuDNN's TF32 is on by default. Nested in itself, for the same type of device, it does nothing.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -44,12 +44,12 @@ def quiet() -> np.errstate:
 
 
 def put(values: Floats, device: Device) -> Any:
-    """Numbers of numpy on a device."""
+    """Move an array of numpy to a device."""
     return values if isinstance(device, str) else torch.from_numpy(values).to(device)
 
 
 def like(values: NDArray[Any], other: Any) -> Any:
-    """Numbers of numpy in the library of others, and on their device."""
+    """Move an array of numpy to the library and the device of another array."""
     return values if _is_numpy(other) else torch.from_numpy(np.asarray(values)).to(other.device)
 
 
@@ -107,7 +107,7 @@ def extended() -> bool:
 
 
 def log_sums_above(logs: Any) -> Any:
-    """Logarithms of the sums of all that are at a place or after it, from logarithms (n,)."""
+    """Logarithms (n,) of the sums from each position to the end, from logarithms (n,)."""
     if _is_numpy(logs):
         return np.logaddexp.accumulate(logs[::-1])[::-1]
     return torch.logcumsumexp(logs.flip(0), 0).flip(0)

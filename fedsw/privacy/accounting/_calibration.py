@@ -1,4 +1,4 @@
-"""How much noise, or how many steps, a privacy budget allows."""
+"""The least noise, or the largest number of steps, that a privacy budget allows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def noise_multiplier(
         return epsilon_by(accountant, [rounds, *settled], delta, device=device)
 
     def excess(multiplier: float) -> float:
-        """Log of epsilon / the wish's; at most 0 where the wish is met."""
+        """Logarithm of the epsilon reached over the target epsilon; at most 0 where the target is met."""
         try:
             read = found(multiplier)
         except DeltaTooSmall:  # of less noise the round-off is larger

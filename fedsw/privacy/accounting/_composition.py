@@ -269,7 +269,8 @@ def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:
 def lower_epsilon(steps: StepCounts, delta: float) -> float:
     """Compute epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
 
-    What a record shows that moves a sum to which the others add the same whatever it is; it grows with every p and mu.
+    That is the leak of a record whose replacement moves a sum to which all others add a constant; it grows with every
+    p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
     """
     met = [(replace(step, sampling="poisson"), times) for step, times in counts_of(steps)]

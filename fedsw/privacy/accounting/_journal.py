@@ -49,12 +49,12 @@ class LedgerDamaged(ValueError):
 
 
 class LedgerReplaced(LedgerDamaged):
-    """An older copy of the file, or another run's, is in its place: what was spent beyond it is not in it."""
+    """The file is an older copy, or another run's: charges that were made since are missing from it."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last row: how many there are, and the digest that commits to all of them and to the header."""
+    """The last row of a journal: its number, and the digest that commits to all rows and to the header."""
 
     sequence: int
     digest: str
@@ -131,7 +131,7 @@ class Journal:
 
     @property
     def log(self) -> Path:
-        """The file that the rows since the last checkpoint are in; a checkpoint waits for the disk by itself."""
+        """SQLite's write-ahead log: rows since the last checkpoint, which itself waits for the disk."""
         return _companions(self.path)[0]
 
     def append(self, key: str, row: dict[str, Any], *, synced: bool = True) -> None:
@@ -161,7 +161,7 @@ class Journal:
         return self._checked()[0]
 
     def refresh(self) -> None:
-        """Take the last row on disk for the one to go on from; LedgerDamaged as :meth:`rows`."""
+        """Read the last row on disk again, to append after it; LedgerDamaged as :meth:`rows`."""
         self.head = self._checked()[1]
 
     def passes(self, head: Head) -> bool:
@@ -298,7 +298,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 @functools.cache
 def _ours() -> dict[str, str]:
-    """The statement of every table and trigger of a journal, by name, as SQLite keeps it."""
+    """SQL statements of all tables and triggers of a journal, by name, as SQLite stores them."""
     database = sqlite3.connect(":memory:")
     try:
         database.executescript(_SCHEMA)

@@ -85,7 +85,7 @@ class _Plan(Protocol):
 
 
 class Limiter(Protocol):
-    """Whoever must agree to a charge beside the ledger's own budget: the account of the data set."""
+    """A second limit on charges, beside the ledger's own budget: the account of the data set."""
 
     def admit(self, taken: Mapping[str, Mapping[Step, int]]) -> None:
         """Agree to what each group has taken, the next release included, or raise before anything is written."""
@@ -95,7 +95,7 @@ class Limiter(Protocol):
 
 
 class Uncounted(ValueError):
-    """A ledger belongs to the account of a data set, and was to be charged without it; nothing was written."""
+    """A charge would have bypassed the account of the data set that the ledger belongs to; nothing was written."""
 
 
 class AlreadySpent(ValueError):
@@ -114,7 +114,7 @@ class Ledger:
         groups: public names of the groups; every spend charges each of them.
         delta, budget: of the guarantee; an epsilon of inf for a run without one.
         accountant: "pld", or the comparison accountant that decides instead.
-        mechanism: the noise that its charges are read as those of, one that the accountant takes.
+        mechanism: the noise that its charges are accounted for as, one that the accountant takes.
         relation: the neighbours that epsilon is for.
         nominal: sampling and noise are reproducible: epsilon is what a secret seed would give.
         run: its name, which stays when it is resumed; "" where the place says it.
@@ -245,7 +245,7 @@ class Ledger:
         self._charge(round, attempt, charges, sigma, lost=True)
 
     def _announce(self) -> None:
-        """Let whoever limits this ledger know its last row, before anything is released for it."""
+        """Report the ledger's last row to its limiter, before anything is released for it."""
         if self.limiter is not None:
             self.limiter.charged(self)
 
@@ -282,7 +282,7 @@ class Ledger:
             return frozenset(account.spent)
 
     def _require_counted(self) -> None:
-        """Refuse a charge that nobody is asked about, to a ledger of an account: by a file beside it, or its rows."""
+        """Refuse a charge without a limiter where a file beside the ledger, or its rows, say that it has an account."""
         if self.limiter is not None:
             return
         data = _belonging(self.path)
@@ -305,7 +305,7 @@ class Ledger:
             raise AlreadySpent(f"round {round}, attempt {attempt} is charged in {self.path}; make a fresh attempt.")
 
     def _affordable(self, account: Account, round: int, sigma: float) -> float:
-        """Epsilon of an account with its last release; refused beyond the budget, or by whoever limits the ledger."""
+        """Epsilon of an account with its last release; an error beyond the budget, or where the limiter refuses."""
         total = account.epsilon(self.delta)
         if total > self.budget * (1 + _TOLERANCE):
             used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
@@ -474,7 +474,7 @@ def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
 
 
 def _refusal(ledger: Ledger) -> Exception | None:
-    """The limiter's fault if it lets nothing be released for the ledger's last row; None if it agrees."""
+    """Error of a limiter that forbids a release for the ledger's last row; None if it agrees."""
     try:
         ledger._announce()
     except Exception as fault:

@@ -172,7 +172,7 @@ class Spectrum:
         return Distribution(LossGrid(self._spacing, first, self._size), mass, excess)
 
     def _kept(self, modulus: float) -> int:
-        """How many frequencies there are up to the last one above a log modulus."""
+        """Number of frequencies up to the last one above a log modulus."""
         return last_true(self._modulus > modulus) + 1
 
     def _drop_negligible(self) -> None:

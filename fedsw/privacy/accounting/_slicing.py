@@ -1,4 +1,4 @@
-"""Random slicing: the law of what is left of a record's move after random directions, and its Renyi divergence."""
+"""Random slicing: the law of the share of a record's move that random directions keep, and its Renyi divergence."""
 
 from __future__ import annotations
 

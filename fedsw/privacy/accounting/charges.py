@@ -42,7 +42,7 @@ class Charge:
 class Entry:
     """One group's part of one release, as it stands in the ledger.
 
-    ``lost`` was charged by ``Ledger.charge_lost``; to what is ``counted`` the account of its data set agreed.
+    It is ``lost`` if ``Ledger.charge_lost`` charged it, ``counted`` if the account of the data set agreed to it.
     """
 
     sequence: int
@@ -65,7 +65,7 @@ _FIRST = frozenset({"round", "attempt", "sigma", "charges"})
 
 
 def whole(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of any version with every column; LedgerDamaged for an unknown one, which may cost something."""
+    """Add the columns that a row of an older version lacks; LedgerDamaged for unknown ones, which may be costs."""
     if unknown := sorted(row.keys() - _FIRST - ADDED.keys()):
         raise LedgerDamaged(
             f"a row of the ledger has the column {unknown[0]!r}, which fedsw {installed_version()} does not know; open "
@@ -165,7 +165,7 @@ def _pure(step: Step) -> Step:
 
 
 def _exact(step: Step) -> Step:
-    """A release with a noise that nothing is proven of, as one without noise."""
+    """A release with a noise without a proven bound, counted as one without noise."""
     return replace(step, mu=math.inf) if step.mu else step
 
 
@@ -173,15 +173,15 @@ _COUNTED_AS: Mapping[str, Callable[[Step], Step]] = {GAUSSIAN: lambda step: step
 
 
 def counted_as(mechanism: str) -> Callable[[Step], Step]:
-    """How to read a mechanism's steps where they are composed with others; a user's own noise counts as none.
+    """Conversion of a mechanism's steps before they are composed with others; a user's own noise counts as none.
 
-    An account of a data set takes nobody's word for a noise, so that such a release costs an infinite epsilon there.
+    An account of a data set relies on proofs alone, so that a release with such a noise costs it an infinite epsilon.
     """
     return _COUNTED_AS.get(mechanism, _exact)
 
 
 class Account:
-    """Which attempts were charged, and what each group's steps cost by the ledger's accountant."""
+    """The attempts that were charged, and the cost of each group's steps by the ledger's accountant."""
 
     def __init__(
         self, groups: Iterable[str], accountant: str, mechanism: str, device: torch.device | str = "cpu"
@@ -207,7 +207,7 @@ class Account:
         self._history = self._history.after(tuple(steps.items()))
 
     def steps_by_group(self) -> dict[str, dict[Step, int]]:
-        """How often each group took which step, as `counted_as` has the ledger's noise."""
+        """Number of times that each group took each step, converted by `counted_as` for the ledger's noise."""
         steps = {group: Counter[Step]() for group in self._counts}
         for group, counts in self._counts.items():
             for step, times in counts.items():

@@ -161,7 +161,7 @@ def _reduced(steps: StepCounts) -> list[tuple[Step, int]]:
 
 
 def _not_covered(accountant: Accountant, counts: Counts) -> str:
-    """Why the accountant cannot tell what these steps cost; empty if it can."""
+    """Reason why the accountant has no epsilon for these steps; empty if it has one."""
     schemes = {step.slicing.scheme for step, _ in counts if step.slicing}
     if accountant.covers == "plain" and schemes:
         return "not for random slices"

@@ -33,7 +33,7 @@ class Pure:
 
     @property
     def size(self) -> float:
-        """How far its losses reach."""
+        """Largest privacy loss: epsilon."""
         return self.epsilon
 
     def profile(self, epsilon: Values) -> Values:
@@ -51,7 +51,7 @@ class Pure:
         return float(moment - np.logaddexp(0.0, self.epsilon)) / (order - 1)
 
     def raised(self, up: Callable[[float], float]) -> Pure:
-        """One that costs at least as much, of numbers that are rounded up."""
+        """A mechanism that costs at least as much, its numbers rounded up."""
         return Pure(up(self.epsilon))
 
     def covers(self, other: Stated | None) -> bool:
@@ -60,12 +60,12 @@ class Pure:
 
     @property
     def words(self) -> str:
-        """What is known of it, for an account's page."""
+        """Its known numbers in words, for an account's page."""
         return f"(ε {upward(self.epsilon)}, δ 0)"
 
 
 class _OneOfItsKind:
-    """Base of mechanisms that several numbers describe: each covers an equal one alone, and its numbers stay exact."""
+    """Base of mechanisms that several numbers describe: one covers only an equal one, and its numbers stay exact."""
 
     words = "(a selection)"
 
@@ -173,7 +173,7 @@ _IN_FILES: tuple[type[Pure] | type[Renyi], ...] = (Pure, Renyi)
 
 
 def from_fields(written: Mapping[str, Any]) -> Stated:
-    """What `dataclasses.asdict` made a mapping of; ValueError for one that is of no kind."""
+    """Rebuild a mechanism from its fields, as `dataclasses.asdict` wrote them; ValueError for those of no kind."""
     for kind in _IN_FILES:
         if {field.name for field in fields(kind)} == set(written):
             values: Any = (tuple(one) if isinstance(one, list | tuple) else float(one) for one in written.values())

@@ -139,8 +139,8 @@ def cuts_of(scores: Scores, rule: str) -> Cuts:
     together = _Curves(counts.sum(axis=0), float(scores.records.sum()), scores.sigma * math.sqrt(max(1, present)))
     label = {"opportunity": 1}.get(rule)
     judged: tuple[int | None, ...] = (0, 1) if rule == "odds" else (label,)
-    few = tuple(g for g, own in enumerate(apart) if max(map(own.band, judged)) > _MOST_BAND)
-    used = [together if group in few else own for group, own in enumerate(apart)]
+    few = tuple(g for g, curves in enumerate(apart) if max(map(curves.band, judged)) > _MOST_BAND)
+    used = [together if group in few else curves for group, curves in enumerate(apart)]
     if max(map(together.band, judged)) > _MOST_BAND:
         few, chosen = tuple(range(groups)), np.full(groups, 0.5)
     elif rule == "best":
@@ -148,9 +148,9 @@ def cuts_of(scores: Scores, rule: str) -> Cuts:
     elif rule == "odds":
         chosen = _odds(apart, used, together)
     else:
-        tried = np.array([[_cut(own.share(label), rate) for own in used] for rate in _RATES])
+        tried = np.array([[_cut(curves.share(label), rate) for curves in used] for rate in _RATES])
         chosen = tried[int(np.argmax([_right(apart, cuts) for cuts in tried]))]
-    selected = [float(np.interp(cut, _EDGES, own.share(None))) for own, cut in zip(apart, chosen, strict=True)]
+    selected = [float(np.interp(cut, _EDGES, curves.share(None))) for curves, cut in zip(apart, chosen, strict=True)]
     bands = [band_of(scores.sigma, count) for count in scores.records.tolist()]
     accuracy = _right(apart, chosen) / max(1.0, together.records)
     return Cuts(tuple(map(float, chosen)), tuple(selected), tuple(bands), float(accuracy), few)
@@ -158,7 +158,7 @@ def cuts_of(scores: Scores, rule: str) -> Cuts:
 
 def _right(apart: list[_Curves], cuts: Array) -> float:
     """Records of all groups that thresholds (groups,) answer rightly."""
-    return float(sum(own.right(cut) for own, cut in zip(apart, cuts, strict=True)))
+    return float(sum(curves.right(cut) for curves, cut in zip(apart, cuts, strict=True)))
 
 
 def _cut(share: Array, rate: float) -> float:
@@ -179,14 +179,14 @@ def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array
     nearest points of all others.
     """
 
-    def rates(own: _Curves) -> Array:
-        return np.stack([np.interp(_TRIED, _EDGES, own.share(label)) for label in (0, 1)], axis=1)
+    def rates(curves: _Curves) -> Array:
+        return np.stack([np.interp(_TRIED, _EDGES, curves.share(label)) for label in (0, 1)], axis=1)
 
-    points = [rates(own) for own in used]
+    points = [rates(curves) for curves in used]
     best, chosen = -math.inf, np.full(len(used), 0.5)
     for reference in np.concatenate([rates(together), *points]):
-        places = [int(np.abs(own - reference).max(axis=1).argmin()) for own in points]
-        reached = np.array([own[place] for own, place in zip(points, places, strict=True)])
+        places = [int(np.abs(curve - reference).max(axis=1).argmin()) for curve in points]
+        reached = np.array([curve[position] for curve, position in zip(points, places, strict=True)])
         cuts = _TRIED[places]
         value = _right(apart, cuts) / max(1.0, together.records) - float(np.ptp(reached, axis=0).max())
         if value > best:

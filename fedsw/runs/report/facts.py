@@ -196,7 +196,7 @@ def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
 def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
     by_group = (summary.get("thresholds") or {}).get("by_group") or {}
-    rows = [(called.cell(group), number(each["threshold"], 3), shared_out(each)) for group, each in by_group.items()]
+    rows = [(called.cell(group), number(entry["threshold"], 3), shared_out(entry)) for group, entry in by_group.items()]
     return Facts.of(("group", "threshold", "selected, ± noise"), rows)
 
 

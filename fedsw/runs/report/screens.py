@@ -162,8 +162,8 @@ def _thresholds(thresholds: Mapping[str, Any], summary: Mapping[str, Any], names
     """Thresholds by group in a line, what they do, and who reads the group; or why there are none."""
     by_group = thresholds.get("by_group") or {}
     cuts = ", ".join(
-        f"{names.cell(group)} {number(each['threshold'], 3)} (selects {shared_out(each)})"
-        for group, each in by_group.items()
+        f"{names.cell(group)} {number(entry['threshold'], 3)} (selects {shared_out(entry)})"
+        for group, entry in by_group.items()
     )
     return "\n".join(filter(None, [cuts, *threshold_sentences(summary, names)]))
 

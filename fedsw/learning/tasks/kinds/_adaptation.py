@@ -29,8 +29,8 @@ class Adaptation(Task):
 
     def dimension(self, shape: Shape, model: Model) -> int:
         """`model.latent`, or what a network has that does not read it."""
-        own = MODELS.get(model.kind).dimension
-        return model.latent if own is None else own(model, shape)
+        dimension = MODELS.get(model.kind).dimension
+        return model.latent if dimension is None else dimension(model, shape)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Features (n, latent), the model's first output."""

@@ -29,8 +29,7 @@ class Projection:
     The layer may pack the weights of all three in one parameter. Their rows are disjoint, so that the Gram matrices of
     the three add without cross terms.
 
-    ``weight`` (E, features) and ``bias`` (E,) are own rows of the layer's parameters, which begin there as ``places``
-    say.
+    ``weight`` (E, features) and ``bias`` (E,) are rows of the layer's parameters; ``places`` has the first row of each.
     """
 
     weight: Tensor
@@ -106,7 +105,7 @@ def attended(
 
 
 def refusal(layer: nn.MultiheadAttention) -> str | None:
-    """Why the layer cannot be clipped although its projections could, with the remedy; None if it can."""
+    """Reason why the layer cannot be clipped although its projections could, with the remedy; None if it can."""
     if "forward" in vars(layer):
         return "has a forward of its own, which may compute anything; use MultiheadAttention as it is"
     if layer.bias_k is not None or layer.bias_v is not None:

@@ -180,7 +180,7 @@ class Formed:
 
 @dataclass(frozen=True)
 class Rule:
-    """How the per-sample Jacobians of a kind of layer are measured and added: by their factors, formed, or either.
+    """Rule to measure and add the per-sample Jacobians of a kind of layer: by their factors, formed, or either.
 
     Below ``least_dims`` input dimensions the layer would read across records; ``refusal`` says why an instance is not
     supported; no parameters but these may be trained.

@@ -23,7 +23,7 @@ _LEDGER = ".sqlite"
 
 @dataclass(frozen=True)
 class Binding:
-    """The account that a ledger belongs to, and the run that it is there.
+    """The account that a ledger belongs to, and the name of its run in that account.
 
     A run without noise has no ledger: the file ``answers`` exists from its first release on.
     """
@@ -129,7 +129,7 @@ def _bound_in(folder: Path) -> list[Path]:
 
 
 def require_same(named: DatasetAccount | None, bound: DatasetAccount | None, path: Path) -> None:
-    """Raise ValueError if an account other than the one that a place is bound to is named, or none."""
+    """Raise ValueError unless the named account is the one that a path is bound to, if it is bound."""
     if bound is None or (named is not None and named.path.resolve() == bound.path.resolve()):
         return
     naming = "none was named" if named is None else f"{named.path} was named"

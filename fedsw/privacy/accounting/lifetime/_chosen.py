@@ -1,4 +1,4 @@
-"""Limit of the cost of runs of which each may be chosen by what earlier ones released: one of several filters holds.
+"""Limits on runs that are chosen adaptively, by what earlier ones released: one of several privacy filters holds.
 
 Source: docs/guarantees/ledger.md.
 """
@@ -109,8 +109,8 @@ class Limit:
     def order(self) -> float:
         """The order of the divergences, which follows from the limit alone.
 
-        The least at which of small releases with normal noise nine tenths as many fit as at the best one; batches cost
-        much at high orders.
+        The smallest order that admits nine tenths as many small Gaussian releases as the best order does: sampled steps
+        are expensive at high orders.
         """
         fits = [(self.epsilon - _beside(order, self.delta / FILTERS)) / order for order in ORDERS]
         return next(order for order, many in zip(ORDERS, fits, strict=True) if many >= min(0.9 * max(fits), max(fits)))
@@ -176,7 +176,7 @@ def _composed(cost: Cost, delta: float) -> float:
 
 
 def _copies(steps: Counts, step: Step) -> int | None:
-    """How many copies of one step cover these steps; None if no number does."""
+    """Number of copies of one step that cover these steps; None if no number does."""
     times = sum(steps.values())
     return None if uncovered(steps, {step: times}) else times
 
@@ -204,7 +204,7 @@ def room(limit: Limit, uses: Sequence[Use], like: Cost | None = None) -> float:
 
 
 def divergence(cost: Cost, order: float) -> float:
-    """Renyi divergence of a run's releases, in both orders of the neighbours: that of its dearest group."""
+    """Renyi divergence of a run's releases, in both orders of the neighbours: that of its costliest group."""
     return max(sum(times * _of_step(step, order) for step, times in part.items()) for part in cost.parts)
 
 

@@ -230,11 +230,11 @@ _DECADES = 5
 
 
 def one_of(parts: Collection[Mapping[Step, int]]) -> Step:
-    """One step that costs a record as much as the dearest of several groups' steps, whichever group it is in.
+    """One step that costs a record as much as the costliest of several groups' steps, whichever group it is in.
 
     Guarantee: its profile is at every loss at least that of every part's composition.
 
-    Each of the parts has a step that costs something; of noise, for replacement neighbours.
+    Every part has a step that costs something; all steps have noise, and are for replacement neighbours.
     """
     return _one_of(frozenset(frozenset(part.items()) for part in parts))
 
@@ -257,7 +257,7 @@ def _reach(read: Distribution | Harmonics) -> float:
 
 
 def _losses(reach: float) -> Floats:
-    """Where a table is made: even, and closer together near 0."""
+    """Privacy losses at which a profile is tabulated: even, and closer together near 0."""
     last = math.log10(reach)
     near = np.logspace(last - _DECADES, last, _NEAR + 1)[:-1]
     return np.unique(np.concatenate([np.linspace(0.0, reach, _EVEN), near]))
@@ -291,7 +291,7 @@ def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
 
 
 def _by_group(cost: Cost) -> Counts:
-    """A run of several groups as one step, which costs a record what its dearest group costs it at every loss."""
+    """A run of several groups as one step, which costs a record what its costliest group costs it at every loss."""
     if len(cost.parts) == 1:
         return cost.parts[0]
     if any(math.isinf(step.mu) for part in cost.parts for step in part):

@@ -59,7 +59,7 @@ class TakenRun:
 
     @property
     def unnoised(self) -> int:
-        """How many kinds of its releases had no noise."""
+        """Number of different steps of the run that had no noise."""
         return sum(math.isinf(step.mu) for step in self.steps)
 
 
