@@ -6,6 +6,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ that are written, or as `fedsw init` drafts them: the preset's, and moments befo
 SHARES = (0.5, 0.963)
 """Of the more frequent of two labels that are pure noise."""
 _FEATURES = [{"name": f"x{place}", "low": 0, "high": 1} for place in range(4)]
-_LAW = LAWS[2]
+_LAW = replace(LAWS[2], alike=0.0)
+"""The law whose records all runs have, as it was when the first rows were stored."""
 _PRIVATE, _HELD_OUT, _TRUE, _FEW = 450, 200, 50_000, 2_000
 
 
