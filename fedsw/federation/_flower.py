@@ -1,4 +1,4 @@
-"""All of Flower's insides that fedsw stands on: where each name is, and what is replaced in which program.
+"""All private parts of Flower that fedsw uses: where each name is, and what is replaced in which program.
 
 Public are `flwr.app`, `flwr.clientapp` and `flwr.serverapp`, which any file may import. Every other name of Flower is
 an attribute of this module, imported when it is asked for; hidden fields of Flower's objects are read and set here
@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
 
 
 def refusal(program: str) -> str | None:
-    """Why this Flower is not used, with the way out; None for those that deploy/ was tested with."""
+    """Reason why the installed Flower is not used, with the remedy; None for those that deploy/ was tested with."""
     version = importlib.metadata.version("flwr")
     if ".".join(version.split(".")[:2]) in TESTED:
         return None

@@ -1,4 +1,4 @@
-"""Who wrote a request: the server's signature travels with it, and a client checks it before it reads further.
+"""Origin of a request: the server's signature travels with it, and a client checks it before it reads further.
 
 A network checks who connects, and not always who a message says that it is from. So a server that has a signing key
 puts a record of its own into every request: a number drawn for it alone, which also makes the request's id one that
@@ -108,7 +108,7 @@ def signing(grid: Grid, run: str) -> Grid:
 def require_server(message: Message, key: str | None, agreed: str | None, counts: dict[str, int]) -> None:
     """Check that a request is the server's, to this node, now; the record that says so is taken out of it.
 
-    Without a `key`, which the operator gave (in simulations nobody does), the sender's number alone is looked at.
+    Without a `key`, which only operators of real nodes have, the sender's number alone is checked.
     `agreed` is the name of the run that this node was greeted in; `counts` has the count of the last request by run of
     the network, and is written to.
 

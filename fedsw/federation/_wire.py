@@ -57,7 +57,7 @@ def dtype_of(tensor: Tensor) -> str:
 
 
 def size_of(tensor: Tensor) -> int:
-    """How many bytes `encode` makes of a tensor of any shape."""
+    """Number of bytes that `encode` makes of a tensor of any shape."""
     return _KEY_BYTES + tensor.numel() * tensor.element_size()
 
 

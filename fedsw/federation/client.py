@@ -141,7 +141,7 @@ def hello(message: Message, context: Context) -> Message:
 
 
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
-    """Set aside in the accounts of the clients' data sets the most that this run can cost their records."""
+    """Reserve the largest cost of this run to the clients' records, in the accounts of their data sets."""
     experiment, clients = node.task.experiment, list[Planned]()
     planned = experiment.privacy.guarantee.by_noise(noised=_at_its_ledger, none=_at_its_answers)
     for client in alone:

@@ -54,7 +54,7 @@ def is_local(peer: Any) -> bool:
 
 
 class Door(socket.socket):
-    """A listening socket that hands on at most so many connections at a time, in all and of one address."""
+    """A listening socket with a limit on open connections, in all and from one address."""
 
     def __init__(self, family: int, most: int, by_address: int, *, count_local: bool = False) -> None:
         super().__init__(family, socket.SOCK_STREAM)
@@ -259,7 +259,7 @@ def door(host: str, port: int, most: int, by_address: int, *, count_local: bool 
 
 
 def _files() -> int:
-    """How many files this process may have open, after its soft limit was raised to its hard one."""
+    """Number of files that this process may have open, after its soft limit was raised to its hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2**16), hard))

@@ -280,7 +280,7 @@ def words_about_clocks(response: Any) -> str:
 
 
 def words_of_refusal(response: Any) -> str:
-    """Why a server does not take this node, in its words, or by the clock."""
+    """Reason why a server refuses this node: in the server's words, or that the two clocks differ."""
     try:
         said = str(response.json()["detail"])
     except (ValueError, LookupError, TypeError):

@@ -178,7 +178,7 @@ def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Ca
 
 
 def probe(address: str, authority: Path) -> str | None:
-    """Why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
+    """Reason why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
 
     Through the proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host: as Flower's own requests go.
 

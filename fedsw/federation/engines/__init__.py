@@ -1,4 +1,4 @@
-"""Who carries messages between server and clients: in process, on Ray, or real processes; and who works in parallel."""
+"""Engines, which carry messages between server and clients: in process, on Ray, or real processes; parallel work."""
 
 import contextlib
 import gc
@@ -10,7 +10,7 @@ Engine = Literal["inprocess", "ray", "flwr", "deployed"]
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Import what is imported inside without looking for garbage in it: there is none, and looking takes time."""
+    """Turn garbage collection off for the imports inside: they leave no garbage, and looking for it takes time."""
     looking = gc.isenabled()
     gc.disable()
     try:

@@ -114,7 +114,7 @@ class InProcessGrid(Carrier):
             idle.thread.join(_IDLE_SECONDS)
 
     def _relief(self) -> float:
-        """When the messages that wait go to another worker; not before that, whatever the worker takes meanwhile."""
+        """Time at which waiting messages go to another worker, if this one is still busy; infinite if none waits."""
         if self._worker is None or not self._queue:
             return math.inf
         since = self._worker.since or time.monotonic()

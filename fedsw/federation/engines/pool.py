@@ -27,13 +27,13 @@ Piece = TypeVar("Piece")
 
 
 class Watcher(Protocol):
-    """Receives how the work goes on."""
+    """Receiver of progress reports."""
 
     def running(self, pieces: int) -> None:
-        """How many pieces run now."""
+        """Report the number of pieces that run now."""
 
     def ended(self, *, failed: bool) -> None:
-        """A piece ended."""
+        """Report that a piece ended."""
 
 
 def cores() -> int:
@@ -126,7 +126,7 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes started here inherit that Ctrl-C is ignored: it is for the parent, which ends them."""
+    """Let processes that start inside ignore Ctrl-C: it is for the parent, which ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Who sits out for a while: sites on whose account an attempt came to nothing that others had paid for already."""
+"""Suspension of sites that made an attempt fail which other sites had already been charged for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("fedsw.server")
 
 
 class Suspensions:
-    """Failed attempts that others were charged for, by the site that failed; for how long each sits out.
+    """Failed attempts that others were charged for, by the site at fault, and how long it is suspended.
 
     After its k-th such failure a site sits out 2^k rounds. It sits out for good after more than its equal share of the
     failed attempts that the plan has a budget for, or once all of those together are used up: another would take a
@@ -38,14 +38,14 @@ class Suspensions:
         _log.warning("%s %s", named(site), self._reason(site.node), extra=about)
 
     def exclude(self, site: Site, why: str) -> None:
-        """Let a site sit out for good."""
+        """Suspend a site for good."""
         self._failed[site.node] += 1
         self._out[site.node] = site, math.inf
         self._why[site.node] = f"sits out for good: {why}"
         _log.warning("%s %s", named(site), self._why[site.node], extra=event("site suspended"))
 
     def away(self, round_: int, *, for_good: bool) -> Away:
-        """Who sits out in a round, with the reason; `for_good` alone, or also those that come back later."""
+        """Sites suspended in a round, with the reasons; `for_good` alone, or also those that come back later."""
         away = Away()
         for node, (site, last) in self._out.items():
             if math.isinf(last) or (not for_good and round_ <= last):

@@ -1,4 +1,4 @@
-"""Who can take part in a round: clients whose site is online and, if they were away, has been greeted since."""
+"""Availability of clients for a round: their site is online and, if they were away, has been greeted since."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _POLL_SECONDS = 0.02
 
 
 class Away:
-    """Who cannot be asked, and why: whole sites by node, and single clients of sites by number."""
+    """Clients that cannot be asked, with the reasons: whole sites by node, and single clients of sites by number."""
 
     def __init__(self) -> None:
         self.sites: dict[int, str] = {}
@@ -98,7 +98,7 @@ class Away:
         return Present(site, here)
 
     def joined(self, other: Away) -> Away:
-        """Who is away by either account; where both know, the other's reason."""
+        """Sites and clients that are away in either of two mappings; where they are in both, the other's reason."""
         both = Away()
         both.sites, both.clients = self.sites | other.sites, self.clients | other.clients
         return both

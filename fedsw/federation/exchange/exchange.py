@@ -48,7 +48,7 @@ def exchange(
     another sender), and returned in the order of the requests whatever order they came in.
 
     The `group` is a label of round and attempt for the network's own logs; the server waits `timeout` seconds, as long
-    as messages are valid. `arrived` is called with every reply as it comes. Of a node without one there is the fault.
+    as messages are valid. `arrived` is called with every reply as it comes. A node without one gets a `Fault`.
     """
     messages = [Message(content, node, kind, group_id=group, ttl=timeout) for node, content in requests.items()]
     traffic.down += sum(map(bytes_of, requests.values()))

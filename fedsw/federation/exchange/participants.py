@@ -1,4 +1,4 @@
-"""Who takes part: nodes, their clients, the public group sizes of these, and who is online when a round begins."""
+"""Participants: nodes, their clients, the public group sizes of these, and which are online when a round begins."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Present:
 
     @property
     def count(self) -> int:
-        """How many of its clients are here."""
+        """Number of its clients that can be asked."""
         return int(self.here.sum())
 
     def ids(self, cell: int) -> Counts:
@@ -98,7 +98,7 @@ def whole(sites: Sequence[Site]) -> tuple[Present, ...]:
 
 
 def clients_of(present: Sequence[Present]) -> int:
-    """How many clients can be asked."""
+    """Number of clients that can be asked."""
     return sum(site.count for site in present)
 
 
@@ -116,7 +116,7 @@ def gather(
     unreadable, or that does not answer, or that says it has answered what it cannot have, is lost for the run, by
     name; the run begins with the others if they are enough.
 
-    Of a run that goes on, the next attempt of each round is `known`. Returns the sites, and in sentences who was lost.
+    For a resumed run, `known` has the next attempt of each round. Returns the sites, and sentences on those lost.
 
     Raises:
         FederationError: if too few nodes come within the time limit, fewer clients than `federation.min_clients` are
@@ -273,7 +273,7 @@ def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
 
 
 def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
-    """Who sent a reply that cannot be read, as far as it says."""
+    """Sender of a reply that cannot be read, as far as the reply says."""
     try:
         clients = messages.decode_one(kind, "clients", reply, terms)
         return f"client {int(clients[0])}" if len(clients) == 1 else f"the node of client {int(clients[0])}"

@@ -19,7 +19,7 @@ Precision = Literal["run", "float64", "int64"]
 
 
 class Shared(Array):
-    """An array whose receiver, if it is in this process, copies the numbers; bytes are made for whoever asks for them.
+    """An array whose receiver, if it is in this process, copies the numbers; bytes are made on demand.
 
     Its dtype, shape and number of bytes are those that another process would get. Once its bytes were asked for, or
     anything of it is changed, it is an ordinary `Array` of bytes. Its sender may change the values (any shape) later.

@@ -242,7 +242,7 @@ _POSITIONS, _FAULTS, _BETWEEN = "positions", "faults", "/"
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a client's answer is missing: in words, and by Flower's code of its error if it sent one."""
+    """Reason why a client's answer is missing: in words, and by Flower's code of its error if it sent one."""
 
     reason: str
     code: int | None = None

@@ -22,7 +22,7 @@ _LEAST_POWER = 20  # of two, from which a limit is written as one
 
 
 class Seen(Enum):
-    """Who may see a field."""
+    """Parties that may see a field."""
 
     PUBLIC = "public"
     RELEASED = "released"
@@ -198,7 +198,7 @@ class Numbers(Number):
 
     @abstractmethod
     def counted(self, terms: Terms) -> int | None:
-        """How many there are; None for any number of them."""
+        """Number of values; None where any number of them is accepted."""
 
     def put(self, value: Iterable[Any], terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""

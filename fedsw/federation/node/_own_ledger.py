@@ -52,9 +52,9 @@ SHARED = "*"
 def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:
     """The account of a client's data set; None where its owner named none.
 
-    On a machine of the client's own its operator names the data set, and what the experiment says is the server's word.
-    In a simulation, and on a node of several clients, every client has an account of its own, with its number, within
-    that of the data set: what limits that limits them.
+    On a machine of the client's own its operator names the data set; the experiment's name for it, which the server
+    wrote, is ignored. In a simulation, and on a node of several clients, every client has an account of its own, with
+    its number, within that of the data set, whose limit holds for all of them.
     """
     if is_simulated(node_config) or node_config.get(ACCOUNT) == SHARED:
         data = experiment.data.account
@@ -93,8 +93,8 @@ def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, .
 def run_with_split(run: str, experiment: Experiment) -> str:
     """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
 
-    A server that nobody trusts could else go on with a run under another split, and have records counted that were
-    trained on: each part would stay within its epsilon, and one record would have paid both.
+    An untrusted server could otherwise resume a run under another split, so that held-out counts include records that
+    were trained on: each part would stay within its epsilon, but one record would pay for both.
     """
     if not experiment.data.held_out_released:
         return run
@@ -206,7 +206,7 @@ _held: dict[Path, _OpenLedgers] = {}
 
 
 def most_open() -> int:
-    """How many ledgers a process holds open: as many as its limit of open files allows, 200 where that is 1024."""
+    """Number of ledgers that a process holds open: as its limit of open files allows, 200 where that is 1024."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     allowed = _MOST_LEDGERS if limit == resource.RLIM_INFINITY else (limit - _OTHER_HANDLES) // _HANDLES
     return max(8, min(allowed, _MOST_LEDGERS))
@@ -245,7 +245,7 @@ class Promise:
 
 
 def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
-    """Where a node keeps what must outlive it: its `state-dir`, else $FEDSW_STATE; refused where neither is set."""
+    """Folder of a node for what must outlive its process: `state-dir`, else $FEDSW_STATE; an error without either."""
     named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
     if not named:
         raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")

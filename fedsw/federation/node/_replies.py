@@ -46,7 +46,7 @@ Up = TypeVar("Up", bound=messages.Message)
 class Due:
     """A client's payment for an attempt, with its ledger's file; see `fedsw.privacy.release.pay`.
 
-    In a run with releases of several kinds, `most` is all that it plans to release; see `account.require_planned`.
+    In a run with releases of several kinds, `most` is all that it plans to release; see `_own_ledger.require_planned`.
     """
 
     ledger: Path
@@ -62,7 +62,7 @@ class Due:
 def paid_together(dues: Sequence[Due]) -> list[Paid | Exception]:
     """Charge an attempt to the ledgers of many clients, with one wait for the disk per batch of ledgers.
 
-    Guarantee: that of `fedsw.privacy.release.pay_together`; who cannot pay keeps nobody else from paying.
+    Guarantee: that of `fedsw.privacy.release.pay_together`; a client that cannot pay keeps no other from paying.
 
     Returns for each, in order, the payment, which is on disk, or the error that `opened` or `pay` raised.
     """

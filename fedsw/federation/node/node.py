@@ -360,7 +360,7 @@ class Node:
 
 
 def _within(runs: Sequence[int], part: slice) -> list[int]:
-    """How many records of every run are in a part of all records."""
+    """Number of records of every run that lie in a part of all records."""
     edges = np.clip(np.append(0, np.cumsum(runs)), part.start, part.stop)
     return [int(length) for length in np.diff(edges)]
 

@@ -48,7 +48,7 @@ class Roster(BaseModel):
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def refusal(self, site: int, key: str, clients: int) -> str | None:
-        """Why a site (named by its first client) is not in this roster with this key and size; None if it is."""
+        """Reason why a site (named by its first client) is not in this roster with this key and size; None if it is."""
         member = next((entry for entry in self.member if entry.key == key), None)
         if member is None:
             return f"the key {key[:16]} is not in this client's roster {self.digest[:16]}"

@@ -234,7 +234,7 @@ def _stages_known(run: _Run) -> set[int]:
 
 
 def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:
-    """Keep what was promised, and tell the observer that the run begins, with its ledger open."""
+    """Store the guarantee that was promised, and tell the observer that the run begins, with its ledger open."""
     _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
     described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
     run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
@@ -256,7 +256,7 @@ def _restore(run: _Run, state: checkpoint.Checkpoint | None) -> None:
 
 
 def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
-    """Rounds, or one release that a generator learns from; returns why it stopped, and how good the model is."""
+    """Run the rounds, or the one release that a generator learns from; returns why it stopped, and held-out metrics."""
     return run.trust.by_release(rounds=_rounds, once=_synthesis)(run, log)
 
 
@@ -365,12 +365,12 @@ def _train(run: _Run, log: logging.Logger) -> str:
 
 
 def _diverged(run: _Run) -> str | None:
-    """Why the model learns no more, by what was released and made-up inputs; None while it may."""
+    """Reason why training has diverged, from released parameters and made-up inputs; None if it has not."""
     return run.plan.task.diverged(run.trainer.theta)
 
 
 def _stopped(run: _Run) -> str:
-    """How a run ends whose model has diverged; "" for any other.
+    """Words for the end of a run whose model has diverged; "" for any other.
 
     A candidate for the best of several runs goes on to its planned end: when it stopped would be one more release.
     """

@@ -204,7 +204,7 @@ def restarts_of(task: Problem) -> list[nn.Module]:
 
 
 def settings_of(task: Problem) -> FitSettings:
-    """How the generator of an experiment is trained: its steps are `training.rounds`."""
+    """Training settings of an experiment's generator: its steps are `training.rounds`."""
     sketch = task.experiment.sketch
     return FitSettings(
         task.experiment.training.rounds,
@@ -217,7 +217,7 @@ def settings_of(task: Problem) -> FitSettings:
 
 
 def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Tensor | None]:
-    """How cells weigh in the loss, and how often they are generated, where labels are not to depend on the group."""
+    """Weights of cells in the loss, and proportions of generated cells, where labels are not to depend on the group."""
     if not task.experiment.sketch.independent:
         return None, None
     law = sketch.law

@@ -154,7 +154,7 @@ def measure_kept(
 
 
 def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
-    """Where numbers to predict are cut: by the released moments of targets, or nowhere; None for classes.
+    """Cut of the numbers to predict: by the released moments of targets, or none at all; None for classes.
 
     Without noise nothing is cut. A variance that the noise hides counts as the standard deviation of that noise.
     """

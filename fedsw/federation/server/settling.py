@@ -158,8 +158,8 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 def multiplier_of_one(experiment: Experiment, records: int) -> float:
     """The noise multiplier of one release of all records that spends the whole budget; 0 without noise.
 
-    It is sigma over what a replacement moves, for which the rules were made: half of sigma over what a record moves
-    that comes or goes. The number of records may be hypothetical, as in a search for how many are enough.
+    It is sigma over the move by a replaced record, for which the rules were made: half of sigma over the move by one
+    that is added or removed. The number of records may be hypothetical, as in a search for how many are enough.
     """
     privacy = experiment.privacy
     if privacy.noise_multiplier is not None:

@@ -182,7 +182,7 @@ def hardware(experiment: Experiment) -> dict[str, Any]:
 
 
 def describe_failure(failure: BaseException) -> str:
-    """Why a run broke off, in words that are safe to publish: a client's words may quote a record and are left out."""
+    """Reason why a run broke off, in words safe to publish: a client's words may quote a record and are left out."""
     if not isinstance(failure, Exception):
         return "interrupted"
     if isinstance(failure, FederationError):

@@ -1,7 +1,7 @@
 """The trust models, a folder for each with all that is peculiar to it: who adds the noise, what leaves a client.
 
 The type of them all is `fedsw.experiment.trust.TrustModel`; `OwnLedgers` is one under which clients account. `Sides` is
-the part of a trust model in a federation, `promise` and `most` what a client with a ledger of its own goes by.
+the part of a trust model in a federation; `promise` and `most` give the guarantee and the limits of a client's ledger.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def promise(node: Node, delta: float) -> Promise:
 
 
 def most(node: Node, delta: float) -> Counts | Cost | None:
-    """The releases of a client at most, where a run has several kinds of them; None where there is one."""
+    """Largest number of a client's releases of each kind, where a run has several kinds; None where it has one."""
     experiment = node.task.experiment
     several = experiment.privacy.moments or experiment.thresholds.share
     planned: Counts | Cost | None = experiment.privacy.model.sides.planned(node, delta) if several else None

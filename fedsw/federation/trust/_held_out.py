@@ -122,7 +122,7 @@ class TallySum(Sum):
 class LocalTallies(LocalMethod):
     """`local-gradient`: every client sends sums over its kept records that it has noised itself; they are added up.
 
-    Who keeps none is not asked, and however few answer are enough.
+    A client that kept none is not asked; any number of answers is enough.
     """
 
     def __init__(self, context: Context) -> None:

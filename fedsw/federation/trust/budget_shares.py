@@ -84,7 +84,7 @@ def shares(
     rounds: int | None = None,
     attempts: int = 1,
 ) -> Shares:
-    """How an experiment's budget is shared between its moments, its rounds and the counts of scores.
+    """Split an experiment's budget between its moments, its rounds and the counts of scores.
 
     With `epsilon` given, moments get `privacy.moments` of mu^2 and scores `thresholds.share`, where mu is that of one
     Gaussian release with the whole budget; what is left is found by composing the rounds with both numerically. With

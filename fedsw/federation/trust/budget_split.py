@@ -1,4 +1,4 @@
-"""How a client splits its own (epsilon, delta) over the rounds, and a round's part between table and contribution."""
+"""Split of a client's own (epsilon, delta) over the rounds, and of a round's part between table and contribution."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
 
 
 def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:
-    """How the budget of a client that holds so many records of every cell is split at that delta."""
+    """Split of the budget of a client that holds so many records of every cell, at that delta."""
     return budget_split(experiment, rate=sampling_rate(sizes, experiment.training.batch_fraction), delta=delta)
 
 

@@ -66,11 +66,11 @@ class Context:
 
     @functools.cached_property
     def suspensions(self) -> Suspensions:
-        """Sites that sit out for what they cost others, in all parts of the run."""
+        """Sites suspended for failures that others paid for, in all parts of the run."""
         return Suspensions()
 
     def require_charged(self, round_: int, released: Outcome) -> Outcome:
-        """Return a released outcome if the run's ledger has a row of it; clients see to their own (`node.answers`).
+        """Return a released outcome if the run's ledger has a row of it; see `_replies.require_charged` for clients'.
 
         Unaccounted if there is none: nothing may be done with it, and nothing may follow.
         """
@@ -213,14 +213,14 @@ _Up = TypeVar("_Up", bound=messages.Message)
 
 
 class Collector:
-    """Asks the sites of a run, in attempts, each with a number that no other attempt of its round ever had.
+    """Ask the sites of a run, in attempts, each with a number that no other attempt of its round ever had.
 
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
     has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
-    on; whoever was lost in a round is not asked in its further attempts. Who sits out (`Suspensions`) is not asked
-    either, unless it comes back later and the run would end without it now; then those are waited for, too, that are
-    offline, for as long as `federation.timeout`. `least` clients are enough; `kept` says
-    what is kept when fewer are left, for the message.
+    on; whoever was lost in a round is not asked in its further attempts. A suspended site (`Suspensions`)
+    is not asked either, unless its suspension ends later and the run would end without it now; offline sites are then
+    waited for, too, for as long as `federation.timeout`. `least` clients are enough; `remains` says what the run keeps
+    when fewer are left, for the message.
     """
 
     def __init__(self, context: Context, *, remains: str) -> None:

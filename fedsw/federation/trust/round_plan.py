@@ -71,7 +71,7 @@ class Plan(plans.Plan):
         return ADD_OR_REMOVE if self.task.experiment.privacy.hides_sizes else super().neighbours
 
     def shares(self) -> Shares:
-        """How the budget is shared between the rounds and releases beside them; epsilon is infinite without noise."""
+        """Split of the budget between the rounds and releases beside them; epsilon is infinite without noise."""
         return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf, self.scores)
 
     def under(self, preparation: Preparation) -> Plan:

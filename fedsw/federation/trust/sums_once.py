@@ -97,7 +97,7 @@ class Sum(ABC):
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """Why a sum (blocks, width) is none of so many records (blocks,); None if it can be one. Never quotes it."""
+        """Reason why so many records (blocks,) cannot have this sum (blocks, width), never quoted; None if they can."""
 
     def counted(self, site: Site) -> NDArray[np.int64]:
         """Records of each client of a site that are in the sum, by cell or group, (S, c)."""
@@ -159,7 +159,7 @@ def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
 
 
 def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
-    """How a client's own budget is shared, for sums that have a share of it."""
+    """Function that splits a client's own budget, for sums that have a share of it."""
 
     def shared() -> Shares:
         experiment = node.task.experiment
@@ -210,8 +210,9 @@ def answer_noised(exchange: AnyExchange, kind: type[Sum]) -> Handler:
 class TrustedSums(AtServer):
     """Sites send exact sums, and the server adds them, charges its ledger, and noises once.
 
-    Who does not answer is not in the sums: nothing was released or charged for an attempt before all that answer are
-    enough, so an attempt with too few is made again. After `round`, ``records`` are those in the sum, by cell or group.
+    A site that does not answer is left out of the sums. Nothing is charged or released before enough sites have
+    answered, so that an attempt with too few is made again. After `round`, ``records`` are those in the sum, by cell or
+    group.
     """
 
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
@@ -259,7 +260,7 @@ class LocalSums(LocalMethod):
 
     The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
 
-    With ``grows``, who is missing is asked whenever the run goes on, so that late clients can be added.
+    With ``grows``, missing clients are asked again whenever the run is resumed, so that late ones can be added.
     """
 
     def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:

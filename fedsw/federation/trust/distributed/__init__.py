@@ -83,7 +83,7 @@ class Distributed(OwnLedgers):
 
 
 def nobody_honest(settings: Any) -> str | None:
-    """Why a sum could be of clients that are all on the server's side, with the remedy; None if it cannot."""
+    """Reason why all clients of a sum might collude with the server, with the remedy; None if they cannot."""
     federation, colluding = settings.federation, settings.own(MaskedSettings).colluding
     least = federation.min_clients or federation.clients
     if least > colluding:

@@ -51,14 +51,14 @@ def compares(task: Problem) -> bool:
 
 
 def sensitivity_of_tables(directions: Sequence[Tensor]) -> Sensitivity:
-    """How far a replaced record moves all tables of an attempt: sqrt(2 k), of all penalties' directions (d, k)."""
+    """Sensitivity of all tables of an attempt to a replaced record: sqrt(2 k), of all penalties' directions (d, k)."""
     return tables.table_sensitivity(sum(block.shape[1] for block in directions))
 
 
 def sensitivity_of_contributions(
     task: Problem, batch: Sequence[int], spreads: Sequence[float], stratum: int
 ) -> Sensitivity:
-    """How far a replaced record of a stratum moves the contributions, given all noised tables of its attempt.
+    """Sensitivity of the contributions to a replaced record of a stratum, given all noised tables of its attempt.
 
     Guarantee: the record's own terms alone move, the task's and one of every penalty: 2 (C w + sum L_p max ||q_p||).
     Proof: docs/guarantees/distributed-tasks.md.
@@ -113,7 +113,7 @@ _UNEVEN = 0.1
 
 
 def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
-    """How many numbers all tables of an attempt with these directions, each (d, k), have."""
+    """Number of entries of all tables of an attempt with these directions, each (d, k)."""
     counts = [len(r.part.cells) * block.shape[1] for r, block in zip(ranked_by(task), directions, strict=True)]
     return bins * sum(counts)
 

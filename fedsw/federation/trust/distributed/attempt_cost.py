@@ -115,7 +115,7 @@ def noise_of(
 
 
 def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
-    """How far a replaced record moves the contributions at most, given the tables; 0 where none are summed."""
+    """Sensitivity of the contributions to a replaced record, given the tables; 0 where none are summed."""
     if not task.private_parameters:
         return Sensitivity(0.0, "own terms")
     strata = range(len(batch))
@@ -128,10 +128,10 @@ def table_share(
     """The tables' share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
 
     The noise of the contribution brings an error of mean square y = r Delta^2 / (mu^2 (1 - a)) to the gradient, that of
-    the tables x / (mu^2 a) (`ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
+    the tables x / (mu^2 a) (`_ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
     contributions are all that leaves, they have all of it.
 
-    Post-processing is all that it decides on: no guarantee rests on it. Of the directions (d, k) their number counts.
+    The share affects accuracy alone: no guarantee rests on it. Of the directions (d, k) their number counts.
     """
     if not ranked.compares(task):
         return 0.0
@@ -185,17 +185,17 @@ def planned_shares(experiment: Experiment, delta: float) -> Shares:
 
 
 def attempts(experiment: Experiment) -> int:
-    """How many attempts the budget is for: the rounds, and those that are expected to fail."""
+    """Number of attempts that the budget is for: the rounds, and those that are expected to fail."""
     return math.ceil(experiment.training.rounds * (1 + experiment.own(MaskedSettings).failing))
 
 
 def attempts_at_one(experiment: Experiment) -> int:
-    """How many attempts the budget is for at a sum that is released once."""
+    """Number of attempts that the budget is for at a sum that is released once."""
     return math.ceil(1 + experiment.own(MaskedSettings).failing)
 
 
 def failing(experiment: Experiment) -> int:
-    """How many of all attempts at rounds, or at stages of a sketch, may fail within the budget."""
+    """Number of failed attempts, at rounds or at stages of a sketch, that the budget allows."""
     if stages := experiment.stages:
         return stages * (attempts_at_one(experiment) - 1)
     return attempts(experiment) - experiment.training.rounds

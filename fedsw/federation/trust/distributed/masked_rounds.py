@@ -82,7 +82,7 @@ Sums = Callable[[Exchange[Any, MaskedNumbers], Message, float, int], Tensor | No
 
 
 class _Asking(Collector):
-    """Asks sites; and knows whether one was lost because its own ledger allows no more."""
+    """Ask sites, and note if one was lost because its own ledger allows no more."""
 
     exhausted = False
 
@@ -101,10 +101,10 @@ class _Asking(Collector):
 
 
 class MaskedSums(AtClients, ABC):
-    """Asks for masked sums; a `Side`. There is no ledger here: every client has its own.
+    """Ask for masked sums; a `Side`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
-    by every site that had answered; so whoever it fails on sits out afterwards (`Suspensions`).
+    by every site that had answered; so the site that it fails on is suspended afterwards (`Suspensions`).
     """
 
     _charged = False
@@ -172,7 +172,7 @@ class MaskedSums(AtClients, ABC):
         return summed((answers[presence.site.node].values.numpy().view(np.uint64) for presence in present), step)
 
     def _suspend(self, round_: int, failed: Sequence[Site]) -> None:
-        """Let the sites that an attempt failed on sit out, if others were charged for it."""
+        """Suspend the sites that an attempt failed on, if others were charged for it."""
         if not self._charged or self._collector.exhausted:
             return
         planned, sites = failing(self._task.experiment), len(self._context.sites)
@@ -196,7 +196,7 @@ class MaskedSums(AtClients, ABC):
                 self._context.suspensions.exclude(site, f"{why}. Operators compare the digests of their rosters")
 
     def _heard(self, presence: Present, answer: MaskedNumbers) -> str | None:
-        """Take note of what a site's ledgers have spent; why its answer does not count."""
+        """Record what a site's ledgers have spent; returns why its answer does not count, or None."""
         assert answer.epsilon is not None
         try:
             for client, epsilon, here in zip(

@@ -1,4 +1,4 @@
-"""Who is in a masked sum, in one text that all of its sites get; what a site checks of it before it is charged."""
+"""Members of a masked sum, in one text that all of its sites get, and a site's checks of it before it is charged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cohort(BaseModel):
 
     @property
     def clients_by_site(self) -> tuple[int, ...]:
-        """How many clients each site answers for."""
+        """Number of clients that each site answers for."""
         return tuple(len(party.clients) for party in self.parties)
 
     def others(self, key: str) -> list[bytes]:
@@ -76,12 +76,12 @@ def own_counts(sizes: Sequence[Sequence[int]] | NDArray[np.int64], fraction: flo
 
 
 def honest(experiment: Experiment) -> int:
-    """H: how many clients of any masked sum of a run are honest, of the least number that are in one."""
+    """H: least number of honest clients in a masked sum of a run."""
     return least(experiment) - experiment.own(MaskedSettings).colluding
 
 
 def least(experiment: Experiment) -> int:
-    """T: how many clients are in a masked sum at least."""
+    """T: least number of clients in a masked sum."""
     return experiment.federation.min_clients or experiment.federation.clients
 
 

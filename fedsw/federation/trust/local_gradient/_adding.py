@@ -32,7 +32,7 @@ from fedsw.runs.observer import Outcome
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Plan for the client with the largest sampling rate; the others add less noise.
 
-    Every client makes its own plan from its own sizes (`budgets.split`); this one is what may be shown.
+    Every client makes its own plan from its own sizes (`budget_split`); this one is what may be shown.
     """
     experiment, training = task.experiment, task.experiment.training
     members = [member for site in sites for member in site.members]

@@ -75,7 +75,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """The batches of some clients, client after client and cell after cell, with whose and of which cell each is."""
+    """The batches of some clients, client after client and cell after cell, with the client and the cell of each."""
 
     records: Records
     runs: tuple[int, ...]

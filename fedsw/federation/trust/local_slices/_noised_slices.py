@@ -124,7 +124,7 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
 def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     """Plan for the client with the largest sampling rate; the others add less noise.
 
-    Every client makes its own plan from its own sizes (`budgets.local`); this one is what may be shown.
+    Every client makes its own plan from its own sizes (`slices_plan`); this one is what may be shown.
     """
     experiment = task.experiment
     members = [member for site in sites for member in site.members]

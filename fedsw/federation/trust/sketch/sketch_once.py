@@ -51,7 +51,7 @@ _ONLY = 0
 class SketchSum(Sum):
     """The sketch of all records in a stage, by cell: (cells, F + 1).
 
-    Whatever weights (z,) of the stage a server sends, what is made of a record is bounded.
+    A record moves it by no more than its bound, whatever weights (z,) of the stage a server sends.
     """
 
     part, purpose, step, weights = PART, "sketch", STEP, "learnt"

@@ -23,7 +23,7 @@ class TakenRun:
     """One run on the records.
 
     ``unprotected`` says why its reader has no guarantee, whatever it cost; ``steps`` is what counts: the plan's until
-    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``shares`` what it was let in
+    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``shares`` what it was admitted
     with, nothing once it has given all of it back, ``paid`` all of these together; ``leads`` says that the first of all
     shares is its own; ``ledger`` is the last row of its ledger when it was settled.
     """
