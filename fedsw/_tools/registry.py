@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 
 Word = Literal["proven", "stated", "none"]
-"""Whose word stands behind a bound: a proof in docs/guarantees, the user's, or nobody's, so that it is no guarantee."""
+"""Basis of a bound: a proof in docs/guarantees, the user's statement, or none, so that it is no guarantee."""
 
 
 class Unknown(ValueError):

@@ -61,7 +61,7 @@ class Accountant:
 
     @property
     def word(self) -> Word:
-        """Who says that its epsilon is an upper bound for the noise that it was made for; see `Word`."""
+        """Basis of the claim that its epsilon is an upper bound for the noise that it was made for; see `Word`."""
         if self.guarantee:
             return "proven"
         return "stated" if self.stated else "none"
@@ -148,11 +148,11 @@ def own_noise(name: str) -> str:
 
 
 def word_of(name: str, mechanism: str) -> Word:
-    """Authority for the claim that an accountant's epsilon bounds the cost of a noise, as a `Word`.
+    """Basis of the claim that an accountant's epsilon bounds the cost of a noise, as a `Word`.
 
     "proven" if both are: the accountant's bound, and that it holds for this noise; else the weaker word of the two.
-    ValueError if the accountant does not take the noise. A release without
-    noise costs an infinite epsilon, which is proven.
+    A release without noise costs an infinite epsilon, which is proven. ValueError if the accountant does not take the
+    noise.
     """
     accountant = accountant_named(name)
     if mechanism == NO_NOISE:

@@ -57,7 +57,7 @@ _LAWS.register(
 
 @dataclass(frozen=True)
 class RecordRelease:
-    """How a client releases its records, once.
+    """Settings and noise of a client's single release of its records.
 
     The features x of a record become `projection(x) + noise`; with `dct` the same in the space of the orthonormal
     two-dimensional cosine coefficients, which is then the released space (`encode`, `decode`). All fields are public

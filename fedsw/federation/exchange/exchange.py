@@ -42,7 +42,7 @@ def exchange(
     traffic: Traffic,
     arrived: Callable[[int, RecordDict | Fault], None] = lambda node, reply: None,
 ) -> Mapping[int, RecordDict | Fault]:
-    """Send one message to every node, its own content, and wait for the replies.
+    """Send every node a message of its own, and wait for the replies.
 
     Replies are matched by the id of the message they answer (a reply the network made up for a dead node names
     another sender), and returned in the order of the requests whatever order they came in.

@@ -164,7 +164,7 @@ class ScoresAsked(AskedUnderModel):
 
 
 class ExactScores(ExactSums):
-    """How many of the asked clients' records are in each bin of the model's probability, without noise."""
+    """Number of the asked clients' records in each bin of the model's probability, without noise."""
 
     steps: Annotated[
         Tensor,

@@ -16,7 +16,7 @@ from fedsw.learning.tasks.problem import Problem
 
 
 def require_units(experiment: Experiment, records: Records) -> None:
-    """Refuse records that do not say whose they are where the experiment's guarantee is that of units."""
+    """Refuse records without identifiers of units where the experiment's guarantee is for units."""
     if experiment.data.unit is not None and records.unit is None:
         raise ExperimentError(
             f"data.unit is {experiment.data.unit!r}, and these records were read without it; read them with "

@@ -1,4 +1,4 @@
-"""Which records a node holds: parts of the experiment's data set, files of its own, or what a module gives it."""
+"""Records that a node holds: parts of the experiment's data set, files of its own, or what a module gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated nodes: how one differs from a client of somebody's own, and substitute records for audits."""
+"""Simulated nodes, told apart from nodes that an operator set up; and substitute records for audits."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Side(ABC):
     It is a context manager that holds its ledger.
 
     Attributes:
-        grows: True if who was missing can still be added to what was released once.
+        grows: True if clients that were missing can still be added to what was released once.
         records: records in the sum that was released once, by cell or group, (c,); public. Known after `round`.
     """
 

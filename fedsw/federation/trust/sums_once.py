@@ -258,7 +258,7 @@ class TrustedSums(AtServer):
 class LocalSums(LocalMethod):
     """Every client sends a sum that it has noised itself, once; those that came are added up.
 
-    The clients' sums are stored, "noised" with "sigma"; who is among them is not asked again.
+    The clients' sums are stored, "noised" with "sigma"; a client whose sum is stored is not asked again.
 
     With ``grows``, missing clients are asked again whenever the run is resumed, so that late ones can be added.
     """

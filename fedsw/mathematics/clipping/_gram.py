@@ -1,4 +1,4 @@
-"""Gram matrices of per-record Jacobians: a block a layer, their sum, and how far rounding may have moved it."""
+"""Gram matrices and sums of per-record Jacobians, call by call: measured with bounds on rounding, cut, and added."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def pulled_back(
 ) -> list[Tensor | None]:
     """Pull cotangents, of the outputs' shapes, back to targets in their graph, which is kept; None where none arrives.
 
-    The gradient of the sum of their products, whose factor is 1: handed to autograd as they are, torch would compare
-    the shapes by its compiler's algebra, whose import takes longer than many a plan's training.
+    Computed as the gradient of the sum of all outputs times their cotangents: torch compares the shape of a cotangent
+    that it is handed by its compiler's symbolic algebra, whose import takes longer than many a training.
     """
     with torch.inference_mode(False), torch.enable_grad():  # a checkpointed layer runs again here, and must be recorded
         products = []
@@ -108,7 +108,7 @@ _LEAST_LIMIT = 2.0**-300
 
 @dataclass(frozen=True)
 class Products:
-    """A part as the products of these factors, which are taken once to be measured and once to be added.
+    """A part of a sum as products of factors, which are multiplied once to be measured and once to be added.
 
     Input and backprop ``delta`` are (n, ...), ``scale`` of what they make (n,), float64, in range or infinite; ``gram``
     (n, 1, 1) is of these factors.
@@ -128,9 +128,9 @@ class Products:
         return Products(call, rule, inputs, delta, rule.measured(call.layer, inputs, [delta], shared), in_range(scale))
 
     def squares(self) -> Tensor:
-        """At least the squared norm (n,) of what a record adds, up to the scale; not finite if it is not.
+        """Upper bound (n,) of the squared norm of what a record adds, up to the scale; not finite if that is not.
 
-        With what rounding may have hidden where products cancel.
+        It includes what rounding may have hidden where products cancel.
         """
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
@@ -157,7 +157,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A part as numbers that exist: what is measured and what is added are the same, however they were made.
+    """A part of a sum as formed numbers: the same ones are measured and added, however they were made.
 
     They are (n, entries of the parameter) by name, and their scale (n,), float64, in range or infinite.
     """
@@ -229,7 +229,7 @@ def _lost(a: Tensor, delta: Tensor) -> float:
 
 
 class Total:
-    """A sum over records, float64, (r,), by the places of the trainable parameters; ``names`` are by identity."""
+    """A sum over records, float64, (r,), with the offset of every trainable parameter; ``names`` are by `id`."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.names: dict[int, str] = {}

@@ -328,7 +328,7 @@ class Ledger:
             return account.by_group(self.delta)
 
     def steps_by_group(self) -> dict[str, dict[Step, int]]:
-        """How often each group was charged for which step."""
+        """Number of times that each group was charged for each step."""
         with self._mutex, self._current() as account:
             return account.steps_by_group()
 

@@ -168,7 +168,7 @@ def curves(step: Step, orientation: Orientation) -> tuple[Curve, Curve]:
 
 
 def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, float]:
-    """How far the loss of the dominating pair (P, Q) extends: (above, below) zero.
+    """Extent of the privacy loss of the dominating pair (P, Q): (above, below) zero.
 
     The profile of (P, Q) is at most ``tail`` beyond the first; P has at most ``tail`` of mass below minus the second.
     """

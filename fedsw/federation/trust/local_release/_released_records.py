@@ -97,7 +97,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
 class LocalRelease(LocalMethod):
     """One exchange; then rounds of post-processing in which a generator learns from the privatised records.
 
-    The released records are stored, "released" in its space (N_c, p); who is among them is not asked again.
+    The released rows (N_c, p) are stored, as "released"; a client whose rows are stored is not asked again.
     """
 
     def __init__(self, context: Context) -> None:

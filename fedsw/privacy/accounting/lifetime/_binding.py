@@ -145,8 +145,8 @@ def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about
 
     Guarantee: the most that it may cost is set aside before it begins; every charge is on the ledger's disk, and its
     row in the account, before its noise is drawn; at the end, however it comes, the ledger counts with what it was
-    charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of copies of the ledger one
-    goes on.
+    charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of several
+    copies of the ledger only one can go on.
 
     LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
     a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.

@@ -116,10 +116,10 @@ class Limit:
         return next(order for order, many in zip(ORDERS, fits, strict=True) if many >= min(0.9 * max(fits), max(fits)))
 
     def filters(self, uses: Iterable[Use]) -> Iterator[float]:
-        """Epsilon of all runs by each filter, at a third of delta: of which the first that is small enough will do.
+        """Epsilon of all runs by each filter, at a third of delta; one that is within the limit is enough.
 
         The sum of Renyi divergences of one `order`; copies of the first share's commonest step, composed numerically;
-        the sum of the shares' own epsilons, at parts of delta that were fixed when each was let in.
+        the sum of the shares' own epsilons, at parts of delta that were fixed when each was admitted.
         """
         known, taken = self._led(uses)
         delta = self.delta / FILTERS

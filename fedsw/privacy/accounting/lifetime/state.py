@@ -67,8 +67,8 @@ class TakenRun:
 class State:
     """An account as its rows leave it: its limit, if there is one, and runs by name, in the order they began.
 
-    ``first`` is the share that was let in when nothing had been released, and nothing could be: it stays, whatever
-    becomes of its run, until all runs have given back what they were let in with.
+    ``first`` is the share that was admitted when nothing had been released or could be: it stays, whatever becomes of
+    its run, until all runs have given back what they were admitted with.
     """
 
     data: str
