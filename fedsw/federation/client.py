@@ -115,8 +115,8 @@ def _require_same_run(experiment: str, run: str, context: Context) -> None:
 def hello(message: Message, context: Context) -> Message:
     """Load and validate the records of this node's clients; report the public group sizes (in seeded runs, ids too).
 
-    A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that goes on
-    with a run compares it with what the client reported before. Every node says which attempts it has answered.
+    A client with a ledger of its own also reports the epsilon that the ledger has spent (public). A server that resumes
+    a run compares it with what the client reported before. Every node says which attempts it has answered.
     """
     request = asked_of(messages.HELLO, message.content, Terms())
     experiment, run = request.experiment, request.run

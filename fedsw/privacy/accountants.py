@@ -136,7 +136,7 @@ for _shipped in _SHIPPED:
 
 
 def accountant_named(name: str) -> Accountant:
-    """An accountant by its name; `Unknown`, naming those that there are, if there is none."""
+    """The accountant of a name; `Unknown`, which lists all names, for any other."""
     if name not in ACCOUNTANTS:
         raise Unknown(f"{ACCOUNTANTS.unknown(name)}: choose one of these, or import what registers yours first")
     return ACCOUNTANTS.get(name)

@@ -62,7 +62,7 @@ class MaskKey:
         return self.private.public_key().public_bytes_raw()
 
     def shared(self, other: bytes) -> bytes:
-        """The secret that this site and the owner of a public key have in common; BadKey if the other's key is none."""
+        """Secret that this site shares with the owner of a public key; BadKey if that key is invalid."""
         if other not in self._shared:
             try:
                 self._shared[other] = self.private.exchange(X25519PublicKey.from_public_bytes(other))

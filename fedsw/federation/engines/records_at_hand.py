@@ -63,7 +63,7 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
 
 
 def _object_source(spec: Data, held_out: object, engine: str) -> str:
-    """The name under which a run's objects are found: the one on record of a run that goes on, or a fresh one."""
+    """Name under which a run's objects are found: the stored one for a resumed run, else a fresh one."""
     if engine != "inprocess":
         raise ExperimentError(
             f"engine {engine!r} has its clients in other processes, where these Python objects are not; use engine "
@@ -142,7 +142,7 @@ def handed_again(
     purpose: str = "going on",
     call: str = "resume(folder",
 ) -> Iterator[None]:
-    """The objects of a run that goes on or is used, under the names that its experiment knows them by.
+    """The objects of a run that is resumed or used, under the names that its experiment has for them.
 
     Args:
         purpose, call: what they are needed for and the beginning of the call that takes them, for messages.

@@ -107,7 +107,7 @@ class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
         }
 
     def __getitem__(self, name: str) -> ArrayRecord | ConfigRecord | MetricRecord:
-        """A record; that there is none is known without them."""
+        """Look up a record; that it is missing is known without making any."""
         if name not in self.parts and "data" not in vars(self):
             raise KeyError(name)
         return self.data[name]

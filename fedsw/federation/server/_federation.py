@@ -223,7 +223,7 @@ def _earlier(run: _Run) -> frozenset[int]:
 
 
 def _rounds_known(run: _Run) -> set[int]:
-    """Rounds that a run which goes on has metrics of."""
+    """Rounds of which a resumed run has metrics."""
     return {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
 
 

@@ -32,7 +32,7 @@ _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 class Agreed:
     """Noise and cost of an attempt, with every site's share: all sites get the same.
 
-    The ``charges`` are what it costs every client's records, by group, whether it comes to an end or not, read with
+    The ``charges`` are what it costs every client's records, by group, whether it is completed or not, read with
     ``sigma``; for that the ``parts`` may leave. No coordinate of a site's vector is larger than what ``most`` says, by
     part and in the cohort's order, in which ``clients`` says how many are at each site. The noise is that of ``honest``
     clients together, H.

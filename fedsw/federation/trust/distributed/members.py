@@ -44,7 +44,7 @@ class Cohort(BaseModel):
 
     @classmethod
     def read(cls, text: str) -> Cohort:
-        """The cohort in a request; ValueError if it is none."""
+        """Read the cohort of a request; ValueError if it is malformed."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as fault:

@@ -88,7 +88,7 @@ class Limit:
         Guarantee: whatever is released in runs that this admits, one after another, is (epsilon, delta)-private
         together, for the replacement of one record within its groups. Where the first share passes one of the filters
         of `filters`, all runs together must pass one of them, not always the same. Where it passes none, it takes the
-        limit whole: nothing is then let in but what copies of its commonest step cover, composed numerically at the
+        limit whole: then only runs are admitted that copies of its commonest step cover, composed numerically at the
         whole delta.
 
         Source: docs/guarantees/ledger.md; Feldman and Zrnic 2021 and Rogers, Roth, Ullman and Vadhan 2016 (filters).
@@ -147,7 +147,7 @@ class Limit:
     def _alike(self, uses: Sequence[Use], delta: float) -> float:
         """Epsilon of as many copies of the first share's commonest step as cover all runs; inf if none do.
 
-        A first share of several kinds of steps counts whole, and covers what the run takes that was let in with it.
+        A first share of several kinds of steps counts whole, and covers what the run takes that was admitted with it.
         """
         if self.first is None or not self.first.steps:
             return math.inf

@@ -140,7 +140,7 @@ class DatasetAccount:
         *,
         among: bool = False,
     ) -> Head:
-        """Set aside what a run will spend at most, before it spends anything; again when it goes on.
+        """Set aside what a run will spend at most, before it spends anything; again when it is resumed.
 
         What the run counts with already stays. Its name is the same when it is resumed; the steps are of all its
         releases, by groups, of which a record is in one; witnesses are rows that this file had at some time, with who
@@ -351,7 +351,7 @@ class Reservation:
 
 
 def _with_taken(planned: Cost, taken: Cost) -> Cost:
-    """A plan of a run that goes on, with what it counts with already; by groups where those cover what was taken."""
+    """The plan of a resumed run with what it counts with already; by groups where those cover what was taken."""
     if all(not planned.lacks(part) for part in taken.parts):
         return planned
     return Cost.one(added(planned.steps, uncovered(taken.steps, planned.steps)))
