@@ -85,6 +85,10 @@ class Records(Short):
         """The records of some rows that follow each other, which lie where they are."""
         return self._each(lambda values: values[start:end])
 
+    def copied(self) -> Records:
+        """The same records in memory of their own: who changes these changes them for nobody else."""
+        return self._each(torch.clone)
+
     def renumbered(self, ids: Tensor) -> Records:
         """The same records with other ids (n,) int64."""
         return known(self.features, self.sensitive, self.target, ids, self.unit)

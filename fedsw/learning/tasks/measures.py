@@ -74,7 +74,7 @@ def measure(
     record is, to have the metrics without each part as well.
     """
     with torch.no_grad():
-        measuring = Measuring(problem, records, model)
+        measuring = Measuring(problem, records.copied(), model)  # a task's own code may change what it looks at
         report = problem.task.metrics(model, measuring)
         drawn = problem.task.arrays(model, measuring) if arrays else {}
         losses = measuring.losses.cpu() if arrays and "loss" in measuring.__dict__ else None

@@ -128,7 +128,10 @@ class Task(ABC):
         """Task loss of every record (n,); differentiable, without parameters of its own."""
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
-        """Held-out metrics by name, in the order in which they are shown first; by default the loss."""
+        """Held-out metrics by name, in the order in which they are shown first; by default the loss.
+
+        The records are copies: what this changes is as it was at the next evaluation.
+        """
         return {"loss": held_out.loss}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:

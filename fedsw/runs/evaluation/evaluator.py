@@ -85,7 +85,7 @@ class OwnMetrics:
         """Try every metric on outputs (n, d), before anything is spent; what raises is named."""
         for name, metric in self._metrics.items():
             try:
-                returned = metric(outputs.clone(), _copy(records))
+                returned = metric(outputs.clone(), records.copied())
             except Exception as fault:
                 raise ExperimentError(
                     f"metric {name!r} fails on {len(outputs)} held-out outputs of the initial model: "
@@ -101,7 +101,7 @@ class OwnMetrics:
         measured: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                measured |= _named(name, metric(outputs.clone(), _copy(records)))
+                measured |= _named(name, metric(outputs.clone(), records.copied()))
             except Exception as fault:
                 measured[name] = float("nan")
                 if name not in self._failed:
@@ -128,11 +128,6 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
     raise ExperimentError(f"metric {name!r} returned {kind}; it must return a float, or floats by name")
-
-
-def _copy(records: Records) -> Records:
-    """Records for code of a user's own: others look at the held-out part after it, and other runs of this process."""
-    return records.take(torch.arange(len(records), device=records.ids.device))
 
 
 _PARTS = 10

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.learning.tasks.measures import Measuring
+from fedsw.learning.tasks import Classification
+from fedsw.learning.tasks.measures import Measuring, measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.evaluator import Evaluator, subsample
 from tests.federations import small
@@ -116,3 +119,24 @@ def test_tables_are_made_of_all_records():
     from fedsw.desk.compare.methods import build
 
     assert build("fair-classification", "central").evaluation.mode == "full"
+
+
+class _Doubling(Classification):
+    """Measures the features' sum, and doubles them where they lie."""
+
+    def metrics(self, model, held_out):
+        return {"sum": float(held_out.records.features.mul_(2).sum())}
+
+    def arrays(self, model, held_out):
+        held_out.records.sensitive.zero_()
+        return super().arrays(model, held_out)
+
+
+def test_a_task_that_changes_held_out_records_measures_the_same_ones_again():
+    problem = Problem.from_experiment(small("data.test_records=300"))
+    own, model = replace(problem, task=_Doubling()), problem.build_model()
+    kept = Evaluator(problem)._records
+    before, groups = float(kept.features.sum()), kept.sensitive.clone()
+    for _ in range(2):
+        assert measure(own, kept, model).report == {"sum": pytest.approx(2 * before, rel=1e-5)}
+    assert float(kept.features.sum()) == before and torch.equal(kept.sensitive, groups)
