@@ -264,9 +264,10 @@ class Node:
     def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> Batch:
         """A batch under the model `theta` (r,) for a contribution without a penalty; taped if it is one piece."""
         model = self.task.prepared(self.model, theta)
-        whole = len(list(self.task.chunks(records))) == 1
-        tape = record(model, self.task.given(records).features) if whole else None
-        return Batch(round_, attempt, records, model, tape)
+        if len(list(self.task.chunks(records))) != 1:
+            return Batch(round_, attempt, records, model, None)
+        inputs = self.task.given(records)
+        return Batch(round_, attempt, records, model, record(model, inputs.features), inputs=inputs)
 
     @flushing_to_zero
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
@@ -292,7 +293,8 @@ class Node:
             return self.forward(theta, records, round_, attempt)
         if not torch.equal(batch.records.ids, records.ids):
             return self.forward(theta, records, round_, attempt)
-        return batch, self.task.projected(batch.tape.raw, self.task.given(batch.records))
+        inputs = self.task.given(batch.records) if batch.inputs is None else batch.inputs
+        return batch, self.task.projected(batch.tape.raw, inputs)
 
     @flushing_to_zero
     def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:

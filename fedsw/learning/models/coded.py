@@ -58,6 +58,10 @@ class Coding(nn.Module):
         """How many numbers a record becomes."""
         return len(self.names)
 
+    def write(self, inputs: Tensor, out: Tensor) -> None:
+        """Put the numbers (n, w) of inputs (n, p) into `out`."""
+        out.copy_(self(inputs))
+
     def inputs(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Inputs (n, p) that these numbers (n, w) are of, or would be; ValueError where numbers do not tell them."""
         if self.line is None or self.offset is None:
@@ -122,16 +126,24 @@ class Hats(Coding):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Numbers (n, w) of inputs (n, p)."""
+        return self._numbers(inputs, None)
+
+    def write(self, inputs: Tensor, out: Tensor) -> None:
+        """Put `forward` of inputs (n, p) into `out` (n, w), with one other tensor of its size beside it."""
+        self._numbers(inputs, out)
+
+    def _numbers(self, inputs: Tensor, out: Tensor | None) -> Tensor:
         known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
         knot, rising, falling = (values.to(known.dtype) for values in (self.knot, self.rising, self.falling))
-        below = known.index_select(1, self.source).sub_(knot)
-        above = (below * -falling).add_(1.0)
-        shares = torch.minimum(below.mul_(rising).add_(1.0), above).clamp_(0.0, 1.0).mul_(self.scale)
+        away = known.index_select(1, self.source).sub_(knot)
+        fallen = torch.mul(away, falling, out=out)
+        fallen = torch.maximum(fallen, away.mul_(-rising), out=out)
+        shares = fallen.neg_().add_(1.0).clamp_(min=0.0).mul_(self.scale)
         if self.may_lack:
             none = torch.zeros_like(known[:, :1])
-            shares = shares * (1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
-        lengths: Tensor = torch.linalg.vector_norm(shares, dim=1, keepdim=True)
-        return shares / lengths.clamp(min=1.0)
+            shares.mul_(1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
+        lengths = torch.linalg.vector_norm(shares, dim=1, keepdim=True)
+        return torch.div(shares, lengths.clamp(min=1.0), out=out)
 
 
 class Centred(Coding):

@@ -197,12 +197,12 @@ class Problem:
         features = features if norm is None else norm * F.normalize(features, dim=1)
         if self.coding is None:
             return features if self.preparation is None else self.preparation.apply(features)
-        return torch.cat([self._coded(self.coding, rows) for rows in torch.split(features, _CODED_AT_ONCE)])
-
-    def _coded(self, coding: models.Coding, features: Tensor) -> Tensor:
-        """Some features (n, p) as the model takes them, through both maps, so that they stay in a processor's cache."""
-        numbers: Tensor = coding(features)
-        return numbers if self.preparation is None else self.preparation.apply(numbers)
+        numbers = features.new_empty((len(features), self.coding.width))
+        for rows, out in zip(torch.split(features, _CODED_AT_ONCE), torch.split(numbers, _CODED_AT_ONCE), strict=True):
+            self.coding.write(rows, out)  # through both maps while it is in the processor's cache
+            if self.preparation is not None:
+                out.copy_(self.preparation.apply(out))
+        return numbers
 
     @property
     def keeps(self) -> bool:

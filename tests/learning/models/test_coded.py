@@ -80,6 +80,14 @@ def test_a_record_is_coded_inside_the_unit_ball_whatever_it_holds(numbers):
     assert bool(torch.isfinite(found).all()) and float(torch.linalg.vector_norm(found)) <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("coding", [Hats(COLUMNS, 3), Centred(COLUMNS)])
+def test_records_are_coded_into_a_tensor_as_they_are_into_a_new_one(coding):
+    inputs = torch.cat([rows(), 3 * torch.randn(40, COLUMNS.inputs, generator=torch.Generator().manual_seed(0))])
+    written = torch.full((80, coding.width), math.nan)
+    coding.write(inputs, written)
+    assert torch.equal(written, coding(inputs))
+
+
 def test_records_of_every_column_s_knots_have_length_one():
     inputs = torch.zeros(1, COLUMNS.inputs)
     inputs[0, [0, 3, 6, 9, 10]] = 1.0
