@@ -2,7 +2,7 @@
 
     python -m benchmarks.startup [--repeats 7]
 
-Verbs that train nothing start without torch, but `report` of an additive model and `describe` of a run. Commands take
+Verbs that train nothing start without torch. Commands take
 turns, so that whoever else uses the cores disturbs all of them alike; `python` is an interpreter that does nothing, `import
 torch` one that imports torch and ends. `init` and `check` read three tables of 1 200 rows and five columns, `show`, `report`
 and `account` a run of three rounds on them, `plan` three tables of 20 columns and a group; each process has a fresh copy of

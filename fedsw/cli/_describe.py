@@ -47,12 +47,10 @@ def describe_command(
     """
     from fedsw._tools import files
     from fedsw._tools.text import json_text
-    from fedsw.desk.own_data.description import described
+    from fedsw.desk.own_data.description import described, keep_description
     from fedsw.desk.own_data.description_page import page_of
-    from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.sources import visible_tables
     from fedsw.runs.run_files import is_run
 
     outputs = [] if output is None else [output]
@@ -61,11 +59,15 @@ def describe_command(
     if not Path(source).is_dir():
         directory = runs / source if is_run(runs / source) else None
     if directory is None:
+        from fedsw.desk.own_data.rehearsal import rehearse
+        from fedsw.experiment.sources import visible_tables
+
         experiment = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust)
         require_writable(*outputs, force=force, read=visible_tables(experiment))
         rehearse(experiment, lambda made: _rehearsed(made, experiment))
         directory = _release(experiment, engine, runs, as_json or quiet)
         description = described(directory, modules_of(experiment))
+        keep_description(directory, description)
     elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
         raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
     else:

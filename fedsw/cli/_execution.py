@@ -38,7 +38,7 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     begun, with the command that goes on; errors before that pass unchanged.
     """
     result = followed(start, label=label, quiet=quiet or as_json)
-    from fedsw.desk.use.export import write_card
+    from fedsw.desk.use.model_card import write_card
 
     folder = result.directory
     with _warning_of(f"the plots of {folder} could not be drawn"):
@@ -56,7 +56,7 @@ def rehearsed(directory: Path) -> None:
     """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
     from fedsw.data.made_up import made_up_cells
     from fedsw.desk.own_data.synthetic_table import write_table
-    from fedsw.desk.use.export import write_card
+    from fedsw.desk.use.model_card import write_card
     from fedsw.desk.use.trained import load
 
     record = read_run(directory)

@@ -94,7 +94,7 @@ def show_command(
         answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
         from fedsw._tools import files
-        from fedsw.desk.use.export import write_card
+        from fedsw.desk.use.model_card import write_card
 
         if output is not None:
             require_writable(output, force=force, read=files_of_run(directory))

@@ -1,51 +1,23 @@
-"""The functions that an additive model is a sum of: one of each column, with the band of the rounds' noise."""
+"""The functions that an additive model is a sum of: one of each column, with the band of the rounds' noise.
+
+A run keeps them when it ends, and who shows them reads what it kept. Where that is missing, or of another model than
+the folder has, they are made anew, which takes torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment
-from fedsw.experiment.task_kinds import MODELS, shipped_task
-from fedsw.learning.models.coded import Hats, knots_of
-from fedsw.learning.moments.preparation import noise_of_rounds, prepare
-from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.directory import RunDirectory
-from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import RunFile
+from fedsw.experiment.task_kinds import MODELS
+from fedsw.runs._shape import Shape
+from fedsw.runs.run_files import RunFile, read_json, write_json
 
-Numbers = NDArray[np.float64]
-
-_WIDTH = 2.0
-"""Standard deviations of noise on either side of a function."""
-
-
-@dataclass(frozen=True, eq=False)
-class Shape:
-    """One column's function: its values (w, k) at places, for each output, and a band (w, k) on either side of them.
-
-    ``places`` are knots in the column's own numbers, or None beside ``labels``: categories, and the missing cell.
-    """
-
-    column: str
-    labels: tuple[str, ...]
-    places: tuple[float, ...] | None
-    values: Numbers
-    band: Numbers
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "column": self.column,
-            "at": list(self.labels),
-            "values": self.values.tolist(),
-            "band": self.band.tolist(),
-        }
+__all__ = ["Shape", "keep_shapes", "read_shapes"]
 
 
 def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
@@ -54,60 +26,46 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     Each is about its mean over the places. Of a classifier they are log-odds (of more than two classes the scores of
     each); of numbers what the answer, in the target's own units, moves by while other columns are at their mean. The
     band is two standard deviations of the noise that all rounds added, at most: gradients draw parameters back.
+
+    Raises:
+        ValueError: naming the run's file that is damaged.
     """
-    path = directory / RunFile.MODEL
-    if not MODELS.get(experiment.model.kind).columns or not path.is_file():
+    if not _has_shapes(directory, experiment):
         return []
-    if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here
-        return []
-    problem = Problem.from_experiment(experiment.on_host())
-    coding, weights = problem.coding, [value.double().numpy() for value in load_file(path).values() if value.ndim == 2]
-    bias = [value.double().numpy() for value in load_file(path).values() if value.ndim == 1]
-    if not isinstance(coding, Hats) or len(weights) != 1:
-        return []
-    heights, spread = weights[0].T * coding.scale, _noise(problem, directory, coding)
-    constant = bias[0] + sum(part.mean(axis=0) for part in np.split(heights, np.cumsum(coding.by_column)[:-1]))
-    return [*_shapes(problem, coding, heights, spread, constant)]
+    path = directory / RunFile.SHAPES
+    kept = read_json(path) or {}
+    if kept.get("of") != _sources(directory):
+        return _made(directory, experiment)
+    try:
+        return [Shape.of_content(content) for content in kept["shapes"]]
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
 
 
-def _shapes(problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers) -> Iterator[Shape]:
-    columns = problem.experiment.data.columns
-    assert columns is not None
-    named = [(name, feature) for feature in columns.features for name in feature.columns]
-    start = 0
-    for (name, feature), width in zip(named, coding.by_column, strict=True):
-        rows = slice(start, start + width)
-        about = np.eye(width) - 1 / width
-        values = about @ heights[rows]
-        band = _WIDTH * np.sqrt(np.maximum(np.diag(about @ noise[rows, rows] @ about), 0.0))[:, None] + 0 * values
-        labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
-        places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
-        if columns.targets:
-            values, band = _in_units(problem, values, band, constant)
-        yield Shape(name, labels, places, values, band)
-        start += width
+def keep_shapes(directory: Path, experiment: Experiment) -> None:
+    """Store the functions of the model that a run has released, with the digests of the files that they are made of.
+
+    Nothing is stored of another model, nor of one whose numbers are not all finite.
+    """
+    if not _has_shapes(directory, experiment):
+        return
+    shapes = _made(directory, experiment)
+    if all(np.isfinite(shape.values).all() and np.isfinite(shape.band).all() for shape in shapes):
+        content = {"of": _sources(directory), "shapes": [shape.content() for shape in shapes]}
+        write_json(directory / RunFile.SHAPES, content)
 
 
-def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:
-    """Move of the answers in the targets' own units, with the other columns at their mean."""
-    columns = problem.experiment.data.columns
-    assert columns is not None
-    widths = np.array([(target.high or 1.0) - (target.low or 0.0) for target in columns.targets])
-
-    def answer(scores: Numbers) -> Numbers:
-        return np.asarray(widths / (1 + np.exp(-(constant + scores))))
-
-    middle = answer(np.zeros_like(values))
-    return answer(values) - middle, (answer(values + band) - answer(values - band)) / 2
+def _has_shapes(directory: Path, experiment: Experiment) -> bool:
+    return MODELS.get(experiment.model.kind).columns and (directory / RunFile.MODEL).is_file()
 
 
-def _noise(problem: Problem, directory: Path, coding: Hats) -> Numbers:
-    """The covariance (w, w) of heights that the rounds' noise gives; 0 where no moments say how it is scaled."""
-    moments = kept_moments(problem, RunDirectory(directory))
-    if moments is None:
-        return np.zeros((coding.width, coding.width))
-    preparation = prepare(problem, moments)
-    matrix = preparation.matrix.numpy()
-    deviation = preparation.scale * noise_of_rounds(problem, moments) * coding.scale
-    covariance: Numbers = deviation**2 * (matrix @ matrix.T)
-    return covariance
+def _made(directory: Path, experiment: Experiment) -> list[Shape]:
+    from fedsw.runs._shapes_of_model import shapes_of  # whose torch takes longer than all else that a page needs
+
+    return shapes_of(directory, experiment)
+
+
+def _sources(directory: Path) -> dict[str, Any]:
+    """The digests of the files that shapes are made of, by name; those that are missing left out."""
+    paths = [directory / name for name in (RunFile.MODEL, RunFile.MOMENTS)]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

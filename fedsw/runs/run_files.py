@@ -42,6 +42,10 @@ class RunFile:
     """Noised counts, means and second moments of all records, released before the first round."""
     SCORES = "scores.json"
     """Noised counts of scores by group and label, released after the last round: thresholds are read off them."""
+    SHAPES = "shapes.json"
+    """The functions that an additive model is a sum of, off its released parameters and moments."""
+    DESCRIPTION = "description.json"
+    """Histograms of columns, off the released sketch of a run of `fedsw describe`."""
     CARD = "card.md"
     """The model card."""
     REPORT = "report.html"
@@ -90,6 +94,8 @@ RELEASABLE = (
     RunFile.OUTPUTS,
     RunFile.HELD_OUT,
     RunFile.SCORES,
+    RunFile.SHAPES,
+    RunFile.DESCRIPTION,
     RunFile.SUMMARY,
 )
 """Files that may leave a run's folder, and that a copy needs; a file that is new belongs here or in `KEPT_BACK`."""

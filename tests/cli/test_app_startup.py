@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from fedsw.cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
@@ -123,9 +124,13 @@ READ_ALONE = {
     "account show": "account show people",
     "budget": "budget --delta 1e-5 -p 0.1 --steps 10 --epsilon 1",
     "report": "report seen",
+    "report of an additive model": "report fits",
+    "show shapes": "show fits shapes",
+    "show card": "show fits card",
+    "describe a run": "describe fits-described/run",
     "check": "check fits.toml --data-dir DATA",
 }
-"""A line of each verb that trains nothing: it reads tables, settings and ledgers, composes, or makes keys."""
+"""Lines of each verb that trains nothing: it reads tables, settings, ledgers and figures, composes, or makes keys."""
 
 FITS = """
 name = "fits"
@@ -135,6 +140,13 @@ source = "files"
 features = [{name = "age", kind = "integer", low = 0, high = 120}]
 sensitive = {name = "sex", values = ["f", "m"]}
 target = {name = "income", values = ["low", "high"]}
+[model]
+kind = "additive"
+[privacy]
+moments = 0.2
+delta = 1e-3
+[training]
+rounds = 2
 [federation]
 clients = 3
 """
@@ -153,7 +165,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three clients' tables, a finished run, and the account that it counts in."""
+    """A folder with three clients' tables, finished runs of them and of others, and the account that one counts in."""
     place = tmp_path_factory.mktemp("read-alone")
     for client in range(3):
         (place / "DATA" / str(client)).mkdir(parents=True)
@@ -165,6 +177,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("FEDSW_ACCOUNTS", str(place / "accounts"))
         fedsw.run(settings, runs=place / "runs")
+        own = [str(place / "fits.toml"), "--data-dir", str(place / "DATA"), "--runs", str(place / "runs"), "--quiet"]
+        assert main(["run", *own]) == 0 and main(["describe", *own]) == 0
+    next((place / "runs" / "fits-described").iterdir()).rename(place / "runs" / "fits-described" / "run")
     return place
 
 

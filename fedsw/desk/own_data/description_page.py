@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.desk.own_data.description import QUANTILES, SUFFIX, DescribedColumn, Description
+from fedsw.desk.own_data._described_column import DescribedColumn
+from fedsw.desk.own_data.description import QUANTILES, SUFFIX, Description
 from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
 from fedsw.runs.page.picture import picture
 from fedsw.runs.report.figures import colour, house_style, new_panels

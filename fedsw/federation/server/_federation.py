@@ -52,6 +52,7 @@ from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import require_relation
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
+from fedsw.runs.additive_shapes import keep_shapes
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.group_names import Names, names_of
@@ -274,6 +275,8 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     released = unprepared(run.plan.task, run.trainer.model)
     model = task.prepared(task.build_model(), released)
     directory.write_model(model)
+    if not _diverged(run):
+        keep_shapes(directory.path, job.experiment)
     held_out = run.evaluator.write_outputs(model, directory)
     if job.experiment.data.held_out_released and (why := _diverged(run)):
         held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from fedsw.cli.app import main
 from fedsw.data.downloads import find_data
-from fedsw.desk.own_data.description import as_description, described, on_simplex
+from fedsw.desk.own_data import description
+from fedsw.desk.own_data._described_column import on_simplex
+from fedsw.desk.own_data.description import as_description, described
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
@@ -127,6 +129,26 @@ def test_a_description_is_charged_once_and_shown_again_at_no_cost(folder, tmp_pa
     assert again["columns"] == first["columns"]
     assert "declared bounds" in page.read_text()
     assert main(["describe", str(directory), "--epsilon", "2"]) == 2
+
+
+@pytest.mark.slow
+def test_kept_histograms_are_those_of_the_sketch_and_of_no_other(folder, tmp_path, capsys, monkeypatch):
+    run(folder, tmp_path)
+    capsys.readouterr()
+    directory = next(tmp_path.glob("own-described/*"))
+    path, kept = directory / "description.json", described(directory).plain()
+    with monkeypatch.context() as patched:
+        patched.setattr(description, "_counted", lambda experiment, directory: None)
+        assert described(directory).plain() == kept  # off the file
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "of": "another"}))
+        with pytest.raises(ExperimentError, match="has not ended"):  # of another sketch: they would be counted anew
+            described(directory)
+    assert described(directory).plain() == kept
+    content["columns"][0]["shares"].pop()
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"description\.json is damaged"):
+        described(directory)
 
 
 def test_wide_bounds_are_named_with_what_would_do(folder, tmp_path, capsys):

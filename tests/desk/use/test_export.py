@@ -13,7 +13,8 @@ import torch
 import fedsw
 from fedsw._tools.text import measured
 from fedsw.cli.app import main
-from fedsw.desk.use.export import export, write_card
+from fedsw.desk.use.export import export
+from fedsw.desk.use.model_card import write_card
 from fedsw.runs.run_files import read_json
 from tests.desk.use.conftest import INCOME, settings
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fedsw
-from fedsw.desk.use.export import export, write_card
+from fedsw.desk.use.export import export
+from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import parse_experiment
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.tasks.problem import Problem

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.desk.use.export import write_card
+from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.directory import RunDirectory

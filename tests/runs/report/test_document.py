@@ -21,7 +21,7 @@ from fedsw.desk.compare.table import spread
 from fedsw.desk.planning._forecast import Score
 from fedsw.desk.planning.run_plan import Forecast, Planned, WhatIf
 from fedsw.desk.planning.words import as_plain, plan_document, planned_view
-from fedsw.desk.use.export import write_card
+from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.page.document import Code, Document, Listed, Section, Strong

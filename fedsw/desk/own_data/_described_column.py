@@ -1,0 +1,118 @@
+"""One column's noised histogram, and what it says of its bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.95
+_WIDE = 3.0
+"""Bounds that are so many times as long as what holds nearly all records are called too wide."""
+_NEARLY = 0.995
+
+
+@dataclass(frozen=True)
+class DescribedColumn:
+    """One column's noised shares, over all records and by class.
+
+    Attributes:
+        name, role: of the column: "feature", "group" or "target".
+        labels: (k,) of the bins.
+        edges: (k + 1,) of the bins of numbers, in the column's own units; empty for values.
+        shares: (k,) of all records, with their noise: they may be negative, and need not add up to 1.
+        deviation: of the noise in each share.
+        by_class: (classes, k) shares of all records that are in a bin and of a class; no row without classes.
+        class_deviation: of the noise in each of these.
+        missing: whether the last bin is that of missing cells.
+    """
+
+    name: str
+    role: str
+    labels: tuple[str, ...]
+    edges: tuple[float, ...]
+    shares: Array
+    deviation: float
+    by_class: Array
+    class_deviation: float
+    missing: bool
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval around each share that holds the truth with probability .95."""
+        return float(ndtri((1 + LEVEL) / 2)) * self.deviation
+
+    @property
+    def class_half_width(self) -> float:
+        """Half of the interval around each share by class that holds the truth with probability .95."""
+        return float(ndtri((1 + LEVEL) / 2)) * self.class_deviation
+
+    @property
+    def plausible(self) -> Array:
+        """The shares (k,) as the nearest ones that are not negative and add up to 1."""
+        return on_simplex(self.shares)
+
+    def quantile(self, part: float) -> float | None:
+        """Return the number that a part of the records lies below, missing ones left out; None for values."""
+        if not self.edges:
+            return None
+        shares = on_simplex(self.shares[: len(self.edges) - 1])
+        below = np.concatenate([[0.0], np.cumsum(shares)])
+        return float(self.edges[0]) if part <= shares[0] else float(np.interp(part, below, np.array(self.edges)))
+
+    @property
+    def advice(self) -> str | None:
+        """Say that bounds are much wider than what they hold, and which would do; None where they fit."""
+        if len(self.edges) < 5:
+            return None
+        noise = 3 * self.deviation * math.sqrt(len(self.edges))
+        low, high = self.quantile((1 - _NEARLY) / 2 + noise), self.quantile((1 + _NEARLY) / 2 - noise)
+        if low is None or high is None or not high > low:
+            return None
+        places = np.searchsorted(self.edges, [low, high])
+        low, high = self.edges[max(0, int(places[0]) - 1)], self.edges[min(len(self.edges) - 1, int(places[1]))]
+        times = (self.edges[-1] - self.edges[0]) / (high - low)
+        if times < _WIDE:
+            return None
+        return (
+            f"Bounds of {self.name!r} are {times:.0f} times as wide as what holds nearly all records: declare about "
+            f'{low:.6g} to {high:.6g} (outside = "cut" for the others), and the same epsilon buys more.'
+        )
+
+    def content(self) -> dict[str, Any]:
+        """All of it as plain values, for `of_content`."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    @classmethod
+    def of_content(cls, content: dict[str, Any]) -> DescribedColumn:
+        """The column behind `content`; KeyError, TypeError or ValueError where it is none."""
+        labels, shares = tuple(map(str, content["labels"])), np.array(content["shares"], dtype=np.float64)
+        by_class = np.array(content["by_class"], dtype=np.float64).reshape(-1, len(labels))
+        if shares.shape != (len(labels),) or not (np.isfinite(shares).all() and np.isfinite(by_class).all()):
+            raise ValueError(f"{len(labels)} labels have shares {shares.shape}, or one is no finite number")
+        return cls(
+            str(content["name"]),
+            str(content["role"]),
+            labels,
+            tuple(map(float, content["edges"])),
+            shares,
+            float(content["deviation"]),
+            by_class,
+            float(content["class_deviation"]),
+            bool(content["missing"]),
+        )
+
+
+def on_simplex(shares: Array) -> Array:
+    """Return the nearest numbers (k,) to these that are not negative and have sum 1, in Euclidean norm."""
+    ordered = np.sort(shares)[::-1]
+    spare = (np.cumsum(ordered) - 1) / np.arange(1, len(shares) + 1)
+    last = int(np.flatnonzero(ordered > spare)[-1])
+    return np.asarray(np.maximum(shares - spare[last], 0.0))

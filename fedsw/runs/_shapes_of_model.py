@@ -1,0 +1,80 @@
+"""The functions that an additive model is a sum of, off its parameters and the moments of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+from fedsw.experiment import Experiment
+from fedsw.experiment.task_kinds import shipped_task
+from fedsw.learning.models.coded import Hats, knots_of
+from fedsw.learning.moments.preparation import noise_of_rounds, prepare
+from fedsw.learning.tasks.problem import Problem
+from fedsw.runs._shape import Numbers, Shape
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.releases import kept_moments
+from fedsw.runs.run_files import RunFile
+
+_WIDTH = 2.0
+"""Standard deviations of noise on either side of a function."""
+
+
+def shapes_of(directory: Path, experiment: Experiment) -> list[Shape]:
+    """The functions that a released model is a sum of; see `fedsw.runs.additive_shapes.read_shapes`."""
+    path = directory / RunFile.MODEL
+    if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here
+        return []
+    problem = Problem.from_experiment(experiment.on_host())
+    coding, weights = problem.coding, [value.double().numpy() for value in load_file(path).values() if value.ndim == 2]
+    bias = [value.double().numpy() for value in load_file(path).values() if value.ndim == 1]
+    if not isinstance(coding, Hats) or len(weights) != 1:
+        return []
+    heights, spread = weights[0].T * coding.scale, _noise(problem, directory, coding)
+    constant = bias[0] + sum(part.mean(axis=0) for part in np.split(heights, np.cumsum(coding.by_column)[:-1]))
+    return [*_shapes(problem, coding, heights, spread, constant)]
+
+
+def _shapes(problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers) -> Iterator[Shape]:
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    named = [(name, feature) for feature in columns.features for name in feature.columns]
+    start = 0
+    for (name, feature), width in zip(named, coding.by_column, strict=True):
+        rows = slice(start, start + width)
+        about = np.eye(width) - 1 / width
+        values = about @ heights[rows]
+        band = _WIDTH * np.sqrt(np.maximum(np.diag(about @ noise[rows, rows] @ about), 0.0))[:, None] + 0 * values
+        labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
+        places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
+        if columns.targets:
+            values, band = _in_units(problem, values, band, constant)
+        yield Shape(name, labels, places, values, band)
+        start += width
+
+
+def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:
+    """Move of the answers in the targets' own units, with the other columns at their mean."""
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    widths = np.array([(target.high or 1.0) - (target.low or 0.0) for target in columns.targets])
+
+    def answer(scores: Numbers) -> Numbers:
+        return np.asarray(widths / (1 + np.exp(-(constant + scores))))
+
+    middle = answer(np.zeros_like(values))
+    return answer(values) - middle, (answer(values + band) - answer(values - band)) / 2
+
+
+def _noise(problem: Problem, directory: Path, coding: Hats) -> Numbers:
+    """The covariance (w, w) of heights that the rounds' noise gives; 0 where no moments say how it is scaled."""
+    moments = kept_moments(problem, RunDirectory(directory))
+    if moments is None:
+        return np.zeros((coding.width, coding.width))
+    preparation = prepare(problem, moments)
+    matrix = preparation.matrix.numpy()
+    deviation = preparation.scale * noise_of_rounds(problem, moments) * coding.scale
+    covariance: Numbers = deviation**2 * (matrix @ matrix.T)
+    return covariance
