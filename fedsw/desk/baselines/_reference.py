@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -76,12 +77,13 @@ class Reference:
         return f"{self.name} on all records together, no privacy ({self.settings})"
 
 
-def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) -> Reference:
+def well_trained(problem: Problem, records: Records, *, any_kind: bool = False, plain: bool = False) -> Reference:
     """Train a classification or a regression as well as can be, without noise and clips.
 
     Without a penalty it is scikit-learn's best: linear models, and boosted trees where the problem's model is no linear
-    one or any kind will do, chosen by cross-validation on the records. With one it is the problem's own model, trained
-    until it is at rest.
+    one or any kind will do, chosen by cross-validation on the records; ``plain`` linear models are the same without
+    scikit-learn, whose import takes a second, where there are at most two classes. With a penalty it is the problem's
+    own model, trained until it is at rest.
     """
     if _penalised(problem.experiment):
         rested = converged(problem, records)
@@ -90,11 +92,12 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False) 
             "" if rested.still else ", not yet at rest"
         )
         return Reference(name, settings, rested.model, rested.steps)
-    fitted = scikit.fit(
+    trees = any_kind or not MODELS.get(problem.experiment.model.kind).linear
+    plain = plain and not trees and problem.classes <= 2
+    fitted = (scikit.fit_plain if plain else partial(scikit.fit, trees=trees))(
         problem.inputs(records).cpu().double().numpy(),
         records.target.cpu().numpy(),
         classes=problem.classes,
-        trees=any_kind or not MODELS.get(problem.experiment.model.kind).linear,
         units=units_of(records),
         seed=problem.experiment.model.seed,
     )

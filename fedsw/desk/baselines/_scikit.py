@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.data import Records
+from fedsw.desk.baselines._plain_linear import PlainLogistic, PlainRidge
 from fedsw.learning.objectives import Objective
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
@@ -174,7 +175,29 @@ def fit(
     Features are (n, p), targets classes (n,) or, of 0 classes, numbers (n, t); rows of one unit (n,) are left out
     together. Boosted trees are candidates beside linear models, if asked for.
     """
-    among = [*_candidates(classes, trees=trees)]
+    return _best([*_candidates(classes, trees=trees)], features, target, classes=classes, units=units, seed=seed)
+
+
+def fit_plain(features: Array, target: NDArray[Any], *, classes: int, units: NDArray[np.int64], seed: int) -> Fitted:
+    """`fit` of linear models of two classes, or of numbers, without scikit-learn: the same models within rounding."""
+    name, weight = ("logistic", "C") if classes else ("ridge", "alpha")
+    kind: Callable[[float], Any] = PlainLogistic if classes else PlainRidge
+    among = [
+        ModelCandidate(f"{name} regression", f"{weight} = {strength:g}", partial(kind, strength))
+        for strength in _STRENGTHS
+    ]
+    return _best(among, features, target, classes=classes, units=units, seed=seed)
+
+
+def _best(
+    among: Sequence[ModelCandidate],
+    features: Array,
+    target: NDArray[Any],
+    *,
+    classes: int,
+    units: NDArray[np.int64],
+    seed: int,
+) -> Fitted:
     folds = _folds(units, seed)
     taken = folds >= 0
     with warnings.catch_warnings():

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 
 from fedsw.desk.baselines._reference import well_trained
+from fedsw.desk.planning._linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import Numbers
 from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import NoLedger, release
-from fedsw.runs.evaluation.quality import quality_of_classes, quality_of_numbers
 from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import Objective
 from fedsw.runs.single.training_plan import plan
@@ -71,6 +72,8 @@ def trained(
         problem = Problem.from_experiment(experiment)
     problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
     objective = _objective(problem, experiment)
+    if is_linear(problem.build_model(), objective):
+        objective = _objective(problem, experiment, LinearObjective)
     sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
     empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
     if empty:
@@ -99,7 +102,7 @@ def trained(
     model = problem.build_model()
     trainer = Trainer(start, settings)
     records = replace(twins, features=problem.inputs(twins).float())
-    for batch in noisy.batches(records):
+    for batch in batches_of(noisy, records):
         problem.prepared(model, trainer.theta)
         trainer.step(release(objective.gradient(model, batch, clip), noisy, NoLedger()).value)
     return _score(problem, problem.prepared(model, trainer.model), held_out)
@@ -108,7 +111,7 @@ def trained(
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
     """Train as well as can be on public twins, and measure: what a run on such records could lose by privacy."""
     _require_public(twins)
-    fitted = well_trained(problem, twins)
+    fitted = well_trained(problem, twins, plain=True)
     return Known(fitted.name, _score(problem, fitted.model, held_out))
 
 
@@ -141,16 +144,12 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
         outputs = problem.task.outputs(model(batch.features), batch)
     if not bool(torch.isfinite(outputs).all()):
         return Score(-math.inf, 0.0)
+    target = held_out.target.to(outputs.device)
     if problem.classes:
-        quality = quality_of_classes(
-            outputs, held_out, groups=len(problem.groups), classes=problem.classes, positive=problem.positive
-        )
-        constant = quality.constant["accuracy"]
-    else:
-        quality = quality_of_numbers(outputs, held_out)
-        constant = -quality.constant["mean_squared_error"]
-    assert quality.gain is not None
-    return Score(constant + quality.gain[0], constant)
+        share = float(target.bincount(minlength=problem.classes).max()) / len(target)
+        return Score(metrics.accuracy(metrics.predictions(outputs), target), share)
+    errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
+    return Score(*(-float(squares.reshape(len(target), -1).sum(dim=1).mean()) for squares in (errors, spread)))
 
 
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)

@@ -1,0 +1,70 @@
+"""The clipped gradient of a model that is one linear layer, in closed form: what a forecast trains most of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedsw.data import Records
+from fedsw.learning.objectives import Clip
+from fedsw.privacy.release import Bounded, Sample
+from fedsw.runs.single.objective import Batch, Objective
+from fedsw.runs.single.training_plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class LinearObjective(Objective):
+    """The task's loss alone, of a model that `is_linear`: for twins, which are nobody's records.
+
+    A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
+    it is formed. The sum is that of `Objective` within rounding; it is not measured again as it is added, and protects
+    nobody. What is stated of the first batch is stated of every other one, all of which have its sizes.
+    """
+
+    _stated: list[Bounded] = field(init=False, repr=False, default_factory=list)
+
+    def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
+        """The clipped gradient (r,) on a batch; see `Objective.gradient`."""
+        if not self._stated:
+            self._stated.append(super().gradient(model, batch, clip))
+            return self._stated[0]
+        first, total = self._stated[0], self._clipped(model, batch, clip, ())
+        numbers = {"round": batch.round, "attempt": batch.attempt}
+        return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
+
+    def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
+        """The sum (r,), in float64."""
+        inputs = self._inputs(model, batch.records)
+        with torch.no_grad():
+            raw = model(inputs.features)
+        losses = self._losses(raw.requires_grad_(), inputs)
+        (pull,) = torch.autograd.grad(losses.sum(), raw)
+        lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
+        norms = torch.linalg.vector_norm(pull, dim=1) * lengths
+        factors = self.composite.task_weight(len(batch)) * (clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
+        pull = pull * factors[:, None]
+        return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
+
+
+def is_linear(model: nn.Module, objective: Objective) -> bool:
+    """Say whether `LinearObjective` is for a model and an objective: one layer with its bias, and no penalty pulls."""
+    layers = [*model.children()] if isinstance(model, nn.Sequential) else [model]
+    return (
+        len(layers) == 1
+        and type(layers[0]) is nn.Linear
+        and layers[0].bias is not None
+        and not any(penalty.weight > 0 for penalty in objective.penalties)
+    )
+
+
+def batches_of(plan: Plan, records: Records) -> Iterator[Batch]:
+    """The plan's batches of public records: drawn, or all records in every round, which are then drawn once."""
+    if min(plan.rates) < 1:
+        yield from plan.batches(records)
+        return
+    batch = next(iter(plan.batches(records)))
+    for round_ in range(1, plan.rounds + 1):
+        yield replace(batch, round=round_, sample=Sample(plan, None))
