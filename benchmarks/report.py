@@ -116,7 +116,8 @@ def _on_models() -> list[str]:
 
 
 def _generators() -> list[str]:
-    names = ("one_message", "synthetic_tables", "federated_tables", "entropic", "flow")
+    tables = ("synthetic_tables", "table_limits", "federated_tables")
+    names = ("one_message", *tables, "second_judge", "entropic", "flow")
     measured = {name: stored for name in names if (stored := _load(name))}
     parts = []
     for name, stored in measured.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedsw.data import Records
 from fedsw.data._tabular import CATEGORIES, CLASSES, COLUMNS, communities, read_rows
@@ -59,11 +61,12 @@ class Table:
         return torch.cat([codes_of(records, self.coded), records.target.unsqueeze(1)], dim=1)
 
 
-def adult_table(data_dir: Path, public: int) -> Table:
+def adult_table(data_dir: Path, public: int, *, finer: bool = False) -> Table:
     """Adult as somebody's own table, by the split of `fedsw.data._tabular`; bounds and categories are documented ones.
 
     Args:
         public: so many held-out records are declared public, and numbers are cut at their quantiles; 0 for equal bins.
+        finer: see `cut_at_quantiles`.
     """
     features: list[dict[str, Any]] = []
     for name in COLUMNS:
@@ -94,7 +97,7 @@ def adult_table(data_dir: Path, public: int) -> Table:
     if public:
         known = held_out.take(torch.arange(public))
         held_out = held_out.take(torch.arange(public, len(held_out)))
-        columns = cut_at_quantiles(columns, known)
+        columns = cut_at_quantiles(columns, known, finer=finer)
     return Table(columns, coded_columns(columns, bins=16, group_in_cell=False), private, held_out)
 
 
@@ -127,23 +130,39 @@ def communities_table(data_dir: Path, public: int) -> Table:
     return Table(columns, coded, records(found.train), records(found.test))
 
 
-TABLES: Mapping[str, Callable[[Path, int], Table]] = {"adult": adult_table, "communities": communities_table}
+TABLES: Mapping[str, Callable[[Path, int], Table]] = {
+    "adult": adult_table,
+    "adult-finer": functools.partial(adult_table, finer=True),
+    "communities": communities_table,
+}
 """How a table is made of the data's folder and a number of public records."""
 
 
-def cut_at_quantiles(columns: Columns, known: Records, parts: int = 12) -> Columns:
-    """The declaration with numbers cut at quantiles of public records: a value that many have by itself, others evenly."""
+def cut_at_quantiles(columns: Columns, known: Records, parts: int = 12, *, finer: bool = False) -> Columns:
+    """The declaration with numbers cut at quantiles of public records: a value that many have by itself, others evenly.
+
+    Args:
+        finer: where one value has most of the records, others are cut as if they were a column.
+    """
     plain = columns.model_dump(exclude_defaults=True)
     for coded in coded_columns(columns, bins=16, group_in_cell=False):
         number = coded.number
         if number is None or number.low is None or number.high is None:
             continue
         values = (known.features[:, coded.first].double().numpy() * (number.high - number.low) + number.low).round()
-        each, count = np.unique(values, return_counts=True)
-        many = each[count >= len(values) / parts]
-        rest = values[~np.isin(values, many)]
-        evenly = max(round(parts * len(rest) / len(values)), 5)
-        edges = {*many, *(many + 1), *np.ceil(np.quantile(rest, np.arange(1, evenly) / evenly))}
+        edges = _edges(values, parts)
+        usual, count = np.unique(values, return_counts=True)
+        if finer and 2 * count.max() > len(values):
+            most = float(usual[count.argmax()])
+            edges = {most, most + 1, *_edges(values[values != most], parts)}
         feature = next(each for each in plain["features"] if each["name"] == coded.name)
         feature["edges"] = sorted(float(edge) for edge in edges if number.low < edge <= number.high)
     return Columns.model_validate(plain)
+
+
+def _edges(values: NDArray[np.float64], parts: int) -> set[float]:
+    each, count = np.unique(values, return_counts=True)
+    many = each[count >= len(values) / parts]
+    rest = values[~np.isin(values, many)]
+    evenly = max(round(parts * len(rest) / len(values)), 5)
+    return {*many.tolist(), *(many + 1).tolist(), *np.ceil(np.quantile(rest, np.arange(1, evenly) / evenly)).tolist()}

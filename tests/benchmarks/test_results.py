@@ -76,7 +76,7 @@ def test_a_table_is_said_to_be_behind_where_it_is_and_every_epsilon_says_of_whic
     others = made("aim", 0.8, 0.05, relation="add-remove", **ran), made("mst", 0.1, 0.9, relation="replace", **ran)
     ours = made("sketch", 0.7, 0.06) if behind else made("sketch", 0.9, 0.04)
     found = sketch_sections.synthetic_tables({"rows": [{**made("constant", 0.5, 1)}, ours, *others]})
-    table, beside = found.split("Ours less theirs")
+    table, beside = found.split("means of `sketch` less")
     lines = {line.split(" | ")[0].strip("| "): line for line in table.splitlines() if line.startswith("|")}
     assert "| added or removed | 1 |" in lines["AIM"]
     assert all("| replaced | 1 |" in lines[name] for name in ("MST", "`sketch`: the server is trusted"))
