@@ -11,6 +11,7 @@ from fedsw.experiment import _neighbours
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
+from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
 from fedsw.experiment.sections._tagged import unread
@@ -35,6 +36,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
         if settings.data.columns is not None:
             yield from _of_columns(settings, settings.data.columns, kind)
         yield from _of_coding(settings)
+        yield from _of_inputs_by_noise(settings, kind)
         yield from _of_trust(settings, kind)
         yield from _of_thresholds(settings, kind)
     yield from _of_flow(settings)
@@ -143,7 +145,7 @@ def _of_coding(settings: Settings) -> Iterator[str | None]:
     spec, data = settings.model, settings.data
     if MODELS.get(spec.kind).columns:
         reason = f"model.kind {spec.kind!r} is a sum of functions of declared columns"
-    elif spec.inputs != "plain":
+    elif spec.inputs not in ("plain", "by-noise"):
         reason = f"model.inputs {spec.inputs!r} takes columns about the middle of their declared bounds"
     else:
         return
@@ -157,6 +159,19 @@ def _of_coding(settings: Settings) -> Iterator[str | None]:
         for feature in data.columns.features:
             if not feature.categories and feature.reader.bounds(feature) is None:
                 yield f"{reason}; column {feature.name!r} needs public bounds: declare low and high"
+
+
+def _of_inputs_by_noise(settings: Settings, kind: TaskKind) -> Iterator[str]:
+    """Refuse inputs as long as noise allows where no moments tell it, or no linear model learns numbers."""
+    if settings.model.inputs != "by-noise":
+        return
+    if not MODELS.get(settings.model.kind).linear or kind.facts.target != "numbers":
+        yield (
+            f"model.inputs 'by-noise' is for a linear model of numbers, not for model.kind {settings.model.kind!r} and "
+            f"objective.task {settings.objective.task!r}: leave it out"
+        )
+    if not settings.privacy.moments and "moments" not in left_open(settings).get("privacy", ()):
+        yield "model.inputs 'by-noise' follows from released moments, and privacy.moments is 0: set a share, as in 0.2"
 
 
 def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str | None]:

@@ -77,6 +77,11 @@ _SEEN_OF_MANY, _MANY = 4.8, 1000
 _SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "more": 0.6, "numbers": 0.6}
 """The same where columns can be taken about their middle in place of moments, by what is predicted: gradients alone
 then get further."""
+_SEEN_BY_NOISE, _SEEN_OF_COLUMN, _MOST_SEEN = 1.5, 0.2, 12.0
+"""The same of numbers whose steps are as long as the noise of answers allows; where no column has categories it is so
+much for each column, up to the last: columns of numbers vary together, and a few directions tell most."""
+_ALL_NUMBERS = 0.58
+"""A typical length beyond which columns have categories, too."""
 _SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
     3: {"two": 2.6, "more": 2.0, "numbers": 1.2},
     5: {"two": 1.0, "more": 1.0, "numbers": 0.9},
@@ -96,6 +101,11 @@ _PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
 _PREPARED_LOSS_OF_MANY = 3.0
 """... and of numbers of `_MANY` records, which bear its noise: where a few numbers are far larger than the rest, a
 closer one draws what is predicted down to their median, which can be worse than a constant."""
+RATE_BY_NOISE = 0.001
+"""The learning rate at which inputs "by-noise" have the length that is meant: so short that a constant, which starts
+near its goal, hardly moves, while inputs may be long."""
+_LOSS_BY_NOISE = 0.3
+"""The clip of loss gradients there, in the scale that moments give."""
 _LARGEST_JACOBIAN = 0.35
 """The largest clip of Jacobians there."""
 _PREPARED_RATE = 0.6
@@ -197,9 +207,18 @@ class Numbers:
             return _SEEN_OF_IMAGES
         if squares.knots:
             return _SEEN_OF_HATS[max(k for k in KNOTS if k <= max(squares.knots, KNOTS[0]))][squares.predicted]
+        if self.by_noise:
+            by_columns = max(_SEEN_BESIDE_CENTRED["numbers"], min(_MOST_SEEN, _SEEN_OF_COLUMN * squares.features))
+            return by_columns if self.length <= _ALL_NUMBERS else _SEEN_BY_NOISE
         if self.may_centre:
             return _SEEN_BESIDE_CENTRED[squares.predicted]
         return _SEEN_OF_MANY if squares.classes and self.records >= _MANY else _SEEN
+
+    @property
+    def by_noise(self) -> bool:
+        """True if a linear model of declared columns learns numbers, and nothing else takes noise."""
+        plain = self.squares is not None and not (self.squares.classes or self.squares.knots or self.squares.filtered)
+        return plain and self.may_centre and self.loss == 1.0
 
     @property
     def constant_told(self) -> bool:
@@ -281,6 +300,8 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         model["inputs"] = "centred"
         if numbers.constant_told and not _written(settings, "privacy", "moments"):
             model["inputs"], share = "constant-first", _CONSTANT_SHARE
+    elif "inputs" in model and numbers.by_noise and share and MODELS.get(model.get("kind", settings.model.kind)).linear:
+        model["inputs"] = "by-noise"
     inputs = model.get("inputs", settings.model.inputs)
     prepared = bool(share) and numbers.squares is not None and inputs != "constant-first"
     way = _RULES.get(settings.objective.task)
@@ -289,7 +310,9 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     elif inputs == "centred" and numbers.squares is not None and numbers.squares.predicted == "two":
         way = _CENTRED_TWO
     loss = way.loss
-    if prepared:
+    if inputs == "by-noise":
+        loss = _LOSS_BY_NOISE
+    elif prepared:
         of_many = numbers.squares is not None and not numbers.squares.classes and numbers.records >= _MANY
         loss = _PREPARED_LOSS_OF_MANY if of_many else _PREPARED_LOSS[settings.objective.task]
     rule: dict[str, dict[str, Any]] = {
@@ -311,7 +334,9 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
         clip["jacobian"] = float(f"{min(jacobian, _LARGEST_JACOBIAN) if prepared else jacobian:.3g}")
     if "learning_rate" not in training:
         momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
-        if of_images:
+        if inputs == "by-noise":
+            rate, momentum = RATE_BY_NOISE, 1.0
+        elif of_images:
             rate = _RATE_OF_IMAGES
         elif prepared:
             rate = numbers.prepared_rate(settings.objective.task, numbers.share(clip["jacobian"], clip["loss"]))
@@ -346,6 +371,8 @@ def _share(numbers: Numbers, settings: Settings) -> float:
     moments = settings.privacy.moments
     if _written(settings, "privacy", "moments") and moments != "auto":
         return moments
+    if settings.model.inputs == "by-noise":
+        return numbers.moments or _SHARE
     return _CONSTANT_SHARE if settings.model.inputs == "constant-first" else numbers.moments
 
 

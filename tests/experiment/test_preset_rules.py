@@ -330,6 +330,42 @@ def test_few_records_of_numbers_start_at_the_noised_constant_where_noise_lets_it
     assert rates == sorted(rates) and rates[0] < rates[-1]
 
 
+def of_numbers(records: int, columns: int, *, words: int = 0, **sections):
+    """What the preset chooses for a number and so many columns of numbers and of words."""
+    features = [{"name": f"x{place}", "low": 0, "high": 1} for place in range(columns)]
+    features += [{"name": f"w{place}", "categories": list("abc")} for place in range(words)]
+    task = {"objective": {"task": "regression", "alpha": 0.0}}
+    return of_table(records, {**NUMBERS, "features": features}, **task | sections)
+
+
+def test_numbers_take_inputs_by_the_noise_of_answers_where_moments_tell_a_few_directions():
+    few, more, most = (of_numbers(records, 40) for records in (300, 1_000, 10**6))
+    assert [each.model.inputs for each in (few, more)] == ["constant-first", "by-noise"]
+    assert (most.model.kind, more.model.kind) == ("additive", "logistic")
+    assert (more.privacy.moments, more.training.learning_rate, more.clip.loss) == (0.2, 0.001, 0.3)
+    assert of_numbers(1_000, 40, words=1).model.inputs == "constant-first", "words do not vary together"
+    written = {"kind": "logistic", "inputs": "plain"}
+    assert of_numbers(1_000, 40, model=written).clip.loss > 1
+    assert of_numbers(1_000, 40, objective={"task": "regression", "alpha": 0.2}).model.inputs != "by-noise"
+    asked_for = of_numbers(50, 40, model={"kind": "logistic", "inputs": "by-noise"})
+    assert (asked_for.privacy.moments, asked_for.training.learning_rate) == (0.2, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words_"),
+    [
+        ({"objective": {"task": "classification"}, "columns": TABLE}, "is for a linear model of numbers"),
+        ({"model": {"kind": "mlp", "hidden": [4], "inputs": "by-noise"}}, "is for a linear model of numbers"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-6, "moments": 0.0}}, "follows from released moments"),
+    ],
+)
+def test_inputs_by_noise_need_moments_and_a_linear_model_of_numbers(sections, words_):
+    columns = {"columns": NUMBERS, "model": {"kind": "logistic", "inputs": "by-noise"}}
+    written = columns | {"objective": {"task": "regression", "alpha": 0.0}} | sections
+    with pytest.raises(ExperimentError, match=words_):
+        of_table(1_000, written.pop("columns"), **written)
+
+
 def test_two_classes_go_a_shorter_way_where_every_record_is_far_from_the_middle_of_its_columns():
     """The noise of an output is in proportion to its inputs, and categories are as far from their middle as can be."""
     model, none = {"kind": "logistic", "inputs": "centred"}, {"epsilon": 1.0, "delta": 1e-6, "moments": 0.0}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
+from fedsw.experiment.preset_rules import RATE_BY_NOISE
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.moments.released_moments import Moments
@@ -33,6 +34,13 @@ answers about, where a class is rare most of all."""
 
 SHAKEN_ERROR = 0.15
 """The same of a number that is predicted, as a part of the target's standard deviation."""
+
+SHAKEN_BY_NOISE = 0.3
+"""The same of inputs "by-noise", whose length follows from it, and is no smaller either: the steps of few rounds in
+noise are then as long as answers bear. Chosen on sets that judge nothing (`python -m benchmarks.rivals.shapes`)."""
+
+LEAST_VARIED = 0.05
+"""Least variance of such an input, as a part of what it would be if nothing were hidden."""
 
 SEEN_OF_IMAGES = 0.1
 """Part of lambda that is added to the eigenvalues of filtered images, whose spectrum is steep: most directions vary
@@ -98,6 +106,8 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
         return Preparation(torch.zeros(p, dtype=torch.float64), torch.eye(p, dtype=torch.float64), 1.0)
     if MODELS.get(problem.experiment.model.kind).filtered:
         return _of_images(moments)
+    if problem.experiment.model.inputs == "by-noise":
+        return _by_noise(problem, moments)
     whitening = whitening_of(moments)
     varied = max(float(np.trace(whitening @ moments.covariance @ whitening)), 1e-3 * moments.layout.features)
     stretch = min((moments.layout.features / varied) ** (1 / 3), MOST_STRETCHED)
@@ -116,6 +126,26 @@ def _of_images(moments: Moments) -> Preparation:
     varied = max(variance_in(moments, SEEN_OF_IMAGES), 1e-3 * moments.layout.features)
     matrix = torch.from_numpy(whitening_of(moments, SEEN_OF_IMAGES))
     return Preparation(torch.from_numpy(moments.mean.copy()), matrix, math.sqrt(1 + varied))
+
+
+def _by_noise(problem: Problem, moments: Moments) -> Preparation:
+    """The preparation whose length follows from the known noise of the rounds, for a linear model of numbers.
+
+    Inputs of squared length s^2 and a constant have the noise N (1 + s^2) in an answer before its sigmoid, where N is
+    that of a parameter with gradients of one record clipped as if its inputs had length 1: clips are longer by
+    sqrt(1 + s^2), and so is what multiplies the parameters. s follows from what answers bear, at a learning rate of
+    RATE_BY_NOISE; another rate makes steps so much longer. No direction is so long that plain steps would diverge.
+    """
+    features, training = moments.layout.features, problem.experiment.training
+    whitening = whitening_of(moments)
+    varied = min(max(variance_in(moments, 1.0), LEAST_VARIED * features), float(features))
+    gradient = _gradient(moments, whitening)
+    noise = gradient * noise_of_rounds(problem, moments) * RATE_BY_NOISE / training.learning_rate
+    least = max(0.5 * moments.noise_of_squares, LEAST_RESIDUAL**2)
+    square = max(SHAKEN_BY_NOISE * _span(moments, least) / max(noise, 1e-12) - 1, 0.25)
+    factor = min(square / varied, 1 / (RATE_BY_NOISE * _steepness(moments)))
+    matrix = torch.from_numpy(math.sqrt(factor) * whitening)
+    return Preparation(torch.from_numpy(moments.mean.copy()), matrix, math.sqrt(1 + factor * varied) * gradient)
 
 
 def noise_of_rounds(problem: Problem, moments: Moments) -> float:
@@ -140,10 +170,15 @@ def _calming(square: float, noise: float, most: float) -> float:
 def _most_shaken(moments: Moments) -> float:
     if moments.layout.classes:
         return SHAKEN
-    deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), LEAST_RESIDUAL**2))
+    return SHAKEN_ERROR * _span(moments, LEAST_RESIDUAL**2)
+
+
+def _span(moments: Moments, least: float) -> float:
+    """How far answers before their sigmoid go for a deviation of the targets, whose variance is at least so much."""
+    deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), least))
     means = moments.target_mean
     steep = math.sqrt(float(np.mean((means * (1 - means)) ** 2)))
-    return SHAKEN_ERROR * deviation / max(steep, LEAST_RESIDUAL)
+    return deviation / max(steep, LEAST_RESIDUAL)
 
 
 def _steepness(moments: Moments) -> float:

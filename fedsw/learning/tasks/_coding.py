@@ -27,7 +27,7 @@ def coding_of(experiment: Experiment) -> Coding | None:
     kind = MODELS.get(experiment.model.kind)
     if kind.filtered:
         return _of_images(stated_shape(experiment).features, experiment.model.orders)
-    if not kind.columns and experiment.model.inputs == "plain":
+    if not kind.columns and experiment.model.inputs in ("plain", "by-noise"):
         return None
     return coded(declared_columns(experiment), experiment.model)
 

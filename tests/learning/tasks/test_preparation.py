@@ -67,7 +67,18 @@ def test_columns_that_noise_hides_are_scaled_alike_and_not_blown_up():
 NOISY = ("privacy.moments=0.2", "training.rounds=50", "training.momentum=0.9", "training.averaging=0.5")
 
 
-@pytest.mark.parametrize(("overrides", "most"), [((), 0.35), ((REGRESSION,), 0.173)])
+BY_NOISE = (REGRESSION, "model.inputs='by-noise'", "objective.alpha=0.0")
+SHAKEN = (
+    ((), 0.35),
+    ((REGRESSION,), 0.173),
+    ((*BY_NOISE, "training.learning_rate=0.001"), 0.346),
+    ((*BY_NOISE, "training.learning_rate=0.002"), 0.692),
+    ((*BY_NOISE, "training.learning_rate=0.001", "training.momentum=0.5", "clip.loss=0.6"), 0.346),
+)
+"""Settings, and what the noise of the rounds comes to in an answer before its sigmoid: at most, or by design."""
+
+
+@pytest.mark.parametrize(("overrides", "most"), SHAKEN)
 def test_the_noise_of_all_rounds_shakes_outputs_no_more_than_it_may(overrides, most):
     """The same optimizer, moved by noise alone, whose size follows from that of the moments."""
     task, records = problem_and_records(*NOISY, "training.learning_rate=0.6", "model.kind='logistic'", *overrides)
@@ -81,6 +92,16 @@ def test_the_noise_of_all_rounds_shakes_outputs_no_more_than_it_may(overrides, m
     z = prepared.apply(task.inputs(records)).double().numpy()
     shaken = float(trainer.model.std()) * np.sqrt(1 + (z**2).sum(1).mean())
     assert 0.7 * most < shaken < 1.3 * most
+
+
+def test_inputs_by_noise_are_no_longer_than_steps_bear():
+    """Without noise steps of the rate that is meant would diverge, were inputs as long as noise allows."""
+    task, records = problem_and_records(*NOISY, "model.kind='logistic'", *BY_NOISE, "training.learning_rate=0.001")
+    moments = released(task, records)
+    z = prepare(task, moments).apply(task.inputs(records)).double().numpy()
+    means = records.target.double().mean(0).numpy()
+    curvature = 2 * np.mean((means * (1 - means)) ** 2) * np.linalg.eigvalsh(np.cov(z.T))[-1]
+    assert 0.5 < 0.001 * curvature < 1.1
 
 
 def test_without_noise_a_classifier_starts_at_the_discriminant_of_a_pooled_covariance():
