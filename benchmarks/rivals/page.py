@@ -151,6 +151,12 @@ def _sign(mine: list[float], other: list[float]) -> str:
     return "+" if apart > error else "-" if apart < -error else "="
 
 
+def clearly(gains: list[float]) -> int:
+    """1 for gains above 0 by more than two standard errors over seeds, -1 for as clear losses, 0 otherwise."""
+    mean, error = statistics.fmean(gains), _error(gains)
+    return 0 if abs(mean) <= 2 * error else 1 if mean > 0 else -1
+
+
 def _shown(values: list[float]) -> str:
     return f"{_mean(values)} ± {text.number(_error(values), 1)}" if len(values) > 1 else _mean(values)
 
