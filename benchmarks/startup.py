@@ -2,12 +2,12 @@
 
     python -m benchmarks.startup [--repeats 7]
 
-Verbs that train nothing start without torch. Commands take
-turns, so that whoever else uses the cores disturbs all of them alike; `python` is an interpreter that does nothing, `import
-torch` one that imports torch and ends. `init` and `check` read three tables of 1 200 rows and five columns, `show`, `report`
-and `account` a run of three rounds on them, `plan` three tables of 20 columns and a group; each process has a fresh copy of
-these. A run is timed from the shell to where its first round begins. What was compiled is kept, as after an installation.
-Writes benchmarks/results/startup.json and prints a table.
+Verbs that train nothing start without torch. Commands take turns, so that whoever else uses the cores disturbs all of them
+alike; `python` is an interpreter that does nothing, `import torch` one that imports torch and ends. `init` and `check` read
+three tables of 1 200 rows and five columns, `show`, `report` and `account` a run of three rounds on them, `describe` a run of
+its own, `plan` three tables of 20 columns and a group; each process has a fresh copy of these. A run is timed from the shell
+to where its first round begins. What was compiled is kept, as after an installation. Writes
+benchmarks/results/startup.json and prints a table.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ BUDGET = "budget --sampling-rate 0.01 --steps 1000 --delta 1e-5 --noise-multipli
 INIT = "init DATA --group sex --target income -o draft.toml --from-public"
 CERTS = "certs --host localhost --clients 2 --out keys"
 REPORT = "report own"
+DESCRIBE = "describe runs/own-described/run"
 PLAN = "plan wide.toml --data-dir WIDE"
 FIRST_ROUND = "run fair-classification, to its first round"
 CHECK = "check own.toml --data-dir DATA"
 LIMITS = {
     "--help": 0.4,
     "list": 0.6,
-    **dict.fromkeys((INIT, CHECK, "show own", REPORT, "account", CERTS, BUDGET), 1.0),
+    **dict.fromkeys((INIT, CHECK, "show own", REPORT, DESCRIBE, "account", CERTS, BUDGET), 1.0),
     FIRST_ROUND: 2.0,
     PLAN: 5.0,
 }
@@ -51,17 +52,14 @@ LIMITS = {
 _WIDE = 20
 
 _TO_FIRST_ROUND = """
-import os, pathlib, tempfile
-import fedsw.cli.app, fedsw.cli._options
-from fedsw.federation.engines.driver import run
-from fedsw.runs.observer import NoObserver
-class First(NoObserver):
-    def started(self, plan):
-        os._exit(0)
+import os, tempfile
+from fedsw.cli.app import main
+import fedsw.runs.progress
+fedsw.runs.progress.RunProgress.started = lambda self, plan: os._exit(0)
 with tempfile.TemporaryDirectory() as folder:
-    run("fair-classification", "training.rounds=1", runs=pathlib.Path(folder), observer=First())
+    main(["run", "fair-classification", "training.rounds=1", "--quiet", "--runs", folder])
 """
-"""Imports, data, calibration, the greeting of clients and the first evaluation; then the process ends at once."""
+"""The command's imports, data, calibration, greeting of clients and first evaluation; then the process ends at once."""
 _MAIN = "from fedsw.cli.app import program; program()"
 
 
@@ -100,8 +98,11 @@ def prepare(folder: Path) -> None:
         names = ",".join([*(f"column{place}" for place in range(_WIDE)), "sex", "income"])
         (folder / "WIDE" / str(client) / "table.csv").write_text("\n".join([names, *wide, ""]), encoding="utf-8")
     drafts = INIT.replace("draft", "own"), INIT.replace("DATA", "WIDE").replace("draft", "wide")
-    for line in (*drafts, "run own.toml --data-dir DATA training.rounds=3 --quiet"):
+    runs = ("run own.toml --data-dir DATA training.rounds=3 --quiet", "describe own.toml --data-dir DATA --quiet")
+    for line in (*drafts, *runs):
         _run([sys.executable, "-c", _MAIN, *line.split()], folder)
+    described = folder / "runs" / "own-described"
+    next(described.iterdir()).rename(described / "run")
 
 
 def measure(command: list[str], prepared: Path) -> tuple[float, float]:

@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedsw._tools.later import loading
 from fedsw._tools.text import downward, upward
 from fedsw.cli._options import Json, Set, answer, changes_of, in_parts
-from fedsw.federation.engines import loading
 from fedsw.runs.report.console import named_rows, table_of
 
 _STEPS = 50

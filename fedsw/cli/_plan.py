@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedsw._tools.later import loading
 from fedsw.cli import _options as options
 from fedsw.cli._options import answer, changes_of, require_writable
 from fedsw.runs.report.console import Screen
@@ -54,14 +55,15 @@ def plan_command(
     of the law that a run's released moments tell, in place of a public one: whether it is worth going on with costs
     nothing more.
     """
-    from fedsw.desk.planning.after_moments import after_moments as from_run
-    from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
-    from fedsw.desk.planning.run_plan import planned
-    from fedsw.desk.planning.words import as_plain, draw_plan, planned_view
-    from fedsw.experiment import load_experiment
-    from fedsw.learning.tasks.needs import require_possible
-    from fedsw.learning.tasks.own_task import task_of
-    from fedsw.runs.run_files import find_run
+    with loading():
+        from fedsw.desk.planning.after_moments import after_moments as from_run
+        from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
+        from fedsw.desk.planning.run_plan import planned
+        from fedsw.desk.planning.words import as_plain, draw_plan, planned_view
+        from fedsw.experiment import load_experiment
+        from fedsw.learning.tasks.needs import require_possible
+        from fedsw.learning.tasks.own_task import task_of
+        from fedsw.runs.run_files import find_run
 
     if picture is not None:
         read = [public_table] if public_table is not None else []

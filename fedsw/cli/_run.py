@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw._tools.later import loading
 from fedsw.cli import _options as options
 from fedsw.cli._options import changes_of, echo
-from fedsw.federation.engines import loading
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -109,12 +109,12 @@ def run_command(
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
+    with loading():  # only now: a word that is wrong is told at once
+        from fedsw.federation.engines.driver import run
+
     rehearse(chosen, rehearsed)  # two rounds on made-up records: the first releases of a process are these
 
     def start(observer: Observer) -> RunResult:
-        with loading():
-            from fedsw.federation.engines.driver import run
-
         return run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
 
     execute(
@@ -143,17 +143,19 @@ def resume_command(
     clients of its run answered (a backup, a copy) is refused without --charge-lost, one whose checkpoint was damaged
     without --go-on.
     """
-    from fedsw.cli._execution import execute, rehearsed
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.run_files import find_run
+    with loading():
+        from fedsw.cli._execution import execute, rehearsed
+        from fedsw.desk.own_data.rehearsal import rehearse
+        from fedsw.runs.directory import RunDirectory
+        from fedsw.runs.run_files import find_run
 
     directory = find_run(run, runs)
+    with loading():
+        from fedsw.federation.engines.driver import resume
+
     rehearse(RunDirectory(directory).read_config(allow_module or ())[0], rehearsed)
 
     def start(observer: Observer) -> RunResult:
-        from fedsw.federation.engines.driver import resume
-
         allowed = allow_module or ()
         return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost, go_on=go_on)
 

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from fedsw._tools.later import loading
 from fedsw._tools.text import json_text, number, upward
 from fedsw.cli._options import (
     RUNS,
@@ -265,9 +266,10 @@ def report_command(
     is a run's directory, or an experiment's name for its latest run; the directory of a comparison; or what `fedsw plan
     --json` printed, as a file .json. A synthetic table has its page beside it.
     """
-    from fedsw._tools import files
-    from fedsw.runs.run_files import find_run
-    from fedsw.runs.write import write_entry, write_page
+    with loading():
+        from fedsw._tools import files
+        from fedsw.runs.run_files import find_run
+        from fedsw.runs.write import write_entry, write_page
 
     if document_of := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or operator or what_ifs:
