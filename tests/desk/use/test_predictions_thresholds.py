@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 
 import fedsw
+from fedsw.cli.app import main
 from fedsw.data.formats import BadRecords
 from fedsw.desk.use._predictions import settle
 from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import HeldOutOutputs
+from tests.runs.kept_runs import frame, kept_run, tables
 
 NAMES = {"groups": ("female", "male"), "classes": ("low", "high")}
 EXPERIMENT = parse_experiment({"name": "own", "objective": {"task": "classification"}})
@@ -93,3 +96,17 @@ def test_thresholds_by_group_need_the_group_and_decide_by_it(classifier, place):
     assert ((found == "high") == (frame["sex"] == "female")).all()
     with pytest.raises(BadRecords, match="has no column 'sex'"):
         model.predict(frame.drop(columns="sex"))
+
+
+def test_a_run_that_shows_no_held_out_output_has_parity_from_the_counts_that_it_released(tmp_path, capsys):
+    asked = ("thresholds.share=0.2", "privacy.noise_multiplier=0.5")
+    run = fedsw.run(kept_run(tables(tmp_path / "data", 60, 60, 60), *asked), runs=tmp_path / "runs")
+    assert not (run.directory / RunFile.OUTPUTS).exists() and run.summary["held_out_release"]["records"] > 0
+    cuts = {group: entry["threshold"] for group, entry in run.summary["thresholds"]["by_group"].items()}
+    given, output = frame(9, 40), tmp_path / "predictions.csv"
+    given.to_csv(tmp_path / "table.csv", index=False)
+    words = ["predict", str(run.directory), str(tmp_path / "table.csv"), "-o", str(output), "--threshold", "parity"]
+    assert main(words) == 0 and "within the run's guarantee" in capsys.readouterr().out
+    found = pd.read_csv(output)
+    above = found["probability_high"].to_numpy() > given["sex"].map(cuts).to_numpy()
+    assert ((found["predicted_income"] == "high").to_numpy() == above).all()
