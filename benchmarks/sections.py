@@ -170,7 +170,8 @@ def startup(stored: dict[str, Any]) -> str:
             f"`python -m benchmarks.startup`: processor seconds of {stored['repeats']} fresh processes each, beside other work. "
             "A run and a plan cannot do without `import torch`. A plan then trains some 34 models of 50 steps on public twins, and 16 "
             "by cross-validation without noise: its answers are these models'. A report replays the ledger and draws four pictures, "
-            "which takes matplotlib's import and as long again.\n",
+            "which takes matplotlib's import and as long again. Beside other work all rows take longer, as `import torch` does: its "
+            "least here is what to compare with.\n",
             text.table(("command", "least", "median", "at most", "met by the least"), rows),
         ]
     )

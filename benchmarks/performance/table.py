@@ -90,15 +90,26 @@ def _is_curve(name: str, row: dict[str, Any]) -> bool:
     return "curve" in row or (name == "curves" and row["ours"] is not None)
 
 
+_GOALS_OF_CLIPS = {"autoencoder": ("gradient of the autoencoder", 2.5), "MLP": ("loss gradients clipped, MLP", 2.0)}
+"""Of clips on a GPU: words of the row, and the most that it was to take of plain autodiff's time beside it."""
+
+
 def _of_gpu(stored: dict[str, dict[str, Any]]) -> str:
     """On which device the rows of `gpu` were measured, or that there are none."""
     if "gpu" not in stored:
         return "\nTimes on a GPU are not measured yet: the benchmark `gpu` needs a machine that has one."
     device = stored["gpu"]["machine"]["gpu"]
+    beside_plain = [
+        f"{row['ratio']:.2f} times for the {name} (goal {goal:g})"
+        for row in stored["gpu"]["rows"]
+        for name, (words, goal) in _GOALS_OF_CLIPS.items()
+        if row["against"] == "plain autodiff, on the GPU" and words in row["what"]
+    ]
+    clips = f": {', '.join(beside_plain)}. No GPU was at hand to shorten that since" if beside_plain else ""
     return (
-        f"\nRows of `gpu` were measured on {device['name']} (CUDA {device['cuda']}): ours is its time, and no goal is set. "
+        f"\nRows of `gpu` were measured on {device['name']} (CUDA {device['cuda']}): ours is its time. "
         "Their ratio says how many times faster it is than the processor beside it; beside plain autodiff, how many times "
-        "as long a clip takes."
+        f"as long a clip takes{clips}."
     )
 
 
