@@ -7,6 +7,7 @@ from torch's classes imports torch itself.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,16 +19,17 @@ from typing import TYPE_CHECKING
 def loading() -> Iterator[None]:
     """Turn garbage collection off for the imports inside, and leave what they made out of every later one.
 
-    Modules stay until the process ends, and to look through a million of their objects takes a tenth of a second. For
-    a command's own process: what else is there by then is left out of it, too.
+    Modules stay until the process ends, and to look through a million of their objects takes a tenth of a second. What
+    else there is by then is left out, too: so nothing is where the imports found all that they need.
     """
-    looking = gc.isenabled()
+    looking, known = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if looking:
+        if len(sys.modules) > known:
             gc.freeze()
+        if looking:
             gc.enable()
 
 
