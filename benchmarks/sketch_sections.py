@@ -209,7 +209,7 @@ _LIMITS = {
         "triples, exact",
     ): "and of all {triples} triples of columns by label of at most 1 000 cells, without noise",
     ("adult", "pairs"): "noised tables of pairs by label, as `sketch` releases them",
-    ("adult", "triples"): "stage two of {triples} triples by label, chosen from stage one, at .3 of μ²",
+    ("adult", "triples"): "stage two of {triples} triples by label (`together = 3`) by stage one, at .3 of μ²",
     (
         "adult-finer",
         "bins",

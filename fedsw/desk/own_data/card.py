@@ -21,6 +21,7 @@ from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC, LearntTable, ta
 from fedsw.experiment import Experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.table_counts import table_weights
+from fedsw.learning.sketches.table_triples import TriplesOfCodes
 from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
 
 
@@ -202,11 +203,15 @@ def _kept(experiment: Experiment, summary: dict[str, Any], coded: tuple[Coded, .
         Listed.of("Columns", ("column", "codes", "written as"), columns),
     ]
     for later in about.get("later", ()):
-        weights = table_weights([column.size for column in coded], sketch.singles, sketch.balance, later["pairs"])[1]
-        names = ", ".join(f"{coded[one].name!r} and {coded[two].name!r}" for one, two in later["pairs"])
+        sizes, triples = tuple(column.size for column in coded), later.get("triples", ())
+        if triples:
+            weights = TriplesOfCodes(sizes, [(i, j, k) for i, j, k in triples]).factors
+        else:
+            weights = table_weights(sizes, sketch.singles, sketch.balance, later["pairs"])[1]
+        names = ", ".join(" and ".join(repr(coded[k].name) for k in together) for together in triples or later["pairs"])
         lines.append(
-            "A later release measured some pairs once more, with noise of a standard deviation of "
-            f"{_deviations(float(later['sigma']), weights[weights > 0])} records: {names}."
+            f"A later release measured some {'triples' if triples else 'pairs once more'}, with noise of a standard "
+            f"deviation of {_deviations(float(later['sigma']), weights[weights > 0])} records: {names}."
         )
     if sketch.independent:
         lines.append(

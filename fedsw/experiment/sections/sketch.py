@@ -174,7 +174,9 @@ class SketchStage(Section):
             (`fedsw.learning.sketches.noised.least_noise_shares`).
         parts: what is measured, of what is no table.
         tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
-            before and others that tell most of each other, each as "balance" says.
+            before and others that tell most of each other, each as "balance" says; or how many triples.
+        together: of a table: columns that are counted together, 2, or 3 of at most 1 000 codes, those that tell most of
+            the label by the stages before; all later stages alike.
         counts: see `Sketch`; how often each label is generated is read off the first stage.
     """
 
@@ -184,6 +186,7 @@ class SketchStage(Section):
         SketchPart(kind="features", map="learnt"),
     )
     tables: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
+    together: Literal[2, 3] = 2
     counts: Annotated[float, Field(gt=0, le=4)] = 0.01
 
 
@@ -242,9 +245,11 @@ class Sketch(SketchPart):
             raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
         if self.stages and not (table or self.labels):
             raise ValueError("stages learn to tell labels apart: set labels")
-        for name, foreign in (("parts", table), ("tables", not table)):
+        for name, foreign in (("parts", table), ("tables", not table), ("together", not table)):
             if foreign and any(stage.changed(name) for stage in self.stages):
                 raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
+        if self.together == 3 and not (self.labels and all(stage.together == 3 for stage in self.stages)):
+            raise ValueError("three columns together tell of the label: set labels, and together = 3 in every stage")
         if any(not PARTS.get(part.kind).in_stages for stage in self.stages for part in stage.parts):
             raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
         if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
@@ -265,6 +270,11 @@ class Sketch(SketchPart):
         if self.independent and not (self.labels and self.groups):
             raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
         return self
+
+    @property
+    def together(self) -> int:
+        """How many columns of a table later stages count together at most."""
+        return max((stage.together for stage in self.stages), default=2)
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,7 +23,8 @@ from fedsw.learning.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.learning.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pairs
-from fedsw.learning.sketches.trees import choose, next_pairs
+from fedsw.learning.sketches.table_triples import Triples, next_triples
+from fedsw.learning.sketches.trees import choose, move_rows, next_pairs
 from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
@@ -144,8 +146,8 @@ class Synthesiser:
             return learnt
         sketch = experiment.sketch
         if (coded := table_of(experiment)) is not None:
-            count = sketch.stages[number - 2].tables
-            learnt = marks_of(next_pairs([stage.stored.sketch for stage in self._released], count), len(coded))
+            count, sketches = sketch.stages[number - 2].tables, [stage.stored.sketch for stage in self._released]
+            learnt = marks_of(self._next_tables(sketches, count), len(coded), sketch.together)
         else:
             untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
             groups = len(self.task.shape.groups) if sketch.groups else 1
@@ -154,6 +156,15 @@ class Synthesiser:
             learnt = flatten(classifier).detach().cpu().to(torch.float64)
         keep_classifier(self.directory, number, learnt)
         return learnt
+
+    def _next_tables(self, sketches: list[NoisedSketch], count: int) -> tuple[tuple[int, ...], ...]:
+        """Pairs or triples of columns that the next stage measures, by what was released."""
+        if self.task.experiment.sketch.together == 2:
+            return next_pairs(sketches, count)
+        moved = copy.deepcopy(self._network)
+        assert isinstance(moved, TableGenerator)
+        move_rows(sketches, moved)
+        return next_triples(moved, count)
 
     def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
         """A stage's sketch: a stored one, unless it grows (`sketch-local`) and no later stage was learnt from it."""
@@ -231,6 +242,7 @@ def _measured(stage: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:
     (part, *_) = sketch.law.parts
     return {
         **({"pairs": part.chosen} if isinstance(part, Pairs) and part.chosen else {}),
+        **({"triples": part.chosen} if isinstance(part, Triples) else {}),
         "records": sketch.records,
         "clients": stage.stored.clients,
         "coordinates": sketch.coordinates,

@@ -29,6 +29,7 @@ from fedsw.learning.sketches._parts import GaussianKernel, Indicators, PartOfSke
 from fedsw.learning.sketches.learnt import Classifier, Learnt
 from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
 from fedsw.learning.sketches.table_counts import Pairs
+from fedsw.learning.sketches.table_triples import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within
 from fedsw.mathematics.transport.denoise import image_side
 
 
@@ -42,7 +43,7 @@ class Stage:
     """One of the releases of a sketch, from 1.
 
     ``weights`` are of the classifier that its map `learnt` looks through, or marks of the pairs of columns that a
-    table's stage measures; none for zeros, where only sizes matter.
+    table's stage measures, or of triples; none for zeros, where only sizes matter.
     """
 
     number: int = 1
@@ -93,17 +94,20 @@ def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSk
 
 
 def sent_size(experiment: Experiment, shape: Shape) -> int:
-    """How many numbers say what a later stage measures: weights of a classifier, or one for each pair of columns."""
+    """How many numbers say what a later stage measures: weights of a classifier, or one for each pair of columns.
+
+    One for each triple where three columns are counted together.
+    """
     coded = table_of(experiment)
     if coded is None:
         return count_parameters(classifier_of(experiment, shape))
-    return len(coded) * (len(coded) - 1) // 2
+    return math.comb(len(coded), experiment.sketch.together)
 
 
-def marks_of(chosen: Sequence[tuple[int, int]], columns: int) -> Tensor:
-    """1 for each chosen pair of columns and 0 for others, (pairs,), as they are sent to clients."""
-    pairs = list(itertools.combinations(range(columns), 2))
-    return torch.tensor([float(pair in chosen) for pair in pairs], dtype=torch.float64)
+def marks_of(chosen: Sequence[tuple[int, ...]], columns: int, together: int = 2) -> Tensor:
+    """1 for each chosen pair of columns and 0 for others, (pairs,), as they are sent to clients; or triples."""
+    every, marked = itertools.combinations(range(columns), together), set(chosen)
+    return torch.tensor([float(each in marked) for each in every], dtype=torch.float64)
 
 
 def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
@@ -116,6 +120,28 @@ def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
             f"number for each of {len(pairs)}: leave sketch.stages out where there is no pair"
         )
     return tuple(pair for pair, mark in zip(pairs, marks, strict=True) if mark > 0.5) or pairs
+
+
+def _chosen_triples(weights: bytes, sizes: tuple[int, ...], most: int) -> tuple[Triple, ...]:
+    """The first triples that a server marked, at most so many, of tables that are small; the largest where none is.
+
+    Whatever the server sent, no more is measured than the settings say.
+    """
+    columns = len(sizes)
+    if columns > MOST_COLUMNS:
+        raise ExperimentError(
+            f"sketch.stages.together = 3 is for up to {MOST_COLUMNS} columns, and there are {columns}"
+        )
+    small, every = triples_within(sizes), math.comb(columns, 3)
+    marks = np.frombuffer(weights, dtype="<f4") if weights else np.zeros(every)
+    if not small or len(marks) != every:
+        raise ExperimentError(
+            f"a later stage of a table of {columns} columns came with {len(marks)} numbers for {every} triples, of "
+            f"which {len(small)} have at most {MOST_CODES} codes: set sketch.stages.together = 2, or fewer sketch.bins"
+        )
+    marked = {each for each, mark in zip(itertools.combinations(range(columns), 3), marks, strict=True) if mark > 0.5}
+    largest = sorted(small, key=lambda triple: -math.prod(sizes[column] for column in triple))[:most]
+    return tuple(each for each in small if each in marked)[:most] or tuple(sorted(largest))
 
 
 @functools.lru_cache(maxsize=8)
@@ -143,7 +169,10 @@ def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
     return _coded(columns, bins=sketch.bins, group_in_cell=sketch.groups, with_class=True, most=MOST_IN_HISTOGRAMS)
 
 
-def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs:
+def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs | Triples:
+    if stage.number > 1 and sketch.together == 3:
+        most = sketch.stages[stage.number - 2].tables
+        return Triples(ranges(coded), _chosen_triples(stage.weights, tuple(each.size for each in coded), most))
     if stage.number > 1:
         return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
     if sketch.crossed == "all":

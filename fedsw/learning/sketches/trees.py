@@ -19,6 +19,7 @@ from fedsw.learning.sketches.drift import sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pair, pairs_measured
+from fedsw.learning.sketches.table_triples import Triples, TriplesOf
 
 _DRAWS = 2
 """Tables of independent columns with fresh noise, by which mutual informations are corrected."""
@@ -53,16 +54,16 @@ def choose(
 
     Guarantee: post-processing; the choice reads the released sketch and generated rows, no record.
 
-    Sketches, of each stage, have `Pairs` as their only part, and the network was trained on them; it is changed in
-    place. What is ``wanted`` may be one of them whatever their distances are; where it is a tree nothing is moved.
-    Sketchers are the sketches' laws, drawn, where they are there already; ``proportions`` (cells,) of what is generated
-    are in place of those of the tables.
+    Sketches, of each stage, have `Pairs` as their only part, or later ones `Triples`, and the network was trained on
+    them; it is changed in place. What is ``wanted`` may be one of them whatever their distances are; where it is a tree
+    nothing is moved. Sketchers are the sketches' laws, drawn, where they are there already; ``proportions`` (cells,) of
+    what is generated are in place of those of the tables.
     """
     trained = network.proportions.clone()
     if wanted != "tree":
         move_rows(sketches, network)
     distances = {"network": _distance(sketches, network, sketchers)}
-    tables = consistent(*sketches)
+    tables = consistent(*_of_pairs(sketches))
     parents, order = spanning_tree(informations(tables), len(tables.singles))
     network.follow(parents, order, [_given(tables, column, parent) for column, parent in enumerate(parents)])
     network.proportions.copy_(tables.proportions if proportions is None else proportions)
@@ -86,13 +87,16 @@ def move_rows(sketches: Sequence[NoisedSketch], network: TableGenerator) -> None
 
     Sources: Aydore and others 2021 (relaxed tables of chances); Morozov 1966 (to end at the size of the noise).
     """
-    targets = [TablesOf(sketch) for sketch in sketches]
+    targets = [TablesOf(sketch) for sketch in _of_pairs(sketches)]
+    together = [TriplesOf(sketch) for sketch in sketches if isinstance(sketch.law.parts[0], Triples)]
     network.moved.fill_(False)
     logits = _rows_of(network).clamp(min=1e-6).log().requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=_RATE, betas=(0.9, 0.99))
     for step in range(_MOVES):
         chances = _chances(logits, network)
-        distance = torch.stack([target.distance(chances) for target in targets]).sum()
+        off = [target.distance(chances) for target in targets]
+        off += [target.distance(chances, targets[0].proportions) for target in together]
+        distance = torch.stack(off).sum()
         if float(distance.detach()) <= 0:
             break
         optimizer.param_groups[0]["lr"] = _RATE * (1 + math.cos(math.pi * step / _MOVES)) / 2
@@ -100,6 +104,10 @@ def move_rows(sketches: Sequence[NoisedSketch], network: TableGenerator) -> None
         torch.autograd.backward(distance)
         optimizer.step()
     network.take(_chances(logits.detach(), network))
+
+
+def _of_pairs(sketches: Sequence[NoisedSketch]) -> list[NoisedSketch]:
+    return [sketch for sketch in sketches if not isinstance(sketch.law.parts[0], Triples)]
 
 
 class TablesOf:

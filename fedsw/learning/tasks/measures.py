@@ -22,6 +22,7 @@ from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.sketches.noised import least_noise_shares
 from fedsw.learning.sketches.sketch_law import STEP, Law, Sketcher
 from fedsw.learning.sketches.table_counts import sums_of_codes
+from fedsw.learning.sketches.table_triples import sums_of_triples
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
@@ -233,13 +234,13 @@ def sketcher_of(problem: Problem, stage: Stage = FIRST) -> Sketcher:
 def chosen_shares(problem: Problem) -> tuple[float, ...]:
     """The shares of the budget of a sketch's stages, by `least_noise_shares`: from settings and the data's shape alone.
 
-    Which pairs of columns a later stage of a table measures is not known yet: the largest are taken for them.
+    Which pairs or triples of columns a later stage of a table measures is not known yet: the largest are taken.
     """
     experiment, coded = problem.experiment, table_of(problem.experiment)
     stages = [FIRST]
     for number, settings in enumerate(experiment.sketch.stages, start=2):
         stage = Stage(number)
-        if coded is not None:
+        if coded is not None and settings.together == 2:
             pairs = itertools.combinations(range(len(coded)), 2)
             largest = sorted(pairs, key=lambda pair: -coded[pair[0]].size * coded[pair[1]].size)[: settings.tables]
             stage = Stage(number, flat_bytes(marks_of(largest, len(coded))))
@@ -251,7 +252,9 @@ def sketch_of_records(problem: Problem, records: Records, stage: Stage = FIRST) 
     """The records' exact sum (cells, F + 1), float64, on the host. WITHOUT NOISE: it leaves as a `Bounded` only."""
     sketcher, cells = sketcher_of(problem, stage), cells_of(problem, records)
     if (coded := table_of(problem.experiment)) is not None:
-        counted = sums_of_codes(sketcher, codes_of(records, coded), cells)
+        codes = codes_of(records, coded)
+        counted = sums_of_codes(sketcher, codes, cells)
+        counted = sums_of_triples(sketcher, codes, cells) if counted is None else counted
         if counted is not None:
             return counted
     return sketcher.sums(inputs_of(problem, records), cells).cpu()

@@ -14,14 +14,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedsw.audit import canary
 from fedsw.audit.record import _chain as model
 from fedsw.audit.record import audit
 from fedsw.cli.app import main
 from fedsw.data import read_table
 from fedsw.desk.own_data.drifts import of_each
 from fedsw.desk.own_data.synthetic_table import as_synthesis
-from fedsw.experiment import Experiment, ExperimentError, load_experiment
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.learning.sketches.drift import Means, drift_of_means
+from fedsw.learning.sketches.from_settings import Stage
+from fedsw.learning.sketches.learnt import flat_bytes
+from fedsw.learning.sketches.table_triples import Triples
 from fedsw.learning.sketches.trees import next_pairs
 from fedsw.learning.tasks.measures import law_of_problem
 from fedsw.learning.tasks.problem import Problem
@@ -182,6 +186,53 @@ def test_a_later_stage_measures_pairs_that_the_first_release_chose_and_both_fit_
         shutil.copytree(run, path)
         save_file({**tensors, name: tensors[name] + 0.001}, path / "model.safetensors")
         assert audit(path).details["failed"] == [model.NAME]
+
+
+TRIPLES = ("sketch.stages=[{share=0.6, tables=2, together=3}]", "training.rounds=2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", ["sketch", "sketch-local", "distributed"])
+def test_a_later_stage_measures_triples_that_the_first_release_chose_under_every_trust_model_of_sketches(place, trust):
+    assert synthesize(place, "none.toml", f"{trust}.csv", "--trust", trust, *TRIPLES) == 0
+    run = run_of(place, f"{trust}.csv")
+    summary = json.loads((run / "summary.json").read_text())
+    (later,) = summary["sketch"]["later"]
+    assert len(later["triples"]) == 2
+    card = (place / f"{trust}.md").read_text().split("measured some triples")[1]
+    names = ("age", "city", "dose", "sex")
+    assert all(" and ".join(repr(names[k]) for k in triple) in card for triple in later["triples"])
+    for path in sorted(run.rglob("ledger.sqlite")):
+        with Ledger.open(path, read_only=True) as ledger:
+            assert 0 < ledger.replay() <= 2.0 * (1 + 1e-6)
+            last = ledger.entries()[-1]
+            assert last.sensitivity == pytest.approx(1.001 * math.sqrt(2 * 1.01), rel=1e-3)
+    assert audit(run).details["failed"] == []
+
+
+@pytest.mark.slow
+def test_canaries_of_a_table_with_triples_show_nine_tenths_of_epsilon_and_never_more(place):
+    staged = parse_experiment(
+        experiment(place, "none.toml").model_dump(), [f"data.data_dir={place / 'DATA'}", *TRIPLES]
+    )
+    found = canary.audit(staged, trials=300_000, confidence=1 - 1e-10, singly=20)
+    assert found.passed and 0.9 * found.claimed <= found.shown <= found.claimed
+
+
+def test_whatever_a_server_marks_no_more_triples_are_measured_than_the_settings_say(place):
+    task = Problem.from_experiment(parse_experiment(experiment(place).model_dump(), [*TRIPLES]))
+    for marks in (torch.ones(4), torch.zeros(4), torch.tensor([0.0, 9e9, float("nan"), -1.0]), None):
+        stage = Stage(2, b"" if marks is None else flat_bytes(marks))
+        (part,) = law_of_problem(task, stage).parts
+        assert isinstance(part, Triples) and 1 <= len(part.chosen) <= 2
+    with pytest.raises(ExperimentError, match="3 numbers for 4 triples"):
+        law_of_problem(task, Stage(2, flat_bytes(torch.ones(3))))
+
+
+@pytest.mark.parametrize("changed", ["sketch.labels=false", "sketch.stages=[{together=3},{together=2}]"])
+def test_triples_without_labels_or_beside_pairs_are_refused(place, changed):
+    with pytest.raises(ExperimentError, match="set labels, and together = 3 in every stage"):
+        parse_experiment(experiment(place).model_dump(), [*TRIPLES, changed])
 
 
 def test_further_rows_of_a_run_are_others_and_cost_nothing(place):

@@ -1,0 +1,186 @@
+"""Sketches of tables in a later stage: counts of three columns together, and which are worth their noise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsw._tools.randomness import Stream
+from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches._maps import Seen
+from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
+from fedsw.learning.sketches.table_counts import Ranges
+
+Triple = tuple[int, int, int]
+
+MOST_CODES = 1000
+"""Most numbers of one table of three columns in a cell: of more, noise leaves little."""
+MOST_COLUMNS = 128
+_POWER = 2 / 3
+"""Exponent of a table's numbers in its squared weight, as `Pairs` has it with balance "size"."""
+
+
+@dataclass(frozen=True)
+class Triples:
+    """Products of the codes of three columns, of some triples of them.
+
+    With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds
+    w_t u_i x u_j x u_k for every chosen triple t = (i, j, k), squares of w proportional to c^(2/3) for a table of c
+    numbers, and adding up to 1: its norm is at most 1. No number is negative, whatever a record holds, so two records'
+    inner product is not either, and they are at most sqrt(2) apart.
+
+    Ranges are those of each column's code, (first, end), increasing and apart. ValueError if there is no triple, one is
+    not i < j < k of the columns, or one comes twice.
+    """
+
+    ranges: Ranges
+    chosen: tuple[Triple, ...]
+    weight: float = 1.0
+    least_product = 0.0  # no number of a record's vector is negative
+
+    def __post_init__(self) -> None:
+        many, once = len(self.ranges), len(set(self.chosen)) == len(self.chosen)
+        if not (self.chosen and once and all(0 <= i < j < k < many for i, j, k in self.chosen)):
+            raise ValueError(f"chosen triples are {list(self.chosen)}; give each i < j < k of {many} columns once")
+
+    @property
+    def columns(self) -> Columns:
+        """The features of all codes."""
+        return tuple(column for first, end in self.ranges for column in range(first, end))
+
+    def built(self, features: int, stream: Stream) -> DrawnPart:
+        """Codes (n, features) to vectors; nothing is drawn."""
+        return self.of_codes
+
+    @property
+    def of_codes(self) -> TriplesOfCodes:
+        """The module that measures codes, in float64."""
+        return TriplesOfCodes(tuple(end - first for first, end in self.ranges), self.chosen)
+
+
+class TriplesOfCodes(DrawnPart):
+    """Codes (n, q) side by side to products of three, (n, coordinates), of norm at most 1; see `Triples`.
+
+    Tables stand in the order of the triples, each row by row; a coordinate is multiplied by its one of the ``weights``,
+    a table by its one of ``factors`` (triples,).
+    """
+
+    def __init__(self, sizes: tuple[int, ...], chosen: Sequence[Triple]) -> None:
+        super().__init__()
+        self.sizes, self.chosen = sizes, tuple(chosen)
+        self.shapes = [(sizes[i], sizes[j], sizes[k]) for i, j, k in self.chosen]
+        numbers = torch.tensor([math.prod(shape) for shape in self.shapes])
+        shares = numbers.to(torch.float64) ** _POWER
+        self.factors: Tensor
+        self.weights: Tensor
+        factors = (shares / shares.sum()).sqrt()
+        self.register_buffer("factors", factors, persistent=False)
+        self.register_buffer("weights", factors.repeat_interleave(numbers), persistent=False)
+        self.coordinates = len(self.weights)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The vectors (n, coordinates) of rows (n, q)."""
+        codes = self._codes(rows)
+        tables = [
+            (codes[i][:, :, None, None] * codes[j][:, None, :, None] * codes[k][:, None, None, :]).flatten(1)
+            for i, j, k in self.chosen
+        ]
+        return torch.cat(tables, dim=1) * self.weights
+
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
+        codes = self._codes(rows)
+        sums = [self._products([code * chosen.unsqueeze(1) for code in codes], codes) for chosen in members]
+        norms = torch.stack([code.square().sum(dim=1) for code in codes], dim=1)
+        shares = zip(self.factors.square(), self.chosen, strict=True)
+        squares = [share * norms[:, list(triple)].prod(dim=1) for share, triple in shares]
+        return torch.stack(sums) * self.weights, members @ torch.stack(squares).sum(dim=0)
+
+    def law(self, chances: Tensor) -> Tensor:
+        """Tables (cells, coordinates), unweighed, of the law that picks rows of chances (cells, R, q) evenly."""
+        of_cells = [torch.split(rows, list(self.sizes), dim=1) for rows in chances]
+        return torch.stack([self._products(codes, codes) for codes in of_cells]) / chances.shape[1]
+
+    def _products(self, weighed: Sequence[Tensor], codes: Sequence[Tensor]) -> Tensor:
+        tables = []
+        for i, j, k in self.chosen:
+            both = (weighed[i].unsqueeze(2) * codes[j].unsqueeze(1)).flatten(1)
+            tables.append((both.T @ codes[k]).flatten())
+        return torch.cat(tables)
+
+    def _codes(self, rows: Tensor) -> list[Tensor]:
+        """Every column's code without negative numbers, in the ball of norm 1."""
+        parts = []
+        for part in torch.split(rows.clamp(min=0), list(self.sizes), dim=1):
+            length = torch.linalg.vector_norm(part, dim=1, keepdim=True)
+            parts.append(part / length.clamp(min=1))
+        return parts
+
+
+def sums_of_triples(sketcher: Sketcher, codes: Tensor, cells: Tensor) -> Tensor | None:
+    """`Sketcher.sums` of one-hot rows of codes (n, K) int64, to the last bit, without these rows; WITHOUT NOISE.
+
+    As `table_counts.sums_of_codes`, of a law whose only part is `Triples` of all columns; None of another one.
+    """
+    law, (part, *others) = sketcher.law, sketcher.parts
+    whole = law.parts[0].columns == tuple(range(law.features))
+    if others or not isinstance(part, TriplesOfCodes) or not whole or not 1 <= len(codes) <= MOST_RECORDS:
+        return None
+    where = cells.clamp(0, law.cells - 1).cpu().numpy()
+    held = [np.ascontiguousarray(of_column) for of_column in codes.cpu().numpy().T]
+    counted = []
+    for (i, j, k), shape in zip(part.chosen, part.shapes, strict=True):
+        joint = ((where * shape[0] + held[i]) * shape[1] + held[j]) * shape[2] + held[k]
+        counted.append(np.bincount(joint, minlength=law.cells * math.prod(shape)).reshape(law.cells, -1))
+    steps = ((math.sqrt(law.weights[0]) * part.weights).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
+    of_cells = torch.from_numpy(np.bincount(where, minlength=law.cells).astype(np.float64))
+    tables = torch.from_numpy(np.concatenate(counted, axis=1).astype(np.float64))
+    return torch.cat([tables * steps.cpu(), (of_cells * count_steps(law)).unsqueeze(1)], dim=1) * STEP
+
+
+class TriplesOf:
+    """A sketch's tables of three columns, on the processor."""
+
+    def __init__(self, sketch: NoisedSketch) -> None:
+        (part,) = sketch.law.parts
+        assert isinstance(part, Triples)
+        self.measured, self.blocks = part.of_codes, sketch.blocks.cpu()
+        self.proportions = sketch.proportions.cpu().to(torch.float64)
+        self.noise = sketch.deviation**2 * sketch.coordinates * len(self.blocks)
+
+    def distance(self, chances: Tensor, proportions: Tensor) -> Tensor:
+        """The squared distance, noise taken off, of the law that picks rows of chances (cells, R, q) evenly.
+
+        Cells have proportions (cells,): those of the first stage, which counts them better.
+        """
+        made = self.measured.law(chances) * proportions.unsqueeze(1) * self.measured.weights
+        return (self.blocks - made).square().sum() - self.noise
+
+
+def triples_within(sizes: Sequence[int]) -> tuple[Triple, ...]:
+    """All triples of columns, of so many codes each, whose table has at most `MOST_CODES` numbers in a cell."""
+    every = itertools.combinations(range(len(sizes)), 3)
+    return tuple((i, j, k) for i, j, k in every if sizes[i] * sizes[j] * sizes[k] <= MOST_CODES)
+
+
+def next_triples(network: TableGenerator, count: int) -> tuple[Triple, ...]:
+    """Those that tell most of a record's cell in the law of the rows that a network picks; at most so many.
+
+    Guarantee: post-processing; rows of chances (cells, R, q) were moved to released sketches, and nothing else is read.
+    """
+    sizes = [end - first for first, end in network.codes]
+    rows, proportions = network.rows.cpu().to(torch.float64), network.proportions.cpu().to(torch.float64)
+    told = {}
+    for triple in triples_within(sizes):
+        law = TriplesOfCodes(tuple(sizes), [triple]).law(rows) * proportions.unsqueeze(1)
+        apart = law.sum(dim=0) * law.sum(dim=1, keepdim=True)
+        told[triple] = float(torch.where(law > 0, law * (law / apart).log(), 0.0).sum())
+    return tuple(sorted(sorted(told, key=lambda triple: -told[triple])[:count]))
