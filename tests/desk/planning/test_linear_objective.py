@@ -20,7 +20,7 @@ from fedsw.runs.single.training_plan import plan
 from tests.experiment.test_preset_rules import SIZES, asked
 
 ALONE = {"objective": {"alpha": 0.0}}
-CLIP = Clip(1.0, 1.0, 0.05)
+CLIP = Clip(1.0, 1.0, 0.6)  # about half of the records are longer
 
 
 def of_twins(**sections):
@@ -44,7 +44,7 @@ def test_a_linear_layer_s_gradient_is_that_of_every_model_s_clip_within_rounding
         exact, close = own.gradient(model, batch, CLIP), quick.gradient(model, again, CLIP)
         assert (close.round, close.charges, close.sensitivity) == (exact.round, exact.charges, exact.sensitivity)
         wanted = exact._take()
-        assert torch.allclose(close._take(), wanted, rtol=1e-4, atol=1e-5 * float(wanted.norm()))
+        assert torch.allclose(close._take(), wanted, rtol=1e-3, atol=1e-4 * float(wanted.norm()))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.3)
