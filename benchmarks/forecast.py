@@ -17,7 +17,6 @@ import functools
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,14 +32,15 @@ from fedsw.data import Dataset, Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning._forecast import curve, reference, strength_of, trained
 from fedsw.desk.planning.after_moments import moments_of, twins_of
-from fedsw.desk.planning.public_rows import LAWS, TIGHT, PublicRows, columns_named, scaled
+from fedsw.desk.planning.public_rows import PublicRows, columns_named, scaled
+from fedsw.desk.planning.run_plan import Forecast, planned
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "forecast.json"
-SIZES = (300, 1_000, 3_000, 10_000)
-EPSILONS = (0.5, 1.0, 3.0, 10.0)
+SIZES = (1_000, 10_000)
+EPSILONS = (0.5, 1.0, 3.0)
 DRAWS = 3
 SEARCHED = tuple(
     (name, 1_000, epsilon)
@@ -87,7 +87,7 @@ class Task:
                 "name": "forecast",
                 "data": {"source": "object", "columns": self.columns.model_dump()},
                 "model": {"kind": "logistic"},
-                "objective": {"task": "regression" if self.regression else "classification", "alpha": 0.2},
+                "objective": {"task": "regression" if self.regression else "classification", "alpha": 0.0},
                 "training": {"preset": "auto"},
                 "privacy": noisy,
             }
@@ -229,35 +229,49 @@ def truth(name: str, records: int) -> dict[str, Any]:
 
 
 def forecast(name: str, records: int) -> dict[str, Any]:
-    """What the plan says from the columns' names and the sizes: the share left at every epsilon, and under every law.
+    """What the plan says from the columns' names and the sizes at every epsilon, and what the data are.
 
     `after` is what it says once moments are released, where a run releases any.
     """
     of = task(name)
     problem = Problem.from_experiment(of.experiment(1.0))
-    sizes = of.by_group(of.draw(records, 0))
-    started = time.perf_counter()
-    found = curve(of.experiment(1.0), problem, sizes)
-    seconds = time.perf_counter() - started
-    strengths = {e: strength_of(of.experiment(e), numbers_of(of.experiment(e), sizes, problem)) for e in EPSILONS}
+    private = of.draw(records, 0)
+    plans = {str(e): planned(of.experiment(e), of.by_group(private)).forecast for e in EPSILONS}
     return {
-        "task": name, "records": records, "sizes": sizes, "parameters": problem.parameters, "seconds": seconds,
-        "strength": {str(e): strength for e, strength in strengths.items()},
-        "kept": {str(e): found.at(strength) for e, strength in strengths.items()},
+        "task": name, "records": records, "facts": facts(of.columns, private),
+        "said": {e: said(plan) for e, plan in plans.items() if plan is not None},
         "after": {str(e): after(of, problem, records, e) for e in EPSILONS},
-        "tight": {str(e): tight(of, problem, sizes, e, strength) for e, strength in strengths.items()},
-        "by_law": {
-            law.name: {str(e): found.under(place).at(strength) for e, strength in strengths.items()}
-            for place, law in enumerate(LAWS)
-        },
     }  # fmt: skip
 
 
-def tight(of: Task, problem: Problem, sizes: dict[str, int], epsilon: float, strength: float) -> float | None:
-    """What the plan says if columns use a small part of their bounds; None where none has bounds."""
-    if not any(feature.low is not None for feature in of.columns.features):
-        return None
-    return curve(of.experiment(epsilon), problem, sizes, laws=[TIGHT], strengths=(strength,)).at(strength)
+def said(plan: Forecast) -> dict[str, Any]:
+    """What a plan says of a run's chances."""
+    return {
+        "feasible": plan.feasible,
+        "depends": plan.depends,
+        "tight": plan.tight,
+        "skewed": plan.skewed,
+        "kept": plan.kept,
+        "least": plan.range[0],
+        "rarest": plan.rarest,
+        "rare": plan.rare,
+        "constant_to": plan.constant_to,
+    }
+
+
+def facts(columns: Columns, private: Records) -> dict[str, Any]:
+    """What a plan leaves open and an owner may know: the share of all but the most frequent class, where the numbers to
+    predict lie in their bounds, and what of its bounds a column uses."""
+    names = [(name, feature) for feature in columns.features for name in feature.input_names]
+    spreads = zip(names, private.features.double().std(0).tolist(), strict=True)
+    widths = {"unit": 1, "signed": 2}
+    used = [4 * spread / widths[feature.scale] for (_, feature), spread in spreads if feature.low is not None]
+    target, numbers = private.target, bool(columns.targets)
+    return {
+        "others": None if numbers else 1 - float(target.bincount().max()) / len(target),
+        "middle": float(target.double().mean()) if numbers else None,
+        "used": statistics.median(used) if used else None,
+    }
 
 
 def after(of: Task, problem: Problem, records: int, epsilon: float) -> float | None:
@@ -330,7 +344,7 @@ def _measure_missing(stored: dict[str, Any], only: str | None) -> None:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
-    for part, work, newest in (("truth", truth, "reference_name"), ("forecast", forecast, "tight")):
+    for part, work, newest in (("truth", truth, "reference_name"), ("forecast", forecast, "said")):
         stored[part] = [row for row in stored[part] if newest in row]  # what was measured otherwise is measured again
         done = {(row["task"], row["records"]) for row in stored[part]}
         for name, records in ((name, records) for records in SIZES for name in LOADED):

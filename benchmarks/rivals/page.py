@@ -22,7 +22,7 @@ REPLACED = ("descent", "adassp")
 """Rivals of the same relation: one record is replaced by another. Of the others one is added or removed, which costs
 less noise."""
 WIDE = 0.1
-"""The part of its bounds that a column uses, as four standard deviations, above which it does not use a tenth of them."""
+"""The part of its bounds that a column uses, as four standard deviations, or below the mean of numbers to predict."""
 Scores = dict[str, list[float]]
 
 
@@ -98,7 +98,7 @@ def forecast_words(rows: list[Row], told: list[Row]) -> str:
         constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
         mine = statistics.fmean(scores["fedsw"])
         gain = max(statistics.fmean(without), mine) - constant
-        kept, feasible = (mine - constant) / gain if gain > 0 else 0.0, _expects(said[name, epsilon])
+        kept, feasible = (mine - constant) / gain if gain > 0 else 0.0, expects(said[name, epsilon])
         if feasible == (kept >= FEASIBLE):
             right += 1
         else:
@@ -113,13 +113,18 @@ def forecast_words(rows: list[Row], told: list[Row]) -> str:
     return f"Of {many} plans from public numbers alone {right} are right, {wrong[0]} and {wrong[1]}."
 
 
-def _expects(said: Mapping[str, Any]) -> bool:
-    """Whether a plan promises more than a constant of these data: what it says of a class's share and of columns that
-    use a tenth of their bounds holds for theirs."""
-    rarer, constant_to = said.get("rarer"), said.get("constant_to")
-    if rarer is not None and constant_to is not None and rarer < promised_above(constant_to):
+def expects(said: Mapping[str, Any]) -> bool:
+    """Whether a plan promises more than a constant of these data: what it says of the most frequent class's share, of
+    columns that use a tenth of their bounds and of numbers mostly within a tenth of theirs holds for theirs."""
+    others, constant_to = said.get("others"), said.get("constant_to")
+    if others is not None and constant_to is not None and others < promised_above(constant_to):
         return False
-    return bool(said["feasible"] or (said.get("depends") and (said.get("used") or 0.0) > WIDE))
+    unknown = (
+        (said.get("tight"), (said.get("used") or 0.0) > WIDE),
+        (said.get("skewed"), (said.get("middle") or 0.0) > WIDE),
+    )
+    holds = all(known for kept, known in unknown if kept is not None and kept < FEASIBLE)
+    return bool(said["feasible"] or (said.get("depends") and holds))
 
 
 def _cells(rows: list[Row]) -> Iterable[tuple[str, float, list[Row], Scores]]:

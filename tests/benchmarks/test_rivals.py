@@ -66,10 +66,12 @@ def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_
 @pytest.mark.parametrize(
     ("said", "right"),
     [
-        ({"feasible": True, "rarer": 0.35, "constant_to": 0.3}, False),
-        ({"feasible": True, "rarer": 0.4, "constant_to": 0.3}, True),
-        ({"feasible": False, "depends": True, "used": 0.5}, True),
-        ({"feasible": False, "depends": True, "used": 0.05}, False),
+        ({"feasible": True, "others": 0.29, "constant_to": 0.2}, False),
+        ({"feasible": True, "others": 0.3, "constant_to": 0.2}, True),
+        ({"feasible": False, "depends": True, "tight": 0.1, "used": 0.5}, True),
+        ({"feasible": False, "depends": True, "tight": 0.1, "used": 0.05}, False),
+        ({"feasible": False, "depends": True, "tight": 0.9, "used": 0.05, "skewed": 0.1, "middle": 0.3}, True),
+        ({"feasible": False, "depends": True, "tight": 0.9, "used": 0.5, "skewed": 0.1, "middle": 0.03}, False),
     ],
 )
 def test_what_a_plan_says_of_a_rare_class_and_of_bounds_is_taken_at_what_the_data_are(said, right):

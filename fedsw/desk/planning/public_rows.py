@@ -113,9 +113,11 @@ class TwinLaw:
     """Law of public twins: how much there is to learn, and how much of their bounds columns use.
 
     Hidden traits make the ``explained`` share of the target's variance; ``common`` is that of the more frequent of two
-    classes, ``middle`` and ``spread`` are of a number between 0 and 1 that is predicted, and ``used`` the least and the
-    most that a column uses of what is between its bounds. Numbers show any traits alike where ``alike`` is 0, and only
-    those that the target follows where it is 1.
+    classes and ``most`` that of the most frequent of several (each has 70 % of the last if it is None). A predicted
+    number, between 0 and 1, has a ``middle`` and a ``spread``; a column uses from the least to the most that is
+    ``used`` of what is between its bounds. Numbers show any traits alike where ``alike`` is 0, and only
+    those that the target follows where it is 1. With a ``tail`` the logarithm of the predicted number is normal, of
+    that deviation, and ``middle`` its mean: a few are far larger than the rest.
     """
 
     name: str
@@ -126,6 +128,8 @@ class TwinLaw:
     seed: int
     used: tuple[float, float] = (0.1, 0.8)
     alike: float = 0.0
+    tail: float = 0.0
+    most: float | None = None
 
 
 LAWS = (
@@ -140,6 +144,12 @@ knows before moments are released.
 """
 
 
+SKEWED = tuple(
+    TwinLaw("skewed", explained=0.1, common=0.5, middle=0.03, spread=0.0, seed=seed, alike=_ALIKE, tail=1.5)
+    for seed in range(5, 11)
+)
+"""Numbers of which most are near the lower bound and a few far larger, as counts and costs are: two thirds of their
+squares are of one record in fifty. Some columns show it and some do not, so that the least of these laws counts."""
 TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
 """Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
 learn little from them."""
@@ -147,13 +157,18 @@ RARE = 0.02
 
 
 def with_rare_class(law: TwinLaw, share: float = RARE) -> TwinLaw:
-    """The law with one class in fifty records, or a ``share``: nobody knows before moments how frequent classes are."""
-    return replace(law, name="rare", common=1 - share)
+    """The law with a ``share`` of records outside of the most frequent class: before moments nobody knows it."""
+    return replace(law, name="rare", common=1 - share, most=1 - share)
 
 
 def rarest_share(laws: Sequence[TwinLaw], classes: int) -> float:
     """The share of the least frequent class that a plan by these laws assumes, of so many classes."""
     return min(float(_shares(law, classes).min()) for law in laws)
+
+
+def others_share(laws: Sequence[TwinLaw], classes: int) -> float:
+    """The share of all but the most frequent class that a plan by these laws assumes, of so many classes."""
+    return 1 - max(float(_shares(law, classes).max()) for law in laws)
 
 
 class PublicRows(DeclaredRecords):
@@ -174,6 +189,8 @@ def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: 
     draw = _Draw(law, fixed, chance, means[groups] + chance.standard_normal((len(groups), _FACTORS)))
     directions = draw.directions(columns)
     target = draw.target(columns, directions)
+    if len(columns.classes) > 2:
+        draw = replace(draw, traits=draw.about(directions[target]))
     features = np.hstack([draw.inputs(feature, directions) for feature in columns.features])
     order = chance.permutation(len(groups))
     return PublicRows(
@@ -196,8 +213,8 @@ class _Draw:
     traits: Float
 
     def directions(self, columns: Columns) -> Float:
-        """Weights of the traits that the target follows, a row (f,) for each class but the last; one row otherwise."""
-        rows = self.fixed.standard_normal((max(1, len(columns.classes) - 1), _FACTORS))
+        """Weights of the traits that the target follows, a row (f,): for each of several classes, else one."""
+        rows = self.fixed.standard_normal((len(columns.classes) if len(columns.classes) > 2 else 1, _FACTORS))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
     def target(self, columns: Columns, directions: Float) -> NDArray[np.float32] | NDArray[np.int64]:
@@ -209,20 +226,33 @@ class _Draw:
         numbers = []
         for index in range(len(columns.targets)):
             share = 1.0 if index == 0 else self.fixed.uniform(0.5, 1.0)
-            numbers.append(np.clip(self.law.middle + self.law.spread * self._mixed(share, score), 0.0, 1.0))
+            numbers.append(np.clip(self._number_of(self._mixed(share, score)), 0.0, 1.0))
         return np.stack(numbers, axis=1).astype(np.float32)
 
+    def _number_of(self, score: Float) -> Float:
+        """Numbers (n,) by a standard normal score."""
+        law = self.law
+        if law.tail:
+            return np.asarray(law.middle * np.exp(law.tail * score - law.tail**2 / 2))
+        return np.asarray(law.middle + law.spread * score)
+
     def _classes(self, shares: Float, directions: Float) -> NDArray[np.int64]:
-        """Classes (n,) of these shares."""
+        """Classes (n,) of these shares: of two by a score, of several by chance."""
         total, ends = len(self.traits), np.round(np.cumsum(shares) * len(self.traits)).astype(np.int64)
-        target, left = np.full(total, len(shares) - 1), np.arange(total)
-        for index, direction in enumerate(directions):
-            score = self._mixed(self.law.explained, self._along(direction))[left]
-            size = ends[index] - (ends[index - 1] if index else 0)
-            taken = np.argsort(score, kind="stable")[:size]
-            target[left[taken]] = index
-            left = np.delete(left, taken)
-        return target.astype(np.int64)
+        several = len(shares) > 2
+        order = self.chance.permutation(total) if several else self._order(directions[0])
+        target = np.empty(total, dtype=np.int64)
+        target[order] = np.searchsorted(ends, np.arange(total), side="right").clip(max=len(shares) - 1)
+        return target
+
+    def _order(self, direction: Float) -> NDArray[np.int64]:
+        """Records (n,) by a score that follows this combination of the traits, and chance."""
+        return np.argsort(self._mixed(self.law.explained, self._along(direction)), kind="stable")
+
+    def about(self, middles: Float) -> Float:
+        """The traits (n, f) about the middles of classes (n, f) of length 1, which make `explained` of the variance."""
+        explained = self.law.explained
+        return np.asarray(np.sqrt(explained * _FACTORS) * middles + np.sqrt(1 - explained) * self.traits)
 
     def inputs(self, feature: Feature, directions: Float) -> Float:
         """The inputs (n, k) that come of a column, where the target follows these directions."""
@@ -264,6 +294,8 @@ class _Draw:
 def _shares(law: TwinLaw, classes: int) -> Float:
     """Return the share of every class (classes,) in all records: of more than two each has 70 % of the last."""
     sizes = np.array([law.common, 1 - law.common]) if classes == 2 else 0.7 ** np.arange(classes)
+    if classes > 2 and law.most is not None:
+        sizes[0] = law.most / (1 - law.most) * sizes[1:].sum()
     return np.asarray(sizes / sizes.sum())
 
 

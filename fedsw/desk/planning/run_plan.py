@@ -17,10 +17,12 @@ from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve,
 from fedsw.desk.planning.public_rows import (
     LAWS,
     RARE,
+    SKEWED,
     TIGHT,
     PublicRows,
     TwinLaw,
     has_bounds,
+    others_share,
     public_columns,
     rarest_share,
     scaled,
@@ -48,7 +50,11 @@ _WEAK = 0.25
 _WEIGHTS = (0.05, 0.2, 0.5)
 """Weights of a penalty between groups whose noise a plan says."""
 _SHARES = (RARE, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
-"""Shares of the rarer of two classes among which a plan looks for the largest at which a constant does as well."""
+"""Shares of records outside of the most frequent class, among which a plan looks for the largest at which a constant
+does as well ..."""
+_MARGIN = 2
+"""... and so many of them further on more than a constant is promised: twins tell more of a rare class than most tables
+do."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,13 @@ class Forecast:
         strength: of the signal: below 1 noise buries it.
         least_records, least_epsilon, most_parameters: where the run becomes feasible; infinite if nowhere.
         tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
-        rarest: share of the least frequent class that is assumed; None where it is known, and without classes.
-        rare: what would be left if one of two classes had one record in fifty; None where that was not tried.
-        constant_to: the largest share of the rarer of two classes at which a constant would do as well, of those tried;
-            None where there is none, or none was tried.
+        skewed: the least that would be left if most of the predicted numbers were small and a few far larger; None
+            where that was not tried.
+        rarest: share of the least frequent of so many ``classes`` that is assumed, and ``assumed`` of all but the most
+            frequent; None where it is known, and without classes.
+        rare: what would be left if all but the most frequent class had one record in fifty; None where not tried.
+        constant_to: the largest share of all classes but the most frequent at which a constant would do as well, of
+            those tried; None where there is none, or none was tried.
     """
 
     reference: str
@@ -86,26 +95,42 @@ class Forecast:
     most_parameters: float
     what_ifs: tuple[WhatIf, ...]
     tight: float | None = None
+    skewed: float | None = None
+    classes: int = 0
     rarest: float | None = None
+    assumed: float = 0.0
     rare: float | None = None
     constant_to: float | None = None
 
     @property
     def promised_from(self) -> float:
-        """The least share of a class for which more than a constant is promised, where one is assumed."""
+        """The least share outside of the most frequent class for which more than a constant is promised."""
         if self.constant_to is None:
-            return self.rarest or 0.0
+            return self.assumed
         return promised_above(self.constant_to)
 
     @property
     def depends(self) -> bool:
-        """Say whether more than a constant can be expected only if columns use their bounds."""
-        return self.kept >= FEASIBLE and self.tight is not None and self.tight < FEASIBLE
+        """Say whether more than a constant can be expected only if columns, or what is predicted, use their bounds."""
+        return self.kept >= FEASIBLE and (_too_little(self.tight) or _too_little(self.skewed))
+
+    @property
+    def condition(self) -> str:
+        """On which the forecast depends, in words; empty if on none."""
+        conditions = (
+            (self.tight, "the columns use their bounds, and not a tenth of them"),
+            (self.skewed, "the numbers to predict are not, like counts, mostly within a tenth of their bounds"),
+        )
+        return " and ".join(words for kept, words in conditions if _too_little(kept)) if self.depends else ""
 
     @property
     def feasible(self) -> bool:
-        """Say whether more than a constant can be expected, however much of their bounds the columns use."""
+        """Say whether more than a constant can be expected, however much of their bounds the records use."""
         return self.kept >= FEASIBLE and not self.depends
+
+
+def _too_little(kept: float | None) -> bool:
+    return kept is not None and kept < FEASIBLE
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,14 +215,21 @@ class Planned(Short):
         if not self.multiplier or forecast.kept < FEASIBLE or forecast.rarest is None:
             return expected
         least, rare = forecast.promised_from, forecast.rare
-        expected += f". This assumes that no class has less than {100 * least:.0f} % of the records"
+        if forecast.classes > 2:
+            frequent = f"the most frequent class has at most {100 * (1 - least):.0f} % of the records"
+            expected += f". This assumes that {frequent}"
+        else:
+            expected += f". This assumes that no class has less than {100 * least:.0f} % of the records"
         if rare is None:
             return expected
         if forecast.constant_to is not None:
-            left = f"{100 * forecast.constant_to:.0f} % or less, a constant would do as well"
+            share, left = forecast.constant_to, "a constant would do as well"
         else:
-            left = f"{100 * RARE:.0f} %, about {100 * min(1.0, rare):.0f} % would be left"
-        return f"{expected}: if one of them has {left}. Released moments tell (--moments-alone, --after-moments)"
+            share, left = RARE, f"about {100 * min(1.0, rare):.0f} % would be left"
+        of_whom = f"one of them has {100 * share:.0f} %" + (" or less" if forecast.constant_to is not None else "")
+        if forecast.classes > 2:
+            of_whom = f"it has {100 * (1 - share):.0f} %" + (" or more" if forecast.constant_to is not None else "")
+        return f"{expected}: if {of_whom}, {left}. Released moments tell (--moments-alone, --after-moments)"
 
     def _expected(self, forecast: Forecast) -> str:
         share = forecast.kept
@@ -205,9 +237,9 @@ class Planned(Short):
             return "no noise is planned, and nothing is promised to anybody"
         if forecast.depends:
             return (
-                f"feasible only if the columns use their bounds: {100 * min(1.0, share):.0f} % of what "
-                f"{forecast.reference} gains over a constant would be left; if they use a tenth of them, a "
-                "constant would do as well. Declare bounds as narrow as public knowledge allows"
+                f"feasible only if {forecast.condition}: {100 * min(1.0, share):.0f} % of what "
+                f"{forecast.reference} gains over a constant would be left; otherwise a constant would do as well. "
+                "Declare bounds as narrow as public knowledge allows"
             )
         if share >= ABOUT_ALL:
             return f"expect about what {forecast.reference} reaches without privacy"
@@ -259,15 +291,22 @@ def planned(
         forecast = _forecast(experiment, by_group, problem, measured)
         strength = forecast.strength
 
-        def under(*others: TwinLaw) -> float:
+        def here(*others: TwinLaw) -> Curve:
             of_others = {**twins, "laws": others, "strengths": (strength,)}
-            return _measured(experiment, ready, by_group, multiplier, of_others).at(strength)
+            return _measured(experiment, ready, by_group, multiplier, of_others)
 
-        if forecast.feasible and multiplier and table is None and expect is None and has_bounds(experiment):
+        def under(*others: TwinLaw) -> float:
+            return here(*others).at(strength)
+
+        feasible = forecast.feasible and bool(multiplier) and table is None
+        if feasible and expect is None and has_bounds(experiment):
             forecast = replace(forecast, tight=under(TIGHT))
+        if feasible and expect is None and not problem.classes:
+            forecast = replace(forecast, skewed=min(_alone(here(*SKEWED), strength)))
         if table is None and problem.classes:
-            forecast = replace(forecast, rarest=rarest_share(laws, problem.classes))
-            if forecast.kept >= FEASIBLE and multiplier and problem.classes == 2:
+            rarest, others = rarest_share(laws, problem.classes), others_share(laws, problem.classes)
+            forecast = replace(forecast, classes=problem.classes, rarest=rarest, assumed=others)
+            if feasible:
                 shares = {
                     share: functools.partial(under, *(with_rare_class(law, share) for law in laws)) for share in _SHARES
                 }
@@ -303,8 +342,9 @@ _REPLACED = "forecasts are made for noise that hides a replacement"
 
 
 def promised_above(constant_to: float) -> float:
-    """The least share of the rarer class, of those tried, above one at which a constant does as well; or half."""
-    return min((share for share in _SHARES if share > constant_to), default=0.5)
+    """The share outside of the most frequent class from which on more than a constant is promised; half if none is."""
+    above = [share for share in _SHARES if share > constant_to]
+    return above[_MARGIN - 1] if len(above) >= _MARGIN else 0.5
 
 
 def _constant_to(left_of_share: Mapping[float, Callable[[], float]]) -> float:
@@ -370,9 +410,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
 
     total, epsilon_asked = sum(by_group.values()), experiment.privacy.epsilon
     here, needed = strength(total, None), measured.strength_for(FEASIBLE)
-    alone = [
-        measured.under(index).at(here) if index in measured.taught else 0.0 for index in range(len(measured.reference))
-    ]
+    alone = _alone(measured, here)
     epsilons = sorted(
         {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
     )
@@ -392,6 +430,12 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         most_parameters=problem.parameters * (here / needed) ** 2 if math.isfinite(needed) else 0.0,
         what_ifs=what_ifs,
     )
+
+
+def _alone(measured: Curve, strength: float) -> list[float]:
+    """What is left under every law taken alone; 0 where it lets nothing be learnt."""
+    laws = range(len(measured.reference))
+    return [measured.under(law).at(strength) if law in measured.taught else 0.0 for law in laws]
 
 
 def _at(experiment: Experiment, epsilon: float) -> Experiment:

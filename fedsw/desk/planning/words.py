@@ -150,6 +150,8 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "kept": forecast.kept,
             "range": list(forecast.range),
             "feasible": forecast.feasible,
+            "kept_with_tight_columns": forecast.tight,
+            "kept_with_skewed_numbers": forecast.skewed,
             "rarest_class_assumed": forecast.rarest,
             "kept_with_a_rare_class": forecast.rare,
             "constant_wins_up_to_share": forecast.constant_to,

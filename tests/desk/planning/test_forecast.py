@@ -21,7 +21,18 @@ from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning._forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
 from fedsw.desk.planning.after_moments import moments_of, twins_of
-from fedsw.desk.planning.public_rows import LAWS, PublicRows, columns_named, drawn, resampled, scaled, spread_evenly
+from fedsw.desk.planning.public_rows import (
+    LAWS,
+    SKEWED,
+    PublicRows,
+    columns_named,
+    drawn,
+    others_share,
+    resampled,
+    scaled,
+    spread_evenly,
+    with_rare_class,
+)
 from fedsw.desk.planning.run_plan import _SHARES, _constant_to, planned
 from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
@@ -270,6 +281,25 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     assert planned(asked(data=data, **given, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
 
 
+def test_numbers_most_of_which_are_small_are_not_promised_what_others_are():
+    """Whether they are, as counts and costs are, is nobody's knowledge but the owner's."""
+    columns = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
+    data, given = {"source": "object", "columns": columns.model_dump()}, {"training": QUICK, **PLAIN}
+    objective = {"objective": {"task": "regression", "alpha": 0.0}}
+    found = planned(asked(data=data, **{**given, **objective}, privacy={"epsilon": 1}), SIZES, strengths=FEW)
+    assert found.forecast.kept >= FEASIBLE > found.forecast.skewed and not found.forecast.feasible
+    assert "like counts, mostly within a tenth of their bounds" in found.verdict and found.forecast.depends
+    target = drawn(columns, SIZES, SKEWED[0], seed=0).target.double()
+    assert target.median() < target.mean() < 0.06 < target.std()
+
+
+def test_one_of_several_classes_can_be_nearly_all():
+    columns = columns_of(target={"name": "y", "values": ["a", "b", "c"]})
+    target = drawn(columns, SIZES, with_rare_class(LAWS[1], 0.1), seed=0).target
+    assert target.bincount().tolist() == [900, 59, 41]
+    assert others_share(LAWS, 3) == pytest.approx(1 - 1 / (1 + 0.7 + 0.49)) and others_share(LAWS, 2) == 0.25
+
+
 def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
     found = planned(asked(training=QUICK, privacy={"epsilon": 4}), SIZES, strengths=FEW, expect="much")
     assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
@@ -282,8 +312,10 @@ def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_o
         for rare, share in ((0.1, 0.15), (0.7, None))
     ]
     assert "15 % or less, a constant would do as well" in said[0] and "2 %, about 70 % would be left" in said[1]
-    rarer = replace(found, forecast=replace(found.forecast, rarest=0.25, rare=0.1, constant_to=0.3)).verdict
-    assert "no class has less than 40 % of the records: if one of them has 30 % or less, a constant" in rarer
+    rarer = replace(found, forecast=replace(found.forecast, rarest=0.25, rare=0.1, constant_to=0.2)).verdict
+    assert "no class has less than 30 % of the records: if one of them has 20 % or less, a constant" in rarer
+    several = replace(found, forecast=replace(found.forecast, classes=3, rare=0.1, constant_to=0.2)).verdict
+    assert "the most frequent class has at most 70 % of the records: if it has 80 % or more, a constant" in several
     table = drawn(columns_of(), scaled(SIZES, 600), LAWS[1], seed=5)
     known = planned(asked(training=QUICK, privacy={"epsilon": 20}), SIZES, table=table, strengths=FEW)
     assert known.forecast.rarest is None and "assumes" not in known.verdict
