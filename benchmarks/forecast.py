@@ -31,9 +31,10 @@ from fedsw import data
 from fedsw.data import Dataset, Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning._forecast import curve, reference, strength_of, trained
+from fedsw.desk.planning._run_forecast import Forecast
 from fedsw.desk.planning.after_moments import moments_of, twins_of
 from fedsw.desk.planning.public_rows import PublicRows, columns_named, scaled
-from fedsw.desk.planning.run_plan import Forecast, planned
+from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem

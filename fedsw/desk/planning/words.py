@@ -15,7 +15,8 @@ from rich.text import Text
 
 from fedsw._tools.text import number, upward
 from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE
-from fedsw.desk.planning.run_plan import Forecast, Planned
+from fedsw.desk.planning._run_forecast import Forecast
+from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.runs.page.document import Document, Listed, Section

@@ -20,6 +20,7 @@ from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning._forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
+from fedsw.desk.planning._run_forecast import SHARES, largest_for_constant
 from fedsw.desk.planning.after_moments import moments_of, twins_of
 from fedsw.desk.planning.public_rows import (
     LAWS,
@@ -33,7 +34,7 @@ from fedsw.desk.planning.public_rows import (
     spread_evenly,
     with_rare_class,
 )
-from fedsw.desk.planning.run_plan import _SHARES, _constant_to, planned
+from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
@@ -329,7 +330,7 @@ def test_the_largest_share_at_which_a_constant_does_as_well_is_looked_for_with_f
         tried.append(share)
         return 0.0 if share <= wanted else FEASIBLE
 
-    assert _constant_to({share: partial(left, share) for share in _SHARES}) == wanted
+    assert largest_for_constant({share: partial(left, share) for share in SHARES}) == wanted
     assert len(tried) <= 3
 
 

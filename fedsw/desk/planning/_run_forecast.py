@@ -1,0 +1,114 @@
+"""Forecast of a run: what is expected to be left, and on which facts, that only the owner knows, it depends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fedsw.desk.planning._forecast import FEASIBLE, Curve, Score
+from fedsw.desk.planning.public_rows import RARE
+
+SHARES = (RARE, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+"""Shares of records outside of the most frequent class, among which a plan looks for the largest at which a constant
+does as well ..."""
+_MARGIN = 2
+"""... and so many of them further on more than a constant is promised: twins tell more of a rare class than most tables
+do."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The share of what can be learnt that is expected to be left, for other numbers."""
+
+    records: int
+    epsilon: float
+    kept: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast of a run by training on public twins.
+
+    Attributes:
+        learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
+        kept: share of its gain over a constant that is expected to be left; ``range``, under the laws taken alone.
+        strength: of the signal: below 1 noise buries it.
+        least_records, least_epsilon, most_parameters: where the run becomes feasible; infinite if nowhere.
+        tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
+        skewed: the least that would be left if most of the predicted numbers were small and a few far larger; None
+            where that was not tried.
+        rarest: share of the least frequent of so many ``classes`` that is assumed, and ``assumed`` of all but the most
+            frequent; None where it is known, and without classes.
+        rare: what would be left if all but the most frequent class had one record in fifty; None where not tried.
+        constant_to: the largest share of all classes but the most frequent at which a constant would do as well, of
+            those tried; None where there is none, or none was tried.
+    """
+
+    reference: str
+    learnt: tuple[Score, ...]
+    kept: float
+    range: tuple[float, float]
+    strength: float
+    least_records: float
+    least_epsilon: float
+    most_parameters: float
+    what_ifs: tuple[WhatIf, ...]
+    tight: float | None = None
+    skewed: float | None = None
+    classes: int = 0
+    rarest: float | None = None
+    assumed: float = 0.0
+    rare: float | None = None
+    constant_to: float | None = None
+
+    @property
+    def promised_from(self) -> float:
+        """The least share outside of the most frequent class for which more than a constant is promised."""
+        if self.constant_to is None:
+            return self.assumed
+        return promised_above(self.constant_to)
+
+    @property
+    def depends(self) -> bool:
+        """Say whether more than a constant can be expected only if columns, or what is predicted, use their bounds."""
+        return self.kept >= FEASIBLE and (_too_little(self.tight) or _too_little(self.skewed))
+
+    @property
+    def condition(self) -> str:
+        """On which the forecast depends, in words; empty if on none."""
+        conditions = (
+            (self.tight, "the columns use their bounds, and not a tenth of them"),
+            (self.skewed, "the numbers to predict are not, like counts, mostly within a tenth of their bounds"),
+        )
+        return " and ".join(words for kept, words in conditions if _too_little(kept)) if self.depends else ""
+
+    @property
+    def feasible(self) -> bool:
+        """Say whether more than a constant can be expected, however much of their bounds the records use."""
+        return self.kept >= FEASIBLE and not self.depends
+
+
+def _too_little(kept: float | None) -> bool:
+    return kept is not None and kept < FEASIBLE
+
+
+def promised_above(constant_to: float) -> float:
+    """The share outside of the most frequent class from which on more than a constant is promised; half if none is."""
+    above = [share for share in SHARES if share > constant_to]
+    return above[_MARGIN - 1] if len(above) >= _MARGIN else 0.5
+
+
+def largest_for_constant(left_of_share: Mapping[float, Callable[[], float]]) -> float:
+    """The largest share at which too little is left, of shares that rise; it is so at the first, by bisection."""
+    shares = [*left_of_share]
+    low, high = 0, len(shares)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if left_of_share[shares[middle]]() < FEASIBLE else (low, middle)
+    return shares[low]
+
+
+def left_alone(measured: Curve, strength: float) -> list[float]:
+    """What is left under every law taken alone; 0 where it lets nothing be learnt."""
+    laws = range(len(measured.reference))
+    return [measured.under(law).at(strength) if law in measured.taught else 0.0 for law in laws]
