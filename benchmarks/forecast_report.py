@@ -1,4 +1,4 @@
-"""The figure and the tables of docs/plan-results.md, from benchmarks/results/forecast.json."""
+"""The figure and the tables of docs/plan-results.md: plans beside what runs came to, and the preset beside a search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from benchmarks.forecast import LOADED
-from benchmarks.rivals.page import expects
+from benchmarks.own_data.store import rows_of
+from benchmarks.rivals.page import FOLDER, Judged, judged
 from fedsw._tools.text import number, upward
 from fedsw._tools.text import table as markdown_table
 from fedsw.desk.planning._forecast import FEASIBLE
@@ -19,21 +20,13 @@ from fedsw.runs.report.figures import MARKERS, colour, house_style, new_panels, 
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "plan-results.md", ROOT / "docs" / "images" / "plan-forecast.png"
-DESIGNED = ("synthetic-classification", "synthetic-regression", "adult")
-"""Tasks that the rules were designed on; the others were held back."""
-HARD = ("communities-low", "communities-tight", "communities-high-tight", "law-school-rare", "adult-small-group")
-"""Tasks as owners bring them: off the middle, columns that use little of their bounds, rare classes, small groups."""
 _NAMES = {
     "law-school": "law school, grade",
     "law-school-high": "law school, grade above 3.25",
     "communities": "communities, crimes",
     "communities-high": "communities, crimes above 0.15",
-    "communities-low": "communities, a tenth of crimes",
-    "communities-tight": "communities, crimes, tight columns",
-    "communities-high-tight": "communities, crimes above 0.15, tight columns",
-    "law-school-rare": "law school, the best 2 %",
-    "adult-small-group": "adult, a group of 3 %",
 }
+_FEW = 1_000
 _POINT = 0.01
 
 Row = dict[str, Any]
@@ -41,10 +34,10 @@ Row = dict[str, Any]
 
 def report(stored: dict[str, Any]) -> None:
     """Draw the figure, and write the tables between their marks on the page."""
-    cells = joined(stored)
-    draw(cells)
+    plans = judged_plans()
+    draw(plans)
     text = PAGE.read_text(encoding="utf-8")
-    parts = {"forecast": forecast_table(cells), "cells": cells_table(cells), "search": search_table(stored["search"])}
+    parts = {"forecast": forecast_table(plans), "cells": cells_table(plans), "search": search_table(stored["search"])}
     for mark, table in parts.items():
         text = replaced(text, mark, table)
     PAGE.write_text(text, encoding="utf-8")
@@ -55,35 +48,9 @@ def replaced(text: str, mark: str, table: str) -> str:
     return re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
 
 
-def joined(stored: dict[str, Any]) -> list[Row]:
-    """Forecast and truth, a row for every cell."""
-    forecasts = {(row["task"], row["records"]): row for row in stored["forecast"]}
-    rows: list[Row] = []
-    names = list(LOADED)
-    for found in sorted(stored["truth"], key=lambda row: (names.index(row["task"]), row["records"])):
-        said = forecasts.get((found["task"], found["records"]))
-        if said is None:
-            continue
-        constant, reference = found["constant"], statistics.median(found["reference"])
-        medians = {epsilon: statistics.median(scores) for epsilon, scores in found["scores"].items()}
-        learnable = max(reference, *medians.values()) - constant
-        for epsilon, score in medians.items():
-            rows.append(
-                {
-                    "task": found["task"],
-                    "records": found["records"],
-                    "epsilon": float(epsilon),
-                    "constant": constant,
-                    "reference": reference,
-                    "score": score,
-                    "kept": (score - constant) / learnable if learnable / unit_of(constant) >= 1 else 0.0,
-                    "predicted": said["said"][epsilon]["kept"],
-                    "after": said["after"][epsilon],
-                    "promised": expects({**said["said"][epsilon], **said["facts"]}),
-                    "surely": said["said"][epsilon]["least"],
-                }
-            )
-    return rows
+def judged_plans() -> list[Judged]:
+    """The plans of `benchmarks.rivals`, beside what runs came to."""
+    return judged(rows_of("scores", FOLDER), rows_of("forecasts", FOLDER))
 
 
 def unit_of(constant: float) -> float:
@@ -97,103 +64,71 @@ def loss(kept: float) -> float:
 
 
 @house_style()
-def draw(cells: Sequence[Row]) -> Path:
-    """Predicted against measured loss, a panel for the data sets of the design and one for those held back."""
+def draw(plans: Sequence[Judged]) -> Path:
+    """Predicted against measured loss, a panel for each kind of target."""
     figure, panels = new_panels(1, 2, size=(10.5, 4.8), sharey=True)
-    for axes, designed, title in zip(panels, (True, False), ("designed on these", "held back"), strict=True):
-        names = list(dict.fromkeys(row["task"] for row in cells if (row["task"] in DESIGNED) == designed))
+    for axes, classes, title in zip(
+        panels, (True, False), ("a class is predicted", "a number is predicted"), strict=True
+    ):
+        names = list(dict.fromkeys(plan.name for plan in plans if (plan.constant > 0) == classes))
         for place, name in enumerate(names):
-            own = [row for row in cells if row["task"] == name]
+            own = [plan for plan in plans if plan.name == name]
             axes.scatter(
-                [loss(row["predicted"]) for row in own],
-                [loss(row["kept"]) for row in own],
-                s=[12 + 9 * (1 + (row["records"] > 500) + (row["records"] > 2_000) + (row["records"] > 5_000)) for row in own],
+                [loss(plan.said) for plan in own],
+                [loss(plan.kept) for plan in own],
+                s=[21 + 12 * (plan.epsilon >= 1) + 12 * (plan.epsilon > 1) for plan in own],
                 marker=MARKERS[place % len(MARKERS)],
                 color=colour(place),
                 alpha=0.75,
                 linewidths=0,
-                label=_NAMES.get(name, name.replace("-", ", ")),
-            )  # fmt: skip
+                label=f"{name}, {own[0].records:,}",
+            )
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
         axes.axvspan(1 - FEASIBLE, 1.04, color="0.5", alpha=0.12, linewidth=0)
         axes.axhspan(1 - FEASIBLE, 1.04, color="0.5", alpha=0.12, linewidth=0)
         axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="predicted loss", title=title)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     panels[0].set_ylabel("measured loss")
-    figure.suptitle("What noise takes of what can be learnt: forecast and truth (larger marks: more records)")
+    figure.suptitle("What noise takes of what can be learnt: forecast and truth (larger marks: larger ε)")
     return save(figure, PICTURE)
 
 
-def forecast_table(cells: Sequence[Row]) -> str:
-    """Rank correlation and right verdicts, by where the data sets were used, and with what is publicly known."""
+def forecast_table(plans: Sequence[Judged]) -> str:
+    """Rank correlation and right verdicts, by what is predicted and by how many records there are."""
     rows = []
-    for what, own, key in (
-        ("designed on", [row for row in cells if row["task"] in DESIGNED], "predicted"),
-        ("held back", [row for row in cells if row["task"] not in DESIGNED], "predicted"),
-        ("all", cells, "predicted"),
-        ("off the middle, tight, rare, small", [row for row in cells if row["task"] in HARD], "predicted"),
-        ("the same, after moments", [row for row in cells if row["task"] in HARD], "after"),
-        ("all, after moments", cells, "after"),
-        ("all, under every law", cells, "surely"),
+    for what, own in (
+        ("all", plans),
+        ("classes", [plan for plan in plans if plan.constant > 0]),
+        ("numbers", [plan for plan in plans if plan.constant <= 0]),
+        (f"at most {_FEW:,} records", [plan for plan in plans if plan.records <= _FEW]),
+        ("more", [plan for plan in plans if plan.records > _FEW]),
     ):
-        pairs = [(_share_of(row, key), row["kept"]) for row in own]
-        claims = [(claimed(row, key), row["kept"] >= FEASIBLE) for row in own]
-        below = [row for row in own if claimed(row, key) and points_above_constant(row) < -1]
-        correlation = spearmanr([loss(said) for said, _ in pairs], [loss(kept) for _, kept in pairs]).statistic
+        pairs = [(loss(plan.said), loss(plan.kept)) for plan in own]
+        verdicts = [plan.verdict for plan in own]
         rows.append(
             [
                 what,
                 len(own),
-                f"{correlation:.2f}",
-                f"{100 * statistics.mean(said == true for said, true in claims):.0f} %",
-                sum(said and not true for said, true in claims),
-                sum(true and not said for said, true in claims),
-                len(below),
-                f"{statistics.median(abs(loss(said) - loss(kept)) for said, kept in pairs):.2f}",
+                f"{spearmanr(*zip(*pairs, strict=True)).statistic:.2f}",
+                f"{100 * verdicts.count('right') / len(own):.0f} %",
+                verdicts.count("too hopeful"),
+                verdicts.count("too cautious"),
+                f"{statistics.median(abs(said - kept) for said, kept in pairs):.2f}",
             ]
         )
-    head = ["data sets", "cells", "rank correlation", "feasible or not: right", "wrongly feasible", "wrongly not"]
-    return markdown_table([*head, "feasible, and over a point below a constant", "median error of the loss"], rows)
+    head = ["plans of", "cells", "rank correlation", "verdicts that are right", "too hopeful", "too cautious"]
+    return markdown_table([*head, "median error of the loss"], rows)
 
 
-def _share_of(row: Row, key: str) -> float:
-    """The share that is said to be left; after moments as without them where a run releases none."""
-    share: float = row["predicted"] if row[key] is None else row[key]
-    return share
-
-
-def claimed(row: Row, key: str) -> bool:
-    """Whether the plan promises more than a constant; its conditions are taken at what the data are, unless moments
-    tell."""
-    if key == "after" and row["after"] is not None:
-        return bool(row["after"] >= FEASIBLE)
-    return bool(row["promised"] and _share_of(row, key) >= FEASIBLE)
-
-
-def points_above_constant(row: Row) -> float:
-    """How far the model is above a constant, in points."""
-    return (row["score"] - row["constant"]) / unit_of(row["constant"])
-
-
-def cells_table(cells: Sequence[Row]) -> str:
-    """Predicted and measured share, cell by cell: a row for every task and size, a column for every epsilon."""
-    epsilons = sorted({row["epsilon"] for row in cells})
-    rows = []
-    for task, records in dict.fromkeys((row["task"], row["records"]) for row in cells):
-        own = {row["epsilon"]: row for row in cells if (row["task"], row["records"]) == (task, records)}
+def cells_table(plans: Sequence[Judged]) -> str:
+    """Predicted and measured share, a row for every set and a column for every epsilon."""
+    epsilons, rows = sorted({plan.epsilon for plan in plans}), []
+    for name in dict.fromkeys(plan.name for plan in plans):
+        own = {plan.epsilon: plan for plan in plans if plan.name == name}
         first = next(iter(own.values()))
-        rows.append(
-            [
-                _NAMES.get(task, task.replace("-", ", ")),
-                f"{records:,}",
-                number(abs(first["constant"])),
-                number(abs(first["reference"])),
-                *(f"{_percent(own[e]['predicted'])} / {_percent(own[e]['kept'])}" for e in epsilons),
-            ]
-        )
-    return markdown_table(
-        ["task", "records", "constant", "without noise", *(f"ε = {upward(e)}" for e in epsilons)], rows
-    )
+        cells = (f"{_said(own[e])} / {_percent(own[e].kept)}{_wrong(own[e])}" if e in own else "" for e in epsilons)
+        rows.append([name, f"{first.records:,}", number(first.constant), number(first.best), *cells])
+    return markdown_table(["data", "records", "constant", "not private", *(f"ε = {upward(e)}" for e in epsilons)], rows)
 
 
 def search_table(search: Sequence[Row]) -> str:
@@ -214,6 +149,15 @@ def search_table(search: Sequence[Row]) -> str:
     if gaps:
         rows.append(["median", "", "", "", "", "", f"{statistics.median(gaps):+.1f}"])
     return markdown_table(["task", "records", "ε", "constant", "`auto`", "best of 50", "points behind"], rows)
+
+
+def _said(plan: Judged) -> str:
+    """The share that a plan says is left of these data; with what they are where it depends on that."""
+    return _percent(plan.said) if plan.promises else "–"
+
+
+def _wrong(plan: Judged) -> str:
+    return "" if plan.verdict == "right" else f" ({plan.verdict})"
 
 
 def _percent(kept: float) -> str:

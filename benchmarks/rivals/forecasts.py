@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import argparse
 import functools
+import statistics
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.forecast import facts, said
 from benchmarks.own_data.store import Cell, Row, measure_missing
 from benchmarks.rivals import page
 from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import KNOWN, NAMES, SHIPPED, parted
+from fedsw.data import Records
+from fedsw.data.columns.declaration import Columns
+from fedsw.desk.planning._run_forecast import Forecast
 from fedsw.desk.planning.run_plan import planned
 
 EPSILONS = (0.5, 1.0, 3.0)
@@ -34,6 +38,36 @@ def foretold(name: str, epsilon: float, *, python: str) -> Row:
     if plan.forecast is None:
         raise RuntimeError(f"no forecast of {name}: {plan.why_not}")
     return {**said(plan.forecast), **facts(of.columns, of.private)}
+
+
+def said(plan: Forecast) -> dict[str, Any]:
+    """What a plan says of a run's chances."""
+    return {
+        "feasible": plan.feasible,
+        "depends": plan.depends,
+        "tight": plan.tight,
+        "skewed": plan.skewed,
+        "kept": plan.kept,
+        "least": plan.range[0],
+        "rarest": plan.rarest,
+        "rare": plan.rare,
+        "constant_to": plan.constant_to,
+    }
+
+
+def facts(columns: Columns, private: Records) -> dict[str, Any]:
+    """What a plan leaves open and an owner may know: the share of all but the most frequent class, where the numbers to
+    predict lie in their bounds, and what of its bounds a column uses."""
+    names = [(name, feature) for feature in columns.features for name in feature.input_names]
+    spreads = zip(names, private.features.double().std(0).tolist(), strict=True)
+    widths = {"unit": 1, "signed": 2}
+    used = [4 * spread / widths[feature.scale] for (_, feature), spread in spreads if feature.low is not None]
+    target, numbers = private.target, bool(columns.targets)
+    return {
+        "others": None if numbers else 1 - float(target.bincount().max()) / len(target),
+        "middle": float(target.double().mean()) if numbers else None,
+        "used": statistics.median(used) if used else None,
+    }
 
 
 def main() -> None:

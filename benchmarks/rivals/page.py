@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,30 +88,78 @@ def verdict(rows: list[Row]) -> str:
     )
 
 
-def forecast_words(rows: list[Row], told: list[Row]) -> str:
-    """How many plans were right, too cautious or too hopeful, and which were wrong."""
-    said = {tuple(row["cell"]): row for row in told}
-    right, cautious, hopeful = 0, [], []
+@dataclass(frozen=True)
+class Judged:
+    """A plan beside what runs came to: the share that was said to be left, and the one that was.
+
+    ``promises`` says whether the plan expects more than a constant of these data. ``constant``, ``best`` and ``score`` are
+    a constant's, that of the better model without privacy, and fedsw's, in accuracy or R2.
+    """
+
+    name: str
+    epsilon: float
+    records: int
+    constant: float
+    best: float
+    score: float
+    said: float
+    promises: bool
+
+    @property
+    def gain(self) -> float:
+        """How much better than a constant a model can be."""
+        return max(self.best, self.score) - self.constant
+
+    @property
+    def kept(self) -> float:
+        """The share of it that runs kept."""
+        return (self.score - self.constant) / self.gain if self.gain > 0 else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One of "right", "too cautious" and "too hopeful"."""
+        if self.promises == (self.kept >= FEASIBLE):
+            return "right"
+        return "too hopeful" if self.promises else "too cautious"
+
+
+def judged(rows: list[Row], told: list[Row]) -> list[Judged]:
+    """Every plan of a cell that runs and models without privacy have scores of."""
+    said, plans = {tuple(row["cell"]): row for row in told}, []
     for name, epsilon, own, scores in _cells(rows):
         without = [row["score"] for row in own if row["cell"][2] == "not-private"]
         if (name, epsilon) not in said or not without:
             continue
-        constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
-        mine = statistics.fmean(scores["fedsw"])
-        gain = max(statistics.fmean(without), mine) - constant
-        kept, feasible = (mine - constant) / gain if gain > 0 else 0.0, expects(said[name, epsilon])
-        if feasible == (kept >= FEASIBLE):
-            right += 1
-        else:
-            (hopeful if feasible else cautious).append(f"{name} {text.upward(epsilon)}")
-    many = right + len(cautious) + len(hopeful)
-    if not many:
+        plan, constant = (
+            said[name, epsilon],
+            statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw"),
+        )
+        plans.append(
+            Judged(
+                name=name,
+                epsilon=epsilon,
+                records=own[0]["records"],
+                constant=constant,
+                best=statistics.fmean(without),
+                score=statistics.fmean(scores["fedsw"]),
+                said=plan["kept"],
+                promises=expects(plan),
+            )
+        )
+    return plans
+
+
+def forecast_words(rows: list[Row], told: list[Row]) -> str:
+    """How many plans were right, too cautious or too hopeful, and which were wrong."""
+    plans = judged(rows, told)
+    if not plans:
         return ""
-    wrong = [
-        f"{len(cells)} {how}" + (f" ({', '.join(cells)})" if cells else "")
-        for how, cells in (("too cautious", cautious), ("too hopeful", hopeful))
-    ]
-    return f"Of {many} plans from public numbers alone {right} are right, {wrong[0]} and {wrong[1]}."
+    right = sum(plan.verdict == "right" for plan in plans)
+    wrong = []
+    for how in ("too cautious", "too hopeful"):
+        cells = [f"{plan.name} {text.upward(plan.epsilon)}" for plan in plans if plan.verdict == how]
+        wrong.append(f"{len(cells)} {how}" + (f" ({', '.join(cells)})" if cells else ""))
+    return f"Of {len(plans)} plans from public numbers alone {right} are right, {wrong[0]} and {wrong[1]}."
 
 
 def expects(said: Mapping[str, Any]) -> bool:

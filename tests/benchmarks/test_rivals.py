@@ -56,7 +56,7 @@ def test_the_table_has_the_best_rival_of_each_relation():
 )
 def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_says_so(linear, feasible, words):
     known = [*rows(descent=0.7, apart=0.1), {**row("not-private", 0, linear), "linear": linear, "boosted": 0.5}]
-    told = [{"cell": ["made-up", 1.0], "feasible": feasible}]
+    told = [{"cell": ["made-up", 1.0], "feasible": feasible, "kept": 0.5}]
     assert words in page.forecast_words(known, told)
     hopeless = [{**each, "score": 0.51} if each["cell"][2] == "fedsw" else each for each in known]
     assert ("1 are right" in page.forecast_words(hopeless, told)) != feasible
@@ -76,7 +76,7 @@ def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_
 )
 def test_what_a_plan_says_of_a_rare_class_and_of_bounds_is_taken_at_what_the_data_are(said, right):
     known = [*rows(descent=0.7, apart=0.1), {**row("not-private", 0, 0.9), "linear": 0.9, "boosted": 0.5}]
-    assert ("1 are right" in page.forecast_words(known, [{"cell": ["made-up", 1.0], **said}])) == right
+    assert ("1 are right" in page.forecast_words(known, [{"cell": ["made-up", 1.0], "kept": 0.5, **said}])) == right
 
 
 def test_rivals_are_asked_for_what_they_can_predict():

@@ -76,11 +76,12 @@ class Forecast:
     @property
     def condition(self) -> str:
         """On which the forecast depends, in words; empty if on none."""
-        conditions = (
-            (self.tight, "the columns use their bounds, and not a tenth of them"),
-            (self.skewed, "the numbers to predict are not, like counts, mostly within a tenth of their bounds"),
-        )
-        return " and ".join(words for kept, words in conditions if _too_little(kept)) if self.depends else ""
+        if not self.depends:
+            return ""
+        whose = ((self.tight, "the columns"), (self.skewed, "the numbers to predict"))
+        who = " and ".join(words for kept, words in whose if _too_little(kept))
+        counts = " (counts, most of them small, do not)" if _too_little(self.skewed) else ""
+        return f"{who} use more than a tenth of their bounds{counts}"
 
     @property
     def feasible(self) -> bool:

@@ -274,7 +274,7 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     plain = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
     assert plain.forecast.kept >= FEASIBLE > plain.forecast.tight
     assert plain.forecast.depends and not plain.forecast.feasible
-    assert plain.verdict.startswith("feasible only if the columns use their bounds")
+    assert plain.verdict.startswith("feasible only if the columns use more than a tenth of their bounds: ")
     first = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
     assert first.forecast.tight >= FEASIBLE and first.forecast.feasible
     free = columns_of(features=[{"name": f"x{place}"} for place in range(3)])
@@ -289,7 +289,10 @@ def test_numbers_most_of_which_are_small_are_not_promised_what_others_are():
     objective = {"objective": {"task": "regression", "alpha": 0.0}}
     found = planned(asked(data=data, **{**given, **objective}, privacy={"epsilon": 1}), SIZES, strengths=FEW)
     assert found.forecast.kept >= FEASIBLE > found.forecast.skewed and not found.forecast.feasible
-    assert "like counts, mostly within a tenth of their bounds" in found.verdict and found.forecast.depends
+    assert (
+        "numbers to predict use more than a tenth of their bounds (counts, most of them small," in found.verdict
+        and found.forecast.depends
+    )
     target = drawn(columns, SIZES, SKEWED[0], seed=0).target.double()
     assert target.median() < target.mean() < 0.06 < target.std()
 
@@ -410,11 +413,11 @@ def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
 
 def test_the_page_shows_what_was_measured():
     stored = json.loads(RESULT.read_text(encoding="utf-8"))
-    cells, page = forecast_report.joined(stored), forecast_report.PAGE.read_text(encoding="utf-8")
-    assert len(cells) == 152 and len(stored["search"]) == 12
+    plans, page = forecast_report.judged_plans(), forecast_report.PAGE.read_text(encoding="utf-8")
+    assert len(plans) == 42 and len(stored["search"]) == 12
     for table in (
-        forecast_report.forecast_table(cells),
-        forecast_report.cells_table(cells),
+        forecast_report.forecast_table(plans),
+        forecast_report.cells_table(plans),
         forecast_report.search_table(stored["search"]),
     ):
         assert table in page
