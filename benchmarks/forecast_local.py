@@ -27,7 +27,7 @@ from fedsw.federation.engines.driver import run
 
 RESULT = Path(__file__).parent / "results" / "forecast_local.json"
 RECORDS = 10_000
-CLIENTS, ALPHAS, EPSILONS = (5, 50), (0.0,), (1.0, 10.0)
+CLIENTS, ALPHAS, EPSILONS = (5, 50), (0.0, 0.2), (1.0, 10.0)
 RUNS = 2
 _EXPECT = "some"
 

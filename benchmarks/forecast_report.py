@@ -74,7 +74,7 @@ def draw(plans: Sequence[Judged]) -> Path:
         for place, name in enumerate(names):
             own = [plan for plan in plans if plan.name == name]
             axes.scatter(
-                [loss(plan.said) for plan in own],
+                [loss(plan.expected) for plan in own],
                 [loss(plan.kept) for plan in own],
                 s=[21 + 12 * (plan.epsilon >= 1) + 12 * (plan.epsilon > 1) for plan in own],
                 marker=MARKERS[place % len(MARKERS)],
@@ -103,7 +103,7 @@ def forecast_table(plans: Sequence[Judged]) -> str:
         (f"at most {_FEW:,} records", [plan for plan in plans if plan.records <= _FEW]),
         ("more", [plan for plan in plans if plan.records > _FEW]),
     ):
-        pairs = [(loss(plan.said), loss(plan.kept)) for plan in own]
+        pairs = [(loss(plan.expected), loss(plan.kept)) for plan in own]
         verdicts = [plan.verdict for plan in own]
         rows.append(
             [
@@ -126,7 +126,10 @@ def cells_table(plans: Sequence[Judged]) -> str:
     for name in dict.fromkeys(plan.name for plan in plans):
         own = {plan.epsilon: plan for plan in plans if plan.name == name}
         first = next(iter(own.values()))
-        cells = (f"{_said(own[e])} / {_percent(own[e].kept)}{_wrong(own[e])}" if e in own else "" for e in epsilons)
+        cells = (
+            f"{_percent(own[e].expected)} / {_percent(own[e].kept)}{_wrong(own[e])}" if e in own else ""
+            for e in epsilons
+        )
         rows.append([name, f"{first.records:,}", number(first.constant), number(first.best), *cells])
     return markdown_table(["data", "records", "constant", "not private", *(f"ε = {upward(e)}" for e in epsilons)], rows)
 
@@ -149,11 +152,6 @@ def search_table(search: Sequence[Row]) -> str:
     if gaps:
         rows.append(["median", "", "", "", "", "", f"{statistics.median(gaps):+.1f}"])
     return markdown_table(["task", "records", "ε", "constant", "`auto`", "best of 50", "points behind"], rows)
-
-
-def _said(plan: Judged) -> str:
-    """The share that a plan says is left of these data; with what they are where it depends on that."""
-    return _percent(plan.said) if plan.promises else "–"
 
 
 def _wrong(plan: Judged) -> str:

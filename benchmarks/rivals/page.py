@@ -106,6 +106,11 @@ class Judged:
     promises: bool
 
     @property
+    def expected(self) -> float:
+        """The share that is said to be left of these data: none where the plan's conditions do not hold for them."""
+        return 0.0 if self.said >= FEASIBLE and not self.promises else self.said
+
+    @property
     def gain(self) -> float:
         """How much better than a constant a model can be."""
         return max(self.best, self.score) - self.constant
