@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from fedsw.runs.view import read_run
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """The folder of a run of an additive model of a number with a gap and a category, one round."""
+def settings(tmp_path: Path) -> dict[str, Any]:
+    """A run of an additive model of a number with a gap and a category, one round."""
     for client in range(2):
         (tmp_path / "DATA" / str(client)).mkdir(parents=True)
         ages = ["" if row % 9 == 0 else str((row + client) % 50) for row in range(60)]
@@ -29,7 +30,7 @@ def finished(tmp_path: Path) -> Path:
         "features": [age, {"name": "work", "categories": ["a", "b"]}],
         "target": {"name": "ill", "values": ["y", "n"]},
     }
-    settings = {
+    return {
         "name": "own",
         "data": {"source": "files", "data_dir": str(tmp_path / "DATA"), "columns": columns},
         "federation": {"clients": 2},
@@ -38,6 +39,11 @@ def finished(tmp_path: Path) -> Path:
         "privacy": {"epsilon": 1.0, "delta": 1e-4, "moments": 0.3},
         "training": {"rounds": 1},
     }
+
+
+@pytest.fixture
+def finished(tmp_path: Path, settings: dict[str, Any]) -> Path:
+    """The folder of that run, which has ended."""
     return Path(fedsw.run(settings, runs=tmp_path / "runs").directory)
 
 
@@ -70,3 +76,19 @@ def test_damaged_shapes_are_named(finished: Path) -> None:
         path.write_text(json.dumps(content | {"shapes": [first | change, *others]}))
         with pytest.raises(ValueError, match=r"shapes\.json is damaged"):
             read_shapes(finished, experiment)
+
+
+@pytest.mark.slow
+def test_a_run_whose_shapes_cannot_be_made_ends_well(
+    tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> list[object]:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(additive_shapes, "_made", broken)
+    result = fedsw.run(settings, runs=tmp_path / "runs")
+    assert result.summary["status"] == "completed" and not (Path(result.directory) / "shapes.json").exists()
+    assert (
+        "the functions of the model are not stored (OSError: no space left)"
+        in (result.directory / "log.txt").read_text()
+    )

@@ -276,7 +276,7 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     model = task.prepared(task.build_model(), released)
     directory.write_model(model)
     if not _diverged(run):
-        keep_shapes(directory.path, job.experiment)
+        _keep_shapes(run, log)
     held_out = run.evaluator.write_outputs(model, directory)
     if job.experiment.data.held_out_released and (why := _diverged(run)):
         held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")
@@ -288,6 +288,18 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     if job.experiment.thresholds.share and stopped != ALONE:
         run.about |= _thresholds(run, released, log)
     return stopped, held_out
+
+
+def _keep_shapes(run: _Run, log: logging.Logger) -> None:
+    """Store an additive model's functions; without them a reader makes them anew, and the run goes on."""
+    try:
+        keep_shapes(run.directory.path, run.job.experiment)
+    except Exception as fault:
+        log.warning(
+            "the functions of the model are not stored (%s: %s); who shows them makes them anew",
+            type(fault).__name__,
+            fault,
+        )
 
 
 def _thresholds(run: _Run, released: Tensor, log: logging.Logger) -> dict[str, Any]:
