@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.forecast_report import replaced
-from benchmarks.own_data import by_group, claims, lost, verdicts
+from benchmarks.own_data import by_group, claims, lost, persons, verdicts
 from benchmarks.own_data.store import Row, Subject, rows_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-data-results.md"
@@ -20,9 +20,10 @@ SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], s
     "verdicts": (verdicts.verdicts, verdicts.verdicts_table),
     "sites": (verdicts.sites, verdicts.sites_table),
     "rates": (lost.rates, lost.rates_table),
+    "persons": (persons.persons, persons.persons_table),
 }
 """What is measured, and the table that is made of it."""
-FROM_PACKAGES = ("thresholds", "drafted")
+FROM_PACKAGES = ("thresholds", "drafted", "persons")
 """Subjects on sets that other packages ship; they take the interpreter that has these (`python`)."""
 
 

@@ -56,8 +56,9 @@ def _additive(records: int, turns: int) -> Row:
         "spread": spread,
         "note": ""
         if ratio <= _MOST_TIMES
-        else "by its profile two fifths go into coding every number as five, anew in "
-        "every round: kept, the codes would take five times the records' memory",
+        else "by its profile a third goes into coding every number as five, anew in every round (kept, the codes would "
+        "take five times the records' memory), and half into clipped sums over five times the numbers, in float64; a "
+        "layer that gathers the two numbers of a column that are not 0, and scatters their sums, is not there",
     }
 
 

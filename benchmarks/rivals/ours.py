@@ -23,12 +23,13 @@ from fedsw.runs.directory import RunDirectory
 Numbers = NDArray[np.float64]
 
 
-def drafted(of: Split, epsilon: float) -> Experiment:
-    """The settings of a draft with every choice left to the preset."""
+def drafted(of: Split, epsilon: float, *, kind: str | None = None) -> Experiment:
+    """The settings of a draft with every choice left to the preset, but the kind of model where one is named."""
     return parse_experiment(
         {
             "name": "own",
             "data": {"source": "object", "columns": of.columns.model_dump(), "held_out_overlap": "allow"},
+            "model": {} if kind is None else {"kind": kind},
             "objective": {"task": "regression" if of.regression else "classification", "alpha": 0.0},
             "training": {"preset": "auto"},
             "privacy": {"epsilon": epsilon, "delta": "auto"},

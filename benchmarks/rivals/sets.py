@@ -244,7 +244,7 @@ def _outside(
     for column in rows[0]:
         if column in (target_name, group):
             continue
-        values, declared = _coded(name, column, [row[column] for row in rows])
+        values, declared = coded(name, column, [row[column] for row in rows])
         inputs.append(values)
         features.append(declared)
     declared_: dict[str, Any] = {"features": features, "sensitive": {"name": "group", "values": ["a", "b"]}}
@@ -254,7 +254,7 @@ def _outside(
         declared_["sensitive"] = {"name": group, "values": values_}
     cells = [row[target_name] for row in rows]
     if name in _NUMBERS:
-        target, number = _coded(name, target_name, cells)
+        target, number = coded(name, target_name, cells)
         declared_["targets"] = [number]
     else:
         names = sorted(set(cells))
@@ -271,7 +271,7 @@ def _groups(cells: list[str], edge: float | None) -> tuple[NDArray[np.int64], li
     return (np.array(cells, dtype=np.float64) > edge).astype(np.int64), [f"below {edge:g}", f"above {edge:g}"]
 
 
-def _coded(name: str, column: str, cells: list[str]) -> tuple[NDArray[np.float64], dict[str, Any]]:
+def coded(name: str, column: str, cells: list[str]) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """A column's inputs (n, k), and its declaration."""
     try:
         values = np.array(cells, dtype=np.float64)

@@ -44,8 +44,9 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield (
             "persons",
             (
-                f"rows may repeat: records are values of {unit!r}, of which every batch takes one row each, "
-                "drawn anew. How many rows one has is not public; more of them smooth what is learnt and lower no noise"
+                f"rows may repeat: all rows with one value of {unit!r} are one record here, protected together. A "
+                "batch takes one of them, drawn anew; how many there are is not public. More rows of a person lower no "
+                "noise, more persons do. Rows held out of the same persons would flatter a model: hold persons out"
             ),
         )
     penalty = plan.experiment.objective.penalty

@@ -252,7 +252,9 @@ def test_a_plan_of_persons_says_whose_records_its_epsilon_is_for():
     found = planned(asked(data=data, training=QUICK), SIZES, strengths=FEW[:1], expect="much")
     assert dict(rows(found))["noise"].endswith("releases of all records of one 'patient', at each client by itself")
     alone = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
-    assert "values of 'patient'" in dict(rows(found))["persons"] and "persons" not in dict(rows(alone))
+    said = dict(rows(found))["persons"]
+    assert "all rows with one value of 'patient' are one record" in said and "persons" not in dict(rows(alone))
+    assert "More rows of a person lower no noise" in said and "hold persons out" in said
     assert as_plain(found)["unit"] == "patient" and dict(rows(alone))["noise"].endswith("releases")
 
 

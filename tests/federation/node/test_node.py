@@ -102,6 +102,26 @@ def test_micro_batches_and_cold_processes_change_nothing(kind):
         assert torch.allclose(vector, answers[0][1], rtol=1e-12, atol=1e-15) and loss == pytest.approx(answers[0][2])
 
 
+@pytest.mark.parametrize("alpha", ["0.0", "0.5"])
+def test_a_batch_that_is_one_piece_is_coded_once(alpha, monkeypatch):
+    node, coded = _node(f"objective.alpha={alpha}"), []
+    given = Problem.given
+
+    def counted(task, records):
+        coded.append(len(records))
+        return given(task, records)
+
+    monkeypatch.setattr(Problem, "given", counted)
+    records, theta = node.draw(b"k" * 32, [6, 6]), flatten(node.model)
+    if alpha == "0.0":
+        batch = node.meet(theta, records, 1, 0)
+    else:
+        node.forward(theta, records, 1, 0)
+        batch, _ = node.at_hand(theta, records, 1, 0)
+    node.contribution(batch, _cotangents(records), 0.1)
+    assert coded == [12]
+
+
 def test_an_empty_share_of_a_batch_weighs_nothing():
     node = _node()
     records = node.draw(bytes(32), [0, 0])
