@@ -180,7 +180,6 @@ def persons_table(rows: Sequence[Row]) -> str:
         "held out",
         "trained on",
         "ε",
-        "`auto`",
         "linear",
         "additive",
         "linear, by means",
