@@ -17,6 +17,7 @@ from fedsw.audit.record import _promise as promise
 from fedsw.audit.record._folder import HELD_OUT, Book, Folder, real, without_ledgers
 from fedsw.audit.record._steps import Recomputed, Steps, lower_bound, recomputed, steps_of
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by
+from fedsw.privacy.accounting.epsilons import may_differ
 from fedsw.runs.report.figures import colour, house_style, marker, new_panels
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def check_replay(folder: Folder) -> Check:
         spent, budget = replay(book), book.budget
         spent_by_book[book.name] = spent
         faults.require(
-            spent <= budget * (1 + 1e-9), f"{book.name} spent {upward(spent, 6)} of a budget of {upward(budget, 6)}"
+            spent <= budget * (1 + may_differ(book.delta)),
+            f"{book.name} spent {upward(spent, 6)} of a budget of {upward(budget, 6)}",
         )
         faults.require(
             spent <= folder.claimed * (1 + _SAME),

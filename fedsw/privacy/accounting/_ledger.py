@@ -33,12 +33,12 @@ from fedsw.privacy.accounting.charges import (
     entries_of,
     whole,
 )
+from fedsw.privacy.accounting.epsilons import may_differ
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, require_sampling
 
 _FORMAT = 1
-_TOLERANCE = 1e-9
 _SUFFIX = ".sqlite"
 
 
@@ -307,7 +307,7 @@ class Ledger:
     def _affordable(self, account: Account, round: int, sigma: float) -> float:
         """Epsilon of an account with its last release; an error beyond the budget, or where the limiter refuses."""
         total = account.epsilon(self.delta)
-        if total > self.budget * (1 + _TOLERANCE):
+        if total > self.budget * (1 + may_differ(self.delta)):
             used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
             raise BudgetExhausted(
                 f"round {round} would bring epsilon to {upward(total, 5)} at delta {upward(self.delta, 6)}{used_up}; "

@@ -216,6 +216,19 @@ def test_one_process_writes_and_any_may_look(path):
         ledger.spend(2, 0, charges(), 10.0)
 
 
+@pytest.mark.parametrize("delta", [1e-10, 1e-9, 1e-5])
+def test_a_plan_by_a_multiplier_can_be_spent_at_every_delta_and_not_once_more(tmp_path, delta):
+    """Epsilon of 1/m and of a ledger's Delta/sigma differ by round-off, by more than 1e-9 where delta is small."""
+    for number, multiplier in enumerate((1.1872142037784645, 0.7, 2.3)):
+        planned = epsilon([(Step(1.0, 1 / multiplier), 1)], delta)
+        for bound in (1.0, 0.3, 1.4847):
+            path = tmp_path / f"{number}-{bound}.sqlite"
+            with create(path, budget=planned, delta=delta) as ledger:
+                ledger.spend(0, 0, charges(1.0, bound), multiplier * bound)
+                with pytest.raises(BudgetExhausted):
+                    ledger.spend(1, 0, charges(1.0, 0.01 * bound), multiplier * bound)
+
+
 def test_a_ledger_reached_by_another_name_is_the_same_ledger(path, tmp_path):
     alias = tmp_path / "alias.sqlite"
     with create(path):
