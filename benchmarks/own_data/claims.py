@@ -27,7 +27,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.intervals import share
 from fedsw.runs.run_files import RunFile
 
-RUNS = 100
+RUNS = 200
 TRUSTS = ("central", "local-gradient")
 """The trust models that train on records of two groups."""
 WHERE = ("table", "kept", "drafted")

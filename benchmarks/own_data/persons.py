@@ -23,6 +23,7 @@ from benchmarks.own_data.store import Cell, Row, Subject
 from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import coded, table_of
 from fedsw._tools.randomness import Stream
+from fedsw._tools.text import table as written_table
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.run_plan import planned
@@ -186,7 +187,7 @@ def persons_table(rows: Sequence[Row]) -> str:
         "additive, by means",
     ]
     head += ["plan", "ridge", "boosted"]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines = list[list[str]]()
     for name in dict.fromkeys(row["cell"][0] for row in rows):
         for kind in (PERSON, ROW):
             here = [row for row in rows if row["cell"][:2] in ([name, kind], [name, MEAN if kind == PERSON else kind])]
@@ -201,9 +202,8 @@ def persons_table(rows: Sequence[Row]) -> str:
                 ]
                 said = [row["verdict"] for row in here if row["cell"][1:4] == [kind, epsilon, "plan"]]
                 scores.append(_short(said[0]) if said else "–")
-                cells = [name, f"{kind}s", f"{size:,} {kind}s", f"{epsilon:g}", *scores, *beside]
-                lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+                lines.append([name, f"{kind}s", f"{size:,} {kind}s", f"{epsilon:g}", *scores, *beside])
+    return written_table(head, lines)
 
 
 def _short(verdict: str) -> str:

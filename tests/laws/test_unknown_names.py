@@ -61,6 +61,7 @@ DECIDES = {
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_columns": VALIDATED,
+    "experiment/compatibility.py:_of_inputs_by_noise": "all but one are refused",
     "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
     "experiment/sections/_privacy.py:Privacy._unlike_neighbours": "there are two, and trust models name theirs",

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from fedsw._tools.text import json_text, measured, number, to_float
-from fedsw.desk.use.export import card
+from fedsw.desk.use.model_card import card
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
