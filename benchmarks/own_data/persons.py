@@ -24,6 +24,7 @@ from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import coded, table_of
 from fedsw._tools.randomness import Stream
 from fedsw._tools.text import table as written_table
+from fedsw._tools.text import upward
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.run_plan import planned
@@ -202,7 +203,7 @@ def persons_table(rows: Sequence[Row]) -> str:
                 ]
                 said = [row["verdict"] for row in here if row["cell"][1:4] == [kind, epsilon, "plan"]]
                 scores.append(_short(said[0]) if said else "–")
-                lines.append([name, f"{kind}s", f"{size:,} {kind}s", f"{epsilon:g}", *scores, *beside])
+                lines.append([name, f"{kind}s", f"{size:,} {kind}s", upward(epsilon), *scores, *beside])
     return written_table(head, lines)
 
 
