@@ -167,7 +167,7 @@ def startup(stored: dict[str, Any]) -> str:
     return "\n".join(
         [
             "\n## Start-up\n",
-            f"`python -m benchmarks.startup`: processor seconds of {stored['repeats']} fresh processes each, beside other work. "
+            f"`python -m benchmarks.startup`: processor seconds of {stored['repeats']} fresh processes each. "
             "A run and a plan cannot do without `import torch`. A plan then trains some 34 models of 50 steps on public twins, and 16 "
             "by cross-validation without noise: its answers are these models'. A report replays the ledger and draws four pictures, "
             "which takes matplotlib's import and as long again. Beside other work all rows take longer, as `import torch` does: its "
