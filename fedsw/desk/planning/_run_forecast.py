@@ -110,6 +110,6 @@ def largest_for_constant(left_of_share: Mapping[float, Callable[[], float]]) -> 
 
 
 def left_alone(measured: Curve, strength: float) -> list[float]:
-    """What is left under every law taken alone; 0 where it lets nothing be learnt."""
+    """The share left under every law taken alone; 0 where it lets nothing be learnt."""
     laws = range(len(measured.reference))
     return [measured.under(law).at(strength) if law in measured.taught else 0.0 for law in laws]
