@@ -11,14 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw._tools.randomness import Stream
 from fedsw.learning.sketches._maps import Seen
-from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches._table_parts import TablePart, TablesOfCodes
 from fedsw.learning.sketches.drift import Means
 from fedsw.learning.sketches.noised import NoisedSketch
-from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
 
-Ranges = tuple[tuple[int, int], ...]
 Pair = tuple[int, int]
 
 
@@ -27,7 +24,7 @@ Share = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(TablePart):
     """One-hot codes of columns as they are, and the products of the codes of every two columns.
 
     With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds w_k u_k for
@@ -53,18 +50,14 @@ class Pairs:
         unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
     """
 
-    ranges: Ranges
     singles: Share = 0.2
     balance: Balance = "equal"
     chosen: tuple[Pair, ...] | None = None
     among: int | None = None
     weight: float = 1.0
-    least_product = 0.0  # no number of a record's vector is negative
 
     def __post_init__(self) -> None:
-        ends = [edge for pair in self.ranges for edge in pair]
-        if not ends or ends != sorted(ends) or any(first >= end for first, end in self.ranges) or ends[0] < 0:
-            raise ValueError(f"ranges are {list(self.ranges)}; give increasing ranges of columns without overlap")
+        super().__post_init__()
         if self.singles != "auto" and not 0 < self.singles <= 1:
             raise ValueError(f"singles = {self.singles}; it lies above 0 and at most at 1, or is 'auto'")
         if self.balance not in get_args(Balance):
@@ -75,19 +68,9 @@ class Pairs:
             raise ValueError(f"chosen pairs are {list(self.chosen)}; give pairs i < j of {len(self.ranges)} columns")
 
     @property
-    def columns(self) -> Columns:
-        """The features of all codes."""
-        return tuple(column for first, end in self.ranges for column in range(first, end))
-
-    def built(self, features: int, stream: Stream) -> DrawnPart:
-        """Codes (n, features) to vectors; nothing is drawn."""
-        return self.of_codes
-
-    @property
     def of_codes(self) -> PairsOfCodes:
         """The module that measures codes, in float64."""
-        sizes = tuple(end - first for first, end in self.ranges)
-        return PairsOfCodes(sizes, self.singles, self.balance, self.chosen, self.among)
+        return PairsOfCodes(self.sizes, self.singles, self.balance, self.chosen, self.among)
 
 
 def table_weights(
@@ -125,7 +108,7 @@ _POWERS: dict[Balance, float] = {"equal": 0.0, "size": 2 / 3, "codes": 1.0}
 """Exponent of a table's number of codes in its squared weight."""
 
 
-class PairsOfCodes(DrawnPart):
+class PairsOfCodes(TablesOfCodes):
     """Codes (n, q) side by side to their singles and products, (n, coordinates), of norm at most 1; see `Pairs`.
 
     A code of each column is multiplied by ``single`` (K,), a product of two by ``pair`` (K, K), a coordinate by its one
@@ -141,37 +124,27 @@ class PairsOfCodes(DrawnPart):
         chosen: Sequence[Pair] | None = None,
         among: int | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = sizes
         column = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
         first, second = _products(column, among)
         single, pair = table_weights(sizes, singles, balance, chosen, among)
+        super().__init__(sizes, torch.cat([single[column], pair[column[first], column[second]]]))
         self.first: Tensor
         self.second: Tensor
         self.column: Tensor
         self.single: Tensor
         self.pair: Tensor
-        self.weights: Tensor
-        for name, numbers in (("first", first), ("second", second), ("column", column)):
+        named = {"first": first, "second": second, "column": column, "single": single, "pair": pair}
+        for name, numbers in named.items():
             self.register_buffer(name, numbers, persistent=False)
-        weights = torch.cat([single[column], pair[column[first], column[second]]])
-        for name, numbers in (("single", single), ("pair", pair), ("weights", weights)):
-            self.register_buffer(name, numbers, persistent=False)
-        self.coordinates = len(weights)
-
-    @property
-    def measured(self) -> int:
-        """Numbers of the tables that have a weight."""
-        return int((self.weights > 0).sum())
 
     def forward(self, rows: Tensor) -> Tensor:
         """The vectors (n, coordinates) of rows (n, q): singles, then products in the order of (first, second)."""
-        codes = self._codes(rows)
+        codes = torch.cat(self.short_codes(rows), dim=1)
         return torch.cat([codes, codes[:, self.first] * codes[:, self.second]], dim=1) * self.weights
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
-        codes = self._codes(rows)
+        codes = torch.cat(self.short_codes(rows), dim=1)
         sums = []
         for chosen in members:
             codes_in_cell = codes * chosen.unsqueeze(1)
@@ -181,13 +154,19 @@ class PairsOfCodes(DrawnPart):
         norms = squares @ self.single.square() + (squares @ self.pair.square() * squares).sum(dim=1) / 2
         return torch.stack(sums), members @ norms
 
-    def _codes(self, rows: Tensor) -> Tensor:
-        """Every column's code without negative numbers, in the ball of norm 1."""
-        parts = []
-        for part in torch.split(rows.clamp(min=0), list(self.sizes), dim=1):
-            length = torch.linalg.vector_norm(part, dim=1, keepdim=True)
-            parts.append(part / length.clamp(min=1))
-        return torch.cat(parts, dim=1)
+    def counts(self, codes: list[np.ndarray], where: np.ndarray, cells: int) -> np.ndarray:
+        """As `TablesOfCodes.counts`; of pairs without a weight, 0."""
+        starts = np.concatenate([[0], np.cumsum(self.sizes)])
+        alone, together = np.zeros((cells, starts[-1])), np.zeros((cells, starts[-1], starts[-1]))
+        for one, size in enumerate(self.sizes):
+            rows, joint = slice(starts[one], starts[one + 1]), where * size + codes[one]
+            alone[:, rows] = np.bincount(joint, minlength=cells * size).reshape(cells, size)
+            for other in np.flatnonzero(self.pair[one].cpu().numpy() > 0):
+                if other > one:
+                    shape = (cells, size, self.sizes[other])
+                    counts = np.bincount(joint * shape[2] + codes[other], minlength=math.prod(shape))
+                    together[:, rows, starts[other] : starts[other + 1]] = counts.reshape(shape)
+        return np.concatenate([alone, together[:, self.first.cpu().numpy(), self.second.cpu().numpy()]], axis=1)
 
 
 def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
@@ -198,38 +177,6 @@ def _products(column: Tensor, among: int | None) -> tuple[Tensor, Tensor]:
     of_column, others = torch.nonzero(column == among).squeeze(1), torch.nonzero(column != among).squeeze(1)
     one, other = of_column.repeat_interleave(len(others)), others.repeat(len(of_column))
     return torch.minimum(one, other), torch.maximum(one, other)
-
-
-def sums_of_codes(sketcher: Sketcher, codes: Tensor, cells: Tensor) -> Tensor | None:
-    """`Sketcher.sums` of one-hot rows of codes (n, K) int64, to the last bit, without these rows; WITHOUT NOISE.
-
-    A record adds one public number of steps to a coordinate wherever it has its codes, and 0 elsewhere: the sum is how
-    many have them, times that, in float64 without rounding. It leaves as a `Bounded` only.
-
-    The result is (cells, F + 1), float64, on the host. None if the law has another part than `Pairs` of all columns, or
-    records are none or too many.
-    """
-    law, (part, *others) = sketcher.law, sketcher.parts
-    whole = law.parts[0].columns == tuple(range(law.features))
-    if others or not isinstance(part, PairsOfCodes) or not whole or not 1 <= len(codes) <= MOST_RECORDS:
-        return None
-    first, second, column = (places.cpu().numpy() for places in (part.first, part.second, part.column))
-    starts = np.concatenate([[0], np.cumsum(part.sizes)])
-    where = cells.clamp(0, law.cells - 1).cpu().numpy()
-    held = [np.ascontiguousarray(of_column) for of_column in codes.cpu().numpy().T]
-    alone, together = np.zeros((law.cells, len(column))), np.zeros((law.cells, len(column), len(column)))
-    for one, size in enumerate(part.sizes):
-        rows, joint = slice(starts[one], starts[one + 1]), where * size + held[one]
-        alone[:, rows] = np.bincount(joint, minlength=law.cells * size).reshape(law.cells, size)
-        for other in np.flatnonzero(part.pair[one].cpu().numpy() > 0):
-            if other > one:
-                shape = (law.cells, size, part.sizes[other])
-                counts = np.bincount(joint * shape[2] + held[other], minlength=math.prod(shape))
-                together[:, rows, starts[other] : starts[other + 1]] = counts.reshape(shape)
-    steps = ((math.sqrt(law.weights[0]) * part.weights).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
-    counted = torch.from_numpy(np.concatenate([alone, together[:, first, second]], axis=1))
-    of_cells = torch.from_numpy(np.bincount(where, minlength=law.cells).astype(np.float64))
-    return torch.cat([counted * steps.cpu(), (of_cells * count_steps(law)).unsqueeze(1)], dim=1) * STEP
 
 
 _APART = math.sqrt(2)

@@ -11,13 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw._tools.randomness import Stream
 from fedsw.learning.models.table_generator import TableGenerator
 from fedsw.learning.sketches._maps import Seen
-from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches._table_parts import TablePart, TablesOfCodes
 from fedsw.learning.sketches.noised import NoisedSketch
-from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
-from fedsw.learning.sketches.table_counts import Ranges
 
 Triple = tuple[int, int, int]
 
@@ -29,7 +26,7 @@ _POWER = 2 / 3
 
 
 @dataclass(frozen=True)
-class Triples:
+class Triples(TablePart):
     """Products of the codes of three columns, of some triples of them.
 
     With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds
@@ -41,32 +38,22 @@ class Triples:
     not i < j < k of the columns, or one comes twice.
     """
 
-    ranges: Ranges
     chosen: tuple[Triple, ...]
     weight: float = 1.0
-    least_product = 0.0  # no number of a record's vector is negative
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         many, once = len(self.ranges), len(set(self.chosen)) == len(self.chosen)
         if not (self.chosen and once and all(0 <= i < j < k < many for i, j, k in self.chosen)):
             raise ValueError(f"chosen triples are {list(self.chosen)}; give each i < j < k of {many} columns once")
 
     @property
-    def columns(self) -> Columns:
-        """The features of all codes."""
-        return tuple(column for first, end in self.ranges for column in range(first, end))
-
-    def built(self, features: int, stream: Stream) -> DrawnPart:
-        """Codes (n, features) to vectors; nothing is drawn."""
-        return self.of_codes
-
-    @property
     def of_codes(self) -> TriplesOfCodes:
         """The module that measures codes, in float64."""
-        return TriplesOfCodes(tuple(end - first for first, end in self.ranges), self.chosen)
+        return TriplesOfCodes(self.sizes, self.chosen)
 
 
-class TriplesOfCodes(DrawnPart):
+class TriplesOfCodes(TablesOfCodes):
     """Codes (n, q) side by side to products of three, (n, coordinates), of norm at most 1; see `Triples`.
 
     Tables stand in the order of the triples, each row by row; a coordinate is multiplied by its one of the ``weights``,
@@ -74,21 +61,19 @@ class TriplesOfCodes(DrawnPart):
     """
 
     def __init__(self, sizes: tuple[int, ...], chosen: Sequence[Triple]) -> None:
-        super().__init__()
-        self.sizes, self.chosen = sizes, tuple(chosen)
-        self.shapes = [(sizes[i], sizes[j], sizes[k]) for i, j, k in self.chosen]
-        numbers = torch.tensor([math.prod(shape) for shape in self.shapes])
+        chosen = tuple(chosen)
+        shapes = [(sizes[i], sizes[j], sizes[k]) for i, j, k in chosen]
+        numbers = torch.tensor([math.prod(shape) for shape in shapes])
         shares = numbers.to(torch.float64) ** _POWER
-        self.factors: Tensor
-        self.weights: Tensor
         factors = (shares / shares.sum()).sqrt()
+        super().__init__(sizes, factors.repeat_interleave(numbers))
+        self.chosen, self.shapes = chosen, shapes
+        self.factors: Tensor
         self.register_buffer("factors", factors, persistent=False)
-        self.register_buffer("weights", factors.repeat_interleave(numbers), persistent=False)
-        self.coordinates = len(self.weights)
 
     def forward(self, rows: Tensor) -> Tensor:
         """The vectors (n, coordinates) of rows (n, q)."""
-        codes = self._codes(rows)
+        codes = self.short_codes(rows)
         tables = [
             (codes[i][:, :, None, None] * codes[j][:, None, :, None] * codes[k][:, None, None, :]).flatten(1)
             for i, j, k in self.chosen
@@ -97,12 +82,20 @@ class TriplesOfCodes(DrawnPart):
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
         """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
-        codes = self._codes(rows)
+        codes = self.short_codes(rows)
         sums = [self._products([code * chosen.unsqueeze(1) for code in codes], codes) for chosen in members]
         norms = torch.stack([code.square().sum(dim=1) for code in codes], dim=1)
         shares = zip(self.factors.square(), self.chosen, strict=True)
         squares = [share * norms[:, list(triple)].prod(dim=1) for share, triple in shares]
         return torch.stack(sums) * self.weights, members @ torch.stack(squares).sum(dim=0)
+
+    def counts(self, codes: list[np.ndarray], where: np.ndarray, cells: int) -> np.ndarray:
+        """As `TablesOfCodes.counts`."""
+        counted = []
+        for (i, j, k), shape in zip(self.chosen, self.shapes, strict=True):
+            joint = ((where * shape[0] + codes[i]) * shape[1] + codes[j]) * shape[2] + codes[k]
+            counted.append(np.bincount(joint, minlength=cells * math.prod(shape)).reshape(cells, -1))
+        return np.concatenate(counted, axis=1).astype(np.float64)
 
     def law(self, chances: Tensor) -> Tensor:
         """Tables (cells, coordinates), unweighed, of the law that picks rows of chances (cells, R, q) evenly."""
@@ -115,35 +108,6 @@ class TriplesOfCodes(DrawnPart):
             both = (weighed[i].unsqueeze(2) * codes[j].unsqueeze(1)).flatten(1)
             tables.append((both.T @ codes[k]).flatten())
         return torch.cat(tables)
-
-    def _codes(self, rows: Tensor) -> list[Tensor]:
-        """Every column's code without negative numbers, in the ball of norm 1."""
-        parts = []
-        for part in torch.split(rows.clamp(min=0), list(self.sizes), dim=1):
-            length = torch.linalg.vector_norm(part, dim=1, keepdim=True)
-            parts.append(part / length.clamp(min=1))
-        return parts
-
-
-def sums_of_triples(sketcher: Sketcher, codes: Tensor, cells: Tensor) -> Tensor | None:
-    """`Sketcher.sums` of one-hot rows of codes (n, K) int64, to the last bit, without these rows; WITHOUT NOISE.
-
-    As `table_counts.sums_of_codes`, of a law whose only part is `Triples` of all columns; None of another one.
-    """
-    law, (part, *others) = sketcher.law, sketcher.parts
-    whole = law.parts[0].columns == tuple(range(law.features))
-    if others or not isinstance(part, TriplesOfCodes) or not whole or not 1 <= len(codes) <= MOST_RECORDS:
-        return None
-    where = cells.clamp(0, law.cells - 1).cpu().numpy()
-    held = [np.ascontiguousarray(of_column) for of_column in codes.cpu().numpy().T]
-    counted = []
-    for (i, j, k), shape in zip(part.chosen, part.shapes, strict=True):
-        joint = ((where * shape[0] + held[i]) * shape[1] + held[j]) * shape[2] + held[k]
-        counted.append(np.bincount(joint, minlength=law.cells * math.prod(shape)).reshape(law.cells, -1))
-    steps = ((math.sqrt(law.weights[0]) * part.weights).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
-    of_cells = torch.from_numpy(np.bincount(where, minlength=law.cells).astype(np.float64))
-    tables = torch.from_numpy(np.concatenate(counted, axis=1).astype(np.float64))
-    return torch.cat([tables * steps.cpu(), (of_cells * count_steps(law)).unsqueeze(1)], dim=1) * STEP
 
 
 class TriplesOf:

@@ -17,12 +17,11 @@ from fedsw.data.columns.declaration import Coded, Columns
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.labelled import generate, proportions_of
+from fedsw.learning.sketches._table_parts import sums_of_codes
 from fedsw.learning.sketches.from_settings import FIRST, Stage, drawn, law_of, marks_of, table_of
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.sketches.noised import least_noise_shares
 from fedsw.learning.sketches.sketch_law import STEP, Law, Sketcher
-from fedsw.learning.sketches.table_counts import sums_of_codes
-from fedsw.learning.sketches.table_triples import sums_of_triples
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
@@ -253,9 +252,7 @@ def sketch_of_records(problem: Problem, records: Records, stage: Stage = FIRST) 
     sketcher, cells = sketcher_of(problem, stage), cells_of(problem, records)
     if (coded := table_of(problem.experiment)) is not None:
         codes = codes_of(records, coded)
-        counted = sums_of_codes(sketcher, codes, cells)
-        counted = sums_of_triples(sketcher, codes, cells) if counted is None else counted
-        if counted is not None:
+        if (counted := sums_of_codes(sketcher, codes, cells)) is not None:
             return counted
     return sketcher.sums(inputs_of(problem, records), cells).cpu()
 

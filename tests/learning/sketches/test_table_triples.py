@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches._table_parts import sums_of_codes
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.sketches.table_triples import (
@@ -17,7 +18,6 @@ from fedsw.learning.sketches.table_triples import (
     Triples,
     TriplesOf,
     next_triples,
-    sums_of_triples,
     triples_within,
 )
 
@@ -73,7 +73,7 @@ def test_counted_sums_are_those_of_one_hot_rows_to_the_last_bit():
     codes, labels = records(500)
     for dtype in (torch.float32, torch.float64):
         sketcher = LAW.drawn(dtype)
-        counted = sums_of_triples(sketcher, codes, labels)
+        counted = sums_of_codes(sketcher, codes, labels)
         assert counted is not None and torch.equal(counted, sketcher.sums(rows_of(codes).to(dtype), labels))
 
 
@@ -91,7 +91,7 @@ def test_sums_by_cell_are_those_of_the_vectors_and_of_their_squares():
 def test_records_as_rows_of_chances_are_at_no_distance_and_noise_is_taken_off():
     codes, labels = records(40)
     labels = torch.arange(40) % 2
-    total = sums_of_triples(LAW.drawn(torch.float64), codes, labels)
+    total = sums_of_codes(LAW.drawn(torch.float64), codes, labels)
     assert total is not None
     chances = torch.stack([rows_of(codes[labels == label]) for label in (0, 1)])
     exact = TriplesOf(NoisedSketch(LAW, total, 0.0, 40))
