@@ -16,6 +16,12 @@ GAUSSIAN, LAPLACE = "gaussian", "laplace"
 NO_NOISE = "none"
 """The mechanism's name for a release without noise: it costs epsilon = infinity, by any accountant."""
 
+ROUNDING = 1e-9
+"""Relative: by how much two ways of computing one epsilon in closed form may differ, and a total exceed its limit."""
+
+_TRANSFORMS = 5e-17
+"""Over delta, relative: four times what the round-off of numerical composition moves an epsilon by, measured."""
+
 _WEAKEST_FIRST: tuple[Word, ...] = ("none", "stated", "proven")
 _NORMAL: Mapping[str, Word] = {GAUSSIAN: "proven"}
 
@@ -58,6 +64,14 @@ class Accountant:
             raise ValueError(f"accountant {self.name!r} takes no noise; name at least one, such as {GAUSSIAN!r}")
         if unknown := set(self.takes.values()) - set(_WEAKEST_FIRST):
             raise ValueError(f"a word is {', '.join(map(repr, unknown))}; choose one of {', '.join(_WEAKEST_FIRST)}")
+
+    def may_differ(self, delta: float) -> float:
+        """By which part two epsilons of the same steps may differ, at delta, where a quotient is rounded otherwise.
+
+        A multiplier's 1/m and a ledger's Delta/sigma may be one unit in the last place apart. A closed form differs by
+        rounding alone; where steps are composed numerically the round-off, set aside in both epsilons, may differ, too.
+        """
+        return max(ROUNDING, _TRANSFORMS / delta if self.numeric else 0.0)
 
     @property
     def word(self) -> Word:

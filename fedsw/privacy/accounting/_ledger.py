@@ -19,7 +19,7 @@ from uuid import uuid4
 from fedsw._tools import files
 from fedsw._tools.later import torch
 from fedsw._tools.text import upward
-from fedsw.privacy.accountants import is_proven, own_noise, require_noise
+from fedsw.privacy.accountants import accountant_named, is_proven, own_noise, require_noise
 from fedsw.privacy.accounting._composition import check_delta
 from fedsw.privacy.accounting._journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.charges import (
@@ -33,7 +33,6 @@ from fedsw.privacy.accounting.charges import (
     entries_of,
     whole,
 )
-from fedsw.privacy.accounting.epsilons import may_differ
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, require_sampling
@@ -106,9 +105,9 @@ class Ledger:
     """The account of one run: its groups of records, one (epsilon, delta), one writer.
 
     Guarantee: when :meth:`spend` returns, its charge is on disk (SQLite, WAL, fsynced); a process killed at any
-    instant leaves every charge whose ``spend`` returned. The total never exceeds the ledger's epsilon (relative
-    tolerance 1e-9). Epsilon is that of the worst group, for the neighbouring relation of the charges. The file holds
-    no data: rates, sensitivities, noise, public group names.
+    instant leaves every charge whose ``spend`` returned. The total never exceeds the ledger's epsilon, but for
+    rounding (`Accountant.may_differ`). Epsilon is that of the worst group, for the neighbouring relation of the
+    charges. The file holds no data: rates, sensitivities, noise, public group names.
 
     Attributes:
         groups: public names of the groups; every spend charges each of them.
@@ -307,7 +306,7 @@ class Ledger:
     def _affordable(self, account: Account, round: int, sigma: float) -> float:
         """Epsilon of an account with its last release; an error beyond the budget, or where the limiter refuses."""
         total = account.epsilon(self.delta)
-        if total > self.budget * (1 + may_differ(self.delta)):
+        if total > self.budget * (1 + accountant_named(self.accountant).may_differ(self.delta)):
             used_up = " (which round-off uses up)" if math.isinf(total) and sigma > 0 else ""
             raise BudgetExhausted(
                 f"round {round} would bring epsilon to {upward(total, 5)} at delta {upward(self.delta, 6)}{used_up}; "

@@ -37,20 +37,8 @@ Counts = Sequence[tuple[Step, int]]
 Own = Callable[[Counts, float], float]
 """(steps, delta) to epsilon."""
 
-_LEAST_APART, _APART = 1e-9, 5e-17
-
 _TRIED = (((Step(1.0, 0.5), 1),), ((Step(0.01, 1.0), 100), (Step(0.3, 0.2), 20)), ((Step(0.05, 2.0), 10),))
 """Steps whose epsilon, from below, a stated bound is compared with."""
-
-
-def may_differ(delta: float) -> float:
-    """By which part two epsilons of the same steps may differ, at delta, where a quotient is rounded otherwise.
-
-    A multiplier's 1/m and a ledger's Delta/sigma may be one unit in the last place apart. Both epsilons are upper
-    bounds of the truth; their round-off differs by up to some 1.2e-17/delta of them, measured; four times that is
-    allowed.
-    """
-    return max(_LEAST_APART, _APART / delta)
 
 
 def accountant(

@@ -10,6 +10,7 @@ from time import perf_counter
 
 import pytest
 
+from fedsw.privacy.accountants import ACCOUNTANTS
 from fedsw.privacy.accounting import (
     AlreadySpent,
     BudgetExhausted,
@@ -216,17 +217,28 @@ def test_one_process_writes_and_any_may_look(path):
         ledger.spend(2, 0, charges(), 10.0)
 
 
+@pytest.mark.parametrize("accountant", ["pld", "gdp-clt-poisson", "laplace"])
 @pytest.mark.parametrize("delta", [1e-10, 1e-9, 1e-5])
-def test_a_plan_by_a_multiplier_can_be_spent_at_every_delta_and_not_once_more(tmp_path, delta):
+def test_a_plan_by_a_multiplier_can_be_spent_at_every_delta_and_not_once_more(tmp_path, delta, accountant):
     """Epsilon of 1/m and of a ledger's Delta/sigma differ by round-off, by more than 1e-9 where delta is small."""
     for number, multiplier in enumerate((1.1872142037784645, 0.7, 2.3)):
-        planned = epsilon([(Step(1.0, 1 / multiplier), 1)], delta)
+        planned = epsilon_by(accountant, [(Step(1.0, 1 / multiplier), 1)], delta)
         for bound in (1.0, 0.3, 1.4847):
             path = tmp_path / f"{number}-{bound}.sqlite"
-            with create(path, budget=planned, delta=delta) as ledger:
+            with create(path, budget=planned, delta=delta, accountant=accountant) as ledger:
                 ledger.spend(0, 0, charges(1.0, bound), multiplier * bound)
                 with pytest.raises(BudgetExhausted):
                     ledger.spend(1, 0, charges(1.0, 0.01 * bound), multiplier * bound)
+
+
+@pytest.mark.parametrize("accountant", ["gdp-clt-poisson", "laplace"])
+def test_at_the_smallest_delta_a_closed_form_exceeds_its_budget_by_no_more_than_rounding(tmp_path, accountant):
+    """What numerical composition is let differ by there, 5e-7, would be given away."""
+    cost = epsilon_by(accountant, [(Step(1.0, 0.5), 1)], 1e-10)
+    less = create(tmp_path / "less.sqlite", budget=cost * (1 - 1e-8), delta=1e-10, accountant=accountant)
+    with less as ledger, pytest.raises(BudgetExhausted):
+        ledger.spend(0, 0, charges(1.0, 0.5), 1.0)
+    assert [name for name, known in ACCOUNTANTS.items() if known.may_differ(1e-10) > 1e-9] == ["pld"]
 
 
 def test_a_ledger_reached_by_another_name_is_the_same_ledger(path, tmp_path):

@@ -155,6 +155,14 @@ def test_a_share_of_a_delta_too_small_to_compute_fits_by_the_other_filters_alone
         assert math.isinf(alike) == (delta / 3 < 1e-10)
 
 
+def test_no_limit_is_exceeded_by_more_than_rounding_at_any_delta():
+    """A ledger lets numerical composition differ by more where delta is small; a limit does not."""
+    cost = Cost.one({Step(1.0, 0.1): 1})
+    for delta in (1e-10, DELTA):
+        epsilon, uses = total_epsilon([cost], delta), in_order([cost])
+        assert Limit(epsilon, delta).admits(uses) and not Limit(epsilon * (1 - 1e-8), delta).admits(uses)
+
+
 def test_a_filter_s_order_follows_from_the_limit_alone_so_that_what_runs_take_adds_up():
     """An order that was best for what has run would have been chosen by what it released."""
     first, second = Cost.one({Step(0.1, 0.4): 60}), Cost.one({Step(1.0, 0.2): 3})

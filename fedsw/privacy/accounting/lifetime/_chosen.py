@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from fedsw.privacy.accountants import ROUNDING
 from fedsw.privacy.accounting._composition import SMALLEST_DELTA
 from fedsw.privacy.accounting._slicing import Slicing, gaussian_mixture, log_moment, lost
 from fedsw.privacy.accounting.lifetime.composing import (
@@ -26,7 +27,6 @@ from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import ORDERS, renyi_divergence
 from fedsw.privacy.accounting.stated import log_factor
 
-_TOLERANCE = 1e-9
 _CLOSE, _LEAST, _MOST = 1e-3, 1e-4, 1e4
 _BINS = 12
 
@@ -163,7 +163,7 @@ class Limit:
         return _composed(longest, delta)
 
     def _keeps(self, epsilon: float) -> bool:
-        return epsilon <= self.epsilon * (1 + _TOLERANCE)
+        return epsilon <= self.epsilon * (1 + ROUNDING)
 
 
 def _sum_of(shares: Iterable[Share], delta: float) -> float:
