@@ -66,7 +66,7 @@ def measured(clients: int, alpha: float, epsilon: float) -> dict[str, Any]:
     assert forecast is not None
     runs = [trained(asked, seed=seed) for seed in range(RUNS)]
     return {
-        "clients": clients, "alpha": alpha, "epsilon": epsilon, "kept": forecast.kept,
+        "clients": clients, "alpha": alpha, "epsilon": epsilon, "kept": forecast.share_left,
         "constant": runs[0][0], "accuracy": [accuracy for _, accuracy in runs],
     }  # fmt: skip
 

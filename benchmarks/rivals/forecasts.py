@@ -47,7 +47,7 @@ def said(plan: Forecast) -> dict[str, Any]:
         "depends": plan.depends,
         "tight": plan.tight,
         "skewed": plan.skewed,
-        "kept": plan.kept,
+        "kept": plan.share_left,
         "least": plan.range[0],
         "rarest": plan.rarest,
         "rare": plan.rare,

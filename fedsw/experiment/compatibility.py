@@ -203,19 +203,19 @@ def _of_thresholds(settings: Settings, kind: TaskKind) -> Iterator[str]:
     share, moments, columns = settings.thresholds.share, settings.privacy.moments, settings.data.columns
     if not share:
         return
-    asked, trust, task = f"thresholds.share is {share:g}, and", settings.privacy.trust, settings.objective.task
+    subject, trust, task = f"thresholds.share is {share:g}, and", settings.privacy.trust, settings.objective.task
     if trust not in (able := releasing_gradients()):
-        yield f"{asked} trust {trust!r} has no rounds that a model comes out of: use {_either(able)}, or leave it out"
+        yield f"{subject} trust {trust!r} has no rounds that a model comes out of: use {_either(able)}, or leave it out"
     if not (kind.facts.classifies and kind.facts.supervised):
         fit = _either(tuple(n for n, k in TASKS.items() if k.facts.classifies and k.facts.supervised))
-        yield f"{asked} objective.task {task!r} is no classification of records by group: use {fit}, or leave it out"
+        yield f"{subject} objective.task {task!r} is no classification of records by group: use {fit}, or leave it out"
     if columns is not None and columns.sensitive is None:
-        yield f"{asked} thresholds are by group: declare data.columns.sensitive, or leave it out"
+        yield f"{subject} thresholds are by group: declare data.columns.sensitive, or leave it out"
     if columns is not None and len(columns.classes) != 2:
-        yield f"{asked} thresholds are of two classes, and {len(columns.classes)} are declared: leave it out"
+        yield f"{subject} thresholds are of two classes, and {len(columns.classes)} are declared: leave it out"
     if moments != "auto" and settings.left_to_rounds < _LEAST_TO_ROUNDS:
         yield (
-            f"{asked} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left to "
+            f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left to "
             "the rounds; lower one of them"
         )
 

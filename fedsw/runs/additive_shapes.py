@@ -33,11 +33,11 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     if not _has_shapes(directory, experiment):
         return []
     path = directory / RunFile.SHAPES
-    kept = read_json(path) or {}
-    if kept.get("of") != _sources(directory):
+    stored = read_json(path) or {}
+    if stored.get("of") != _sources(directory):
         return _made(directory, experiment)
     try:
-        return [Shape.of_content(content) for content in kept["shapes"]]
+        return [Shape.of_content(content) for content in stored["shapes"]]
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
 

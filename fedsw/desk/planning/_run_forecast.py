@@ -22,7 +22,7 @@ class WhatIf:
 
     records: int
     epsilon: float
-    kept: float
+    share_left: float
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Forecast:
 
     Attributes:
         learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
-        kept: share of its gain over a constant that is expected to be left; ``range``, under the laws taken alone.
+        share_left: the share of its gain over a constant that is left, as expected; ``range``, under laws taken alone.
         strength: of the signal: below 1 noise buries it.
         least_records, least_epsilon, most_parameters: where the run becomes feasible; infinite if nowhere.
         tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
@@ -46,7 +46,7 @@ class Forecast:
 
     reference: str
     learnt: tuple[Score, ...]
-    kept: float
+    share_left: float
     range: tuple[float, float]
     strength: float
     least_records: float
@@ -71,7 +71,7 @@ class Forecast:
     @property
     def depends(self) -> bool:
         """Say whether more than a constant can be expected only if columns, or what is predicted, use their bounds."""
-        return self.kept >= FEASIBLE and (_too_little(self.tight) or _too_little(self.skewed))
+        return self.share_left >= FEASIBLE and (_too_little(self.tight) or _too_little(self.skewed))
 
     @property
     def condition(self) -> str:
@@ -79,18 +79,18 @@ class Forecast:
         if not self.depends:
             return ""
         whose = ((self.tight, "the columns"), (self.skewed, "the numbers to predict"))
-        who = " and ".join(words for kept, words in whose if _too_little(kept))
+        who = " and ".join(words for share, words in whose if _too_little(share))
         counts = " (counts, most of them small, do not)" if _too_little(self.skewed) else ""
         return f"{who} use more than a tenth of their bounds{counts}"
 
     @property
     def feasible(self) -> bool:
         """Say whether more than a constant can be expected, however much of their bounds the records use."""
-        return self.kept >= FEASIBLE and not self.depends
+        return self.share_left >= FEASIBLE and not self.depends
 
 
-def _too_little(kept: float | None) -> bool:
-    return kept is not None and kept < FEASIBLE
+def _too_little(share: float | None) -> bool:
+    return share is not None and share < FEASIBLE
 
 
 def promised_above(constant_to: float) -> float:

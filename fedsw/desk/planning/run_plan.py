@@ -131,7 +131,7 @@ class Planned(Short):
         if forecast is None:
             return f"no forecast: {self.why_not}"
         expected = self._expected(forecast)
-        if not self.multiplier or forecast.kept < FEASIBLE or forecast.rarest is None:
+        if not self.multiplier or forecast.share_left < FEASIBLE or forecast.rarest is None:
             return expected
         least, rare = forecast.promised_from, forecast.rare
         if forecast.classes > 2:
@@ -151,7 +151,7 @@ class Planned(Short):
         return f"{expected}: if {of_whom}, {left}. Released moments tell (--moments-alone, --after-moments)"
 
     def _expected(self, forecast: Forecast) -> str:
-        share = forecast.kept
+        share = forecast.share_left
         if not self.multiplier:
             return "no noise is planned, and nothing is promised to anybody"
         if forecast.depends:
@@ -325,7 +325,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
     return Forecast(
         reference=measured.name,
         learnt=measured.reference,
-        kept=measured.at(here),
+        share_left=measured.at(here),
         range=(min(alone), max(alone)),
         strength=here,
         least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),

@@ -149,7 +149,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
         plain["forecast"] = {
             "reference": forecast.reference,
             "learnt": [{"reference": score.model, "constant": score.constant} for score in forecast.learnt],
-            "kept": forecast.kept,
+            "kept": forecast.share_left,
             "range": list(forecast.range),
             "feasible": forecast.feasible,
             "kept_with_tight_columns": forecast.tight,
@@ -162,7 +162,10 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "least_epsilon": forecast.least_epsilon,
             "most_parameters": forecast.most_parameters,
             "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
-            "what_ifs": [asdict(what_if) for what_if in forecast.what_ifs],
+            "what_ifs": [
+                {"records": what_if.records, "epsilon": what_if.epsilon, "kept": what_if.share_left}
+                for what_if in forecast.what_ifs
+            ],
         }
     return plain
 
@@ -184,7 +187,7 @@ def _noise(plan: Planned) -> str:
 
 def _kept(forecast: Forecast) -> str:
     least, most = (max(0.0, min(1.0, value)) for value in forecast.range)
-    middle = max(0.0, min(1.0, forecast.kept))
+    middle = max(0.0, min(1.0, forecast.share_left))
     between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
     return f"{100 * middle:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
 
@@ -305,15 +308,15 @@ def planned_view(plan: Planned) -> RenderableType:
 def _style(plan: Planned) -> str:
     if plan.forecast is None or not plan.multiplier:
         return "bold"
-    share = plan.forecast.kept
+    share = plan.forecast.share_left
     return "bold green" if share >= ABOUT_ALL else "bold yellow" if plan.forecast.feasible else "bold red"
 
 
 def _what_ifs(forecast: Forecast) -> Table:
     shares = {
         (what_if.records, what_if.epsilon): "constant"
-        if what_if.kept < FEASIBLE
-        else f"{100 * min(what_if.kept, 1):.0f} %"
+        if what_if.share_left < FEASIBLE
+        else f"{100 * min(what_if.share_left, 1):.0f} %"
         for what_if in forecast.what_ifs
     }
     sizes, epsilons = (sorted(set(values)) for values in zip(*shares, strict=True))

@@ -107,7 +107,7 @@ def sent_size(experiment: Experiment, shape: Shape) -> int:
 def marks_of(chosen: Sequence[tuple[int, ...]], columns: int, together: int = 2) -> Tensor:
     """1 for each chosen pair of columns and 0 for others, (pairs,), as they are sent to clients; or triples."""
     every, marked = itertools.combinations(range(columns), together), set(chosen)
-    return torch.tensor([float(each in marked) for each in every], dtype=torch.float64)
+    return torch.tensor([float(table in marked) for table in every], dtype=torch.float64)
 
 
 def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
@@ -139,9 +139,10 @@ def _chosen_triples(weights: bytes, sizes: tuple[int, ...], most: int) -> tuple[
             f"a later stage of a table of {columns} columns came with {len(marks)} numbers for {every} triples, of "
             f"which {len(small)} have at most {MOST_CODES} codes: set sketch.stages.together = 2, or fewer sketch.bins"
         )
-    marked = {each for each, mark in zip(itertools.combinations(range(columns), 3), marks, strict=True) if mark > 0.5}
+    triples = itertools.combinations(range(columns), 3)
+    marked = {triple for triple, mark in zip(triples, marks, strict=True) if mark > 0.5}
     largest = sorted(small, key=lambda triple: -math.prod(sizes[column] for column in triple))[:most]
-    return tuple(each for each in small if each in marked)[:most] or tuple(sorted(largest))
+    return tuple(triple for triple in small if triple in marked)[:most] or tuple(sorted(largest))
 
 
 @functools.lru_cache(maxsize=8)
@@ -172,7 +173,7 @@ def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
 def _pairs(sketch: Sketch, coded: tuple[Coded, ...], stage: Stage) -> Pairs | Triples:
     if stage.number > 1 and sketch.together == 3:
         most = sketch.stages[stage.number - 2].tables
-        return Triples(ranges(coded), _chosen_triples(stage.weights, tuple(each.size for each in coded), most))
+        return Triples(ranges(coded), _chosen_triples(stage.weights, tuple(column.size for column in coded), most))
     if stage.number > 1:
         return Pairs(ranges(coded), balance=sketch.balance, chosen=_chosen(stage.weights, len(coded)))
     if sketch.crossed == "all":

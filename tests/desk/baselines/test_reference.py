@@ -219,4 +219,4 @@ def test_a_forecast_says_what_settings_lose_that_no_noise_explains():
         objective={"task": "regression", "alpha": 0.0},
     )
     found = planned(experiment, SIZES, strengths=(30.0, 3_000.0), expect="much")
-    assert found.forecast.kept < 0.4  # what the initial weights happen to be right by
+    assert found.forecast.share_left < 0.4  # what the initial weights happen to be right by

@@ -86,7 +86,7 @@ def test_a_plan_expects_less_of_more_clients_and_of_a_penalty_among_many():
             objective={"penalty": "statistical-parity", "alpha": alpha},
             training={"rounds": 10, "learning_rate": 2.0},
         )
-        return planned(experiment, SIZES, strengths=FEW, expect="much").forecast.kept
+        return planned(experiment, SIZES, strengths=FEW, expect="much").forecast.share_left
 
     assert kept(2, 0.0) > kept(200, 0.0) + 0.1
     assert kept(50, 0.0) > kept(50, 0.5) + 0.05

@@ -236,13 +236,13 @@ def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": steps, **PLAIN}
     weak, strong = (planned(asked(**given, privacy={"epsilon": e}), SIZES, strengths=FEW) for e in (0.05, 50.0))
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
-    assert strong.forecast.kept > weak.forecast.kept and strong.forecast.feasible
+    assert strong.forecast.share_left > weak.forecast.share_left and strong.forecast.feasible
     assert weak.forecast.least_records > 1_000 > strong.forecast.least_records
     assert weak.forecast.least_epsilon == pytest.approx(strong.forecast.least_epsilon, rel=0.03)
     assert weak.forecast.most_parameters < weak.parameters < strong.forecast.most_parameters
     assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
     own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
-    assert own[0].kept == pytest.approx(weak.forecast.kept)
+    assert own[0].share_left == pytest.approx(weak.forecast.share_left)
     assert draw_plan(strong, tmp_path / "plan.png").stat().st_size > 10_000
     json.dumps(as_plain(weak))
 
@@ -261,7 +261,7 @@ def test_a_plan_of_persons_says_whose_records_its_epsilon_is_for():
 def test_what_hangs_on_how_much_there_is_to_learn_is_said():
     def said(kept: float, least: float, most: float) -> str:
         found = planned(asked(training=QUICK), SIZES, strengths=FEW[:1], expect="much")
-        return replace(found, forecast=replace(found.forecast, kept=kept, range=(least, most))).unless
+        return replace(found, forecast=replace(found.forecast, share_left=kept, range=(least, most))).unless
 
     assert said(0.6, 0.1, 0.9).startswith("unless the columns tell little")
     assert said(0.1, 0.0, 0.9).startswith("unless the columns tell much of the target: 90 % would")
@@ -274,7 +274,7 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     data = {"source": "object", "columns": columns.model_dump()}
     given = {"training": {"preset": "auto", "rounds": 25}, **PLAIN}
     plain = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0}), SIZES, strengths=FEW)
-    assert plain.forecast.kept >= FEASIBLE > plain.forecast.tight
+    assert plain.forecast.share_left >= FEASIBLE > plain.forecast.tight
     assert plain.forecast.depends and not plain.forecast.feasible
     assert plain.verdict.startswith("feasible only if the columns use more than a tenth of their bounds: ")
     first = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
@@ -290,7 +290,7 @@ def test_numbers_most_of_which_are_small_are_not_promised_what_others_are():
     data, given = {"source": "object", "columns": columns.model_dump()}, {"training": QUICK, **PLAIN}
     objective = {"objective": {"task": "regression", "alpha": 0.0}}
     found = planned(asked(data=data, **{**given, **objective}, privacy={"epsilon": 1}), SIZES, strengths=FEW)
-    assert found.forecast.kept >= FEASIBLE > found.forecast.skewed and not found.forecast.feasible
+    assert found.forecast.share_left >= FEASIBLE > found.forecast.skewed and not found.forecast.feasible
     assert (
         "numbers to predict use more than a tenth of their bounds (counts, most of them small," in found.verdict
         and found.forecast.depends
@@ -308,7 +308,7 @@ def test_one_of_several_classes_can_be_nearly_all():
 
 def test_a_plan_before_moments_says_what_it_assumes_of_classes_and_what_a_rare_one_would_come_to():
     found = planned(asked(training=QUICK, privacy={"epsilon": 4}), SIZES, strengths=FEW, expect="much")
-    assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.kept
+    assert found.forecast.feasible and found.forecast.rarest == 0.5 and found.forecast.rare < found.forecast.share_left
     least = found.forecast.promised_from
     assert found.forecast.constant_to < least <= 0.5 and f"no class has less than {100 * least:.0f} %" in found.verdict
     assert as_plain(found)["forecast"]["kept_with_a_rare_class"] == found.forecast.rare
