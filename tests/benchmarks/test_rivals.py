@@ -32,7 +32,7 @@ def test_a_rival_is_behind_or_ahead_by_more_than_a_standard_error_or_neither():
     assert "ahead in 0 of 1" in even and "behind in 0. Below" in even
 
 
-def test_a_constant_that_is_better_by_more_than_a_standard_error_is_told():
+def test_a_constant_that_is_better_by_more_than_a_standard_error_is_named():
     worse = [{**known, "constant": 0.9} for known in rows(descent=0.7, apart=0.1)]
     assert page.verdict(worse).endswith("Below a constant by more than that: made-up at ε = 1.")
 

@@ -59,7 +59,7 @@ def test_an_error_is_one_short_message_and_a_code(
     assert (captured.out, captured.err) == ("", message)
 
 
-def test_a_disk_that_takes_nothing_before_a_run_begins_is_told_without_a_run_to_resume(tmp_path: Path) -> None:
+def test_the_error_of_a_disk_that_takes_nothing_before_a_run_begins_names_no_run_to_resume(tmp_path: Path) -> None:
     with (
         pytest.raises(RunRefused, match="accounts: Read-only file system; name a place .*Nothing had begun") as told,
         explaining(lambda: None),

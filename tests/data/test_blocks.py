@@ -315,7 +315,7 @@ def test_chunks_that_are_read_ahead_are_the_same_and_end_with_the_reader(tmp_pat
     assert threading.active_count() == threads
 
 
-def test_a_fault_that_is_read_ahead_is_told_after_the_chunks_before_it(tmp_path, monkeypatch):
+def test_a_fault_that_is_read_ahead_is_raised_after_the_chunks_before_it(tmp_path, monkeypatch):
     (path := tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 40 + "1,2,3\n", encoding="utf-8")
     monkeypatch.setattr(blocks, "BLOCK", 64)
     monkeypatch.setattr(formats, "BLOCK", 0)

@@ -137,7 +137,7 @@ def test_what_is_no_text_is_named_with_what_to_do_whatever_it_is_called(name):
         read_table(TABLES / f"{name}.csv", COLUMNS)
 
 
-def test_another_separator_at_one_client_is_told_without_a_remedy_that_breaks_the_others(tmp_path):
+def test_another_separator_at_one_client_is_reported_without_a_remedy_that_breaks_the_others(tmp_path):
     (tmp_path / "t.csv").write_text("age;sex;y\n50;f;no\n")
     with pytest.raises(BadRecords, match="if every client's table is .*; if this one alone is, write it as"):
         read_table(tmp_path / "t.csv", COLUMNS)

@@ -81,7 +81,7 @@ def test_categories_that_are_numbers_are_the_same_in_parquet_as_in_text(tmp_path
         assert torch.equal(as_records(frame, columns=columns).features, expected)
 
 
-def test_names_of_columns_that_stand_in_the_middle_of_a_table_are_told_as_such(tmp_path):
+def test_names_of_columns_in_the_middle_of_a_table_are_recognised(tmp_path):
     """s3-concat 3, mb2-analysis 89, datapusher 74: joined files repeat their headers, parsed as missing numbers."""
     path = table(tmp_path, "age,sex\n50,f\nage,sex\n60,m\n")
     said = refused(path, declared(AGE, SEX))
@@ -116,7 +116,7 @@ def test_amounts_with_signs_are_refused_with_what_to_write_and_are_no_categories
     assert "left out: its numbers have signs of money or percent" in made.text
 
 
-def test_lines_before_the_names_are_told_as_such(tmp_path):
+def test_a_comment_before_the_names_is_recognised(tmp_path):
     """csvkit 336, CSV.jl 351, arquero 165: comments and titles above the header become its names."""
     path = table(tmp_path, "# made by a tool\nage,sex\n50,f\n")
     assert "begins with a comment, '# made by a tool'; its first row must name the columns" in refused(

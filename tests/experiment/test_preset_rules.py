@@ -313,7 +313,7 @@ NUMBERS = {
 }
 
 
-def test_few_records_of_numbers_start_at_the_noised_constant_where_noise_lets_it_be_told():
+def test_few_records_of_numbers_start_at_the_noised_constant_where_noise_lets_it_be_estimated():
     task = {"task": "regression", "alpha": 0.0}
     found = {records: of_table(records, NUMBERS, objective=task) for records in (30, 200, 2_000)}
     chosen = {records: (each.model.inputs, each.privacy.moments) for records, each in found.items()}

@@ -106,5 +106,5 @@ def test_what_is_looked_at_is_all_there_is() -> None:
         ("", False),
     ],
 )
-def test_shapes_are_told_from_other_words(text: str, stated: bool) -> None:
+def test_shapes_are_distinguished_from_other_words(text: str, stated: bool) -> None:
     assert says_shapes(text) is stated

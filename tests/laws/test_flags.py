@@ -311,7 +311,7 @@ def test_nobody_else_compares_a_source_of_records_by_its_name() -> None:
     assert breaches == []
 
 
-def test_a_question_of_a_refusal_is_told_from_a_choice() -> None:
+def test_a_question_counts_as_a_refusal_where_it_does_nothing_but_raise() -> None:
     for text, refusal in {
         "if not isinstance(part, Penalty):\n    raise TypeError": True,
         "if isinstance(part, Penalty):\n    part = part.between()": False,

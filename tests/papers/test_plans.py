@@ -51,7 +51,7 @@ def test_a_run_is_stored_with_the_numbers_that_it_is_planned_with(tmp_path: Path
     assert then.multiplier == pytest.approx(now.multiplier) and then.rates == pytest.approx(now.rates)
 
 
-def test_every_number_that_is_another_one_today_is_told() -> None:
+def test_every_number_that_is_another_one_today_is_listed() -> None:
     then = Numbers(2.0, {"A=0": 1.0, "A=1": 2.0}, {"A=0": 0.1, "A=1": 0.2})
     assert list(differences(then, then)) == []
     moments = replace(then, sensitivities={"A=0": 3.0, "A=1": 6.0}, scaled=True)
@@ -100,7 +100,7 @@ def test_a_run_that_is_planned_otherwise_today_is_found_and_made_again(
     assert main(["--stale", *folders]) == 0
 
 
-def test_a_stored_run_that_cannot_be_planned_here_is_told_and_is_not_sound(
+def test_a_stored_run_that_cannot_be_planned_here_is_reported_and_is_not_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (piece,) = pieces_of([a_figure()])

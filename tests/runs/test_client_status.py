@@ -228,7 +228,7 @@ def test_a_clock_that_is_wrong_is_said_to_be():
     assert executor.words_of_refusal(httpx.Response(500)) == "the server does not take this node: HTTP 500"
 
 
-def test_a_key_that_nobody_admitted_and_one_in_use_are_told_apart():
+def test_a_key_that_nobody_admitted_and_one_in_use_get_different_errors():
     superlink = importlib.import_module("fedsw.federation.deploy.superlink")
     asked, known = SimpleNamespace(public_key=b"key"), SimpleNamespace(get_node_id_by_public_key=lambda key: 7)
     unknown = SimpleNamespace(get_node_id_by_public_key=lambda key: None)

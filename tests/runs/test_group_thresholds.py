@@ -37,7 +37,7 @@ def selected(cuts, outputs: HeldOutOutputs, where=None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sigma", [0.0, 5.0])
-def test_parity_selects_all_groups_alike_and_noise_is_told(sigma):
+def test_parity_selects_all_groups_alike_within_the_stated_bands(sigma):
     outputs = law()
     cuts = cuts_of(counted(outputs, sigma), "parity")
     found = selected(cuts, outputs)

@@ -280,7 +280,7 @@ def test_a_ledger_that_forgets_what_was_spent_is_refused_before_anything_is_sent
 
 
 @pytest.mark.parametrize("what", ["ledger", "progress", "card", "summary"])
-def test_what_a_run_spent_is_not_told_by_a_ledger_that_forgets_it(two_runs, federation, what, capsys):
+def test_what_a_run_spent_is_not_shown_by_a_ledger_that_forgets_it(two_runs, federation, what, capsys):
     directory, other = two_runs
     assert main(["show", str(directory), what]) == 0
     older = federation.folder / "older.sqlite"

@@ -71,7 +71,7 @@ def test_no_page_script_or_style_fetches_anything(site):
         ('<img src="_images/page.png">', False),
     ],
 )
-def test_what_is_fetched_is_told_from_what_is_linked(text, asks):
+def test_what_is_fetched_is_distinguished_from_what_is_linked(text, asks):
     assert fetched(text) is asks
 
 

@@ -125,7 +125,7 @@ def test_a_draft_says_which_cells_it_took_for_missing_and_how_many_there_are(tmp
     assert features["drinks"].categories == kept["drinks"] and not features["drinks"].missing
 
 
-def test_dates_of_which_day_and_month_cannot_be_told_apart_are_asked_about(tmp_path):
+def test_dates_whose_day_and_month_are_ambiguous_are_asked_about(tmp_path):
     folder, made = drafted(tmp_path, "dates_day_or_month")
     ((row, line),) = made.blanks.items()
     assert f'format = "{BLANK}"' in line and '"%m/%d/%Y" or "%d/%m/%Y"' in made.text.splitlines()[row - 1]

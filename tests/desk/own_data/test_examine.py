@@ -234,7 +234,7 @@ def test_a_class_that_nobody_holds_is_a_warning_where_a_run_completes_and_a_faul
         run(odds, runs=tmp_path / "runs")
 
 
-def test_a_link_that_leads_nowhere_is_told_by_where_it_leads(tmp_path, capsys):
+def test_the_error_of_a_broken_link_names_where_it_leads(tmp_path, capsys):
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "t.csv").symlink_to("/nowhere/t.csv")
     with pytest.raises(FileNotFoundError, match=r"t.csv, a link to /nowhere/t.csv, which is not there"):
@@ -256,7 +256,7 @@ def test_a_file_that_may_not_be_opened_is_no_place_to_write_to(tmp_path):
     assert elsewhere.endswith("name a place that can be written to")
 
 
-def test_more_groups_than_can_be_compared_in_time_are_told_and_nothing_is_estimated(tmp_path, capsys):
+def test_more_groups_than_can_be_compared_in_time_are_reported_and_nothing_is_estimated(tmp_path, capsys):
     groups = [f"g{place}" for place in range(30)]
     columns = RAW["data"]["columns"] | {"sensitive": {"name": "sex", "values": groups}}
     for client in range(2):

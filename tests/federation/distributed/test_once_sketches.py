@@ -265,7 +265,7 @@ def test_settings_of_a_sketch_are_refused_where_none_is_learnt_from():
         small(TRUST, "sketch.pairs=8")
 
 
-def test_a_task_of_ones_own_on_a_sketch_is_told_what_can_run_it(tmp_path, monkeypatch):
+def test_the_error_of_an_own_task_on_a_sketch_names_the_trust_models_that_run_it(tmp_path, monkeypatch):
     (tmp_path / "own_sketch.py").write_text(
         "from fedsw.learning.tasks.kinds._synthesis import Synthesis\nclass Own(Synthesis):\n    pass\n"
     )

@@ -89,7 +89,7 @@ def test_what_an_own_task_says_of_a_record_stays_with_its_client(tmp_path, caplo
     assert not told
 
 
-def test_a_trusted_server_is_told_what_an_own_task_says(tmp_path):
+def test_a_trusted_server_reads_the_error_of_an_own_task(tmp_path):
     asked = small("objective.task=tests.learning.tasks.own:Quoting", "federation.max_attempts=1", "training.rounds=1")
     with pytest.raises(FederationError, match="odd record"):
         Federation(tmp_path).run(asked)

@@ -138,7 +138,7 @@ def test_moments_of_images_move_by_less_than_their_bound_whichever_record_is_rep
     assert 0.8 * layout.moved <= float(apart.max()) <= layout.moved
 
 
-def test_variance_without_noise_is_told_from_moments_with_it() -> None:
+def test_variance_without_noise_is_estimated_from_noised_moments() -> None:
     problem = Problem.from_experiment(parse_experiment(DIGITS, ["data.most_records=1437"]))
     layout = layout_of(problem)
     assert layout is not None

@@ -74,7 +74,7 @@ def test_a_model_that_no_clip_could_hold_is_refused_by_name_before_a_record_is_r
         problem(*REGRESSION, modelled(model))
 
 
-def test_a_model_of_another_width_than_the_task_asks_for_is_told_both():
+def test_the_error_of_a_model_of_another_width_names_both_widths():
     with pytest.raises(
         ExperimentError, match=r"the model returns \(3, 2\) for 3 records, .* asks it for \(3, 1\): the"
     ):

@@ -274,7 +274,7 @@ def test_hardly_a_model_that_is_no_better_than_a_constant_is_called_better_of_a_
     assert claimed <= 8
 
 
-def test_a_model_that_explains_two_fifths_is_told_from_a_constant_on_a_thousand_records_where_targets_are_cut():
+def test_a_model_that_explains_two_fifths_is_seen_to_beat_a_constant_on_a_thousand_records_where_targets_are_cut():
     task, law, claimed = Problem.from_experiment(small()), np.random.default_rng(3), {None: 0, CUT: 0}
     for _ in range(60):
         known = law.normal(0, 0.06, 1000)

@@ -108,7 +108,7 @@ def test_a_copy_of_a_finished_run_is_refused_and_changes_nothing(federation, acc
     assert account.state() == before and steps_of(account) == 4
 
 
-def test_a_copy_whose_ledger_is_as_long_is_told_by_its_digest(account, tmp_path):
+def test_a_copy_whose_ledger_is_as_long_is_recognised_by_its_digest(account, tmp_path):
     with limited(account, tmp_path / "first.sqlite") as ledger:
         ledger.spend(1, 0, ROUND, 1.0)
     copy = copied(tmp_path / "first.sqlite", tmp_path / "copy.sqlite")
