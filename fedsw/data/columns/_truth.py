@@ -10,7 +10,7 @@ import numpy as np
 from fedsw.data.columns.column import DeclaredColumn, Spelling
 from fedsw.data.columns.distinct_cells import Cells, mapped
 from fedsw.data.columns.kind import Bins, ColumnKind, Form, Numbers
-from fedsw.data.columns.values import FALSE, TRUE, text_of
+from fedsw.data.columns.values import FALSE, TRUE, alike, text_of
 
 _TRUTHS = dict.fromkeys(TRUE, 1.0) | dict.fromkeys(FALSE, 0.0)
 _WORDS = frozenset(_TRUTHS) - {"1", "0"}
@@ -93,6 +93,6 @@ class TruthKind(ColumnKind):
 
 
 def as_truth(cell: Any) -> float:
-    """1 or 0 for a truth value, a word for one, or the number; NaN for anything else."""
+    """1 or 0 for a truth value, a word for one, or the number however it is stored; NaN for anything else."""
     text = text_of(cell)
-    return np.nan if text is None else _TRUTHS.get(text.lower(), np.nan)
+    return np.nan if text is None else _TRUTHS.get(alike(text, truth=True), np.nan)

@@ -15,7 +15,7 @@ from fedsw.data.columns.kind import Bins, Form, Numbers, Stored
 from fedsw.data.columns.number import IntegerKind
 
 EPOCH = datetime.date(1970, 1, 1)
-_DATED = ("low", "high", "fill")
+_DATED, _LISTED = ("low", "high", "fill"), ("knots", "edges")
 FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d")
 _YEARS = (1900, 2100)
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
@@ -29,10 +29,12 @@ class DateKind(IntegerKind):
     ratios = False
 
     def prepared(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Bounds and fill as days since `since`."""
+        """Bounds, fill, knots and edges as days since `since`."""
         since = as_iso(declared.get("since") if declared.get("since") is not None else EPOCH)
         dated = {key: _days_between(declared[key], since) for key in _DATED if declared.get(key) is not None}
-        return {**declared, **dated, "since": since}
+        lists = {key: declared[key] for key in _LISTED if isinstance(declared.get(key), list | tuple)}
+        listed = {key: [_days_between(value, since) for value in values] for key, values in lists.items()}
+        return {**declared, **dated, **listed, "since": since}
 
     def require(self, column: DeclaredColumn) -> None:
         """A format that can write every date of the bounds, so that what is written can be read."""
@@ -127,6 +129,10 @@ class DateKind(IntegerKind):
         """Days from 1970-01-01 to a date in ISO 8601."""
         date = date_in(text, None) if "-" in text else None
         return None if date is None else float(date.toordinal() - EPOCH.toordinal())
+
+    def worded(self, value: float, column: DeclaredColumn) -> str:
+        """The nearest date."""
+        return str(self.values(np.array([value]), column)[0])
 
     def bound_text(self, value: float) -> str:
         """A date in TOML."""

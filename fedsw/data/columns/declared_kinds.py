@@ -176,9 +176,9 @@ class Feature(Number):
             )
         known = len(self.knots) > 1 and list(self.knots) == sorted({*self.knots})
         if not known or self.knots[0] < self.low or self.knots[-1] > self.high:
+            low, high, *knots = (self.reader.worded(value, self) for value in (self.low, self.high, *self.knots))
             raise ValueError(
-                f"column {self.name!r} has knots {[number_text(knot) for knot in self.knots]}; give at least two, "
-                f"increasing, from {number_text(self.low)} to {number_text(self.high)}"
+                f"column {self.name!r} has knots {knots}; give at least two, increasing, from {low} to {high}"
             )
         return self
 

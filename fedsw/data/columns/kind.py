@@ -187,6 +187,10 @@ class ColumnKind(ABC):
         """The own number of a bound as its owner writes it in a declaration; None if it is none."""
         return None
 
+    def worded(self, value: float, column: DeclaredColumn) -> str:
+        """One of the column's own numbers, as people read it."""
+        return number_text(value)
+
     def bound_text(self, value: float) -> str:
         """A bound as TOML has it."""
         return number_text(value)

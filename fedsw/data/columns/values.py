@@ -97,17 +97,17 @@ class Values:
             truths = {value.lower() in TRUE: index for value, index in self._places.items()}
             self._alike = {"true": truths[True], "1": truths[True], "false": truths[False], "0": truths[False]}
         if not exact:
-            self._alike |= {_alike(value, self._opposite): index for value, index in self._places.items()}
+            self._alike |= {alike(value, self._opposite): index for value, index in self._places.items()}
 
     def place(self, cell: Any) -> int:
         """The number of the declared value that a cell is; -1 if it is none."""
         if (text := text_of(cell)) is None:
             return -1
         index = self._places.get(text, -1)
-        return index if index >= 0 or not self._alike else self._alike.get(_alike(text, self._opposite), -1)
+        return index if index >= 0 or not self._alike else self._alike.get(alike(text, self._opposite), -1)
 
 
-def _alike(text: str, truth: bool = False) -> str:
+def alike(text: str, truth: bool = False) -> str:
     """The spelling of a value that all of its spellings have in common."""
     if text.lower() in ("true", "false") or truth:
         text = text.lower()
@@ -129,7 +129,7 @@ def doubled(declared: Sequence[str]) -> tuple[str, str] | None:
     """Two declared values that are one value in another spelling, as 1 and 1.0; None if there are none."""
     first: dict[str, str] = {}
     for value in declared:
-        other = first.setdefault(_alike(value), value)
+        other = first.setdefault(alike(value), value)
         if other != value:
             return other, value
     return None
@@ -139,19 +139,19 @@ def different(values: Iterable[str]) -> list[str]:
     """Values in their natural order, of several spellings of one the first."""
     first: dict[str, str] = {}
     for value in sorted(set(values)):
-        first.setdefault(_alike(value), value)
+        first.setdefault(alike(value), value)
     return list(first.values())
 
 
 def same_as(values: Sequence[str]) -> Callable[[Any], bool]:
     """Return a test of cells: does one stand for a missing value? The marker "" stands for an empty cell, None, NaN."""
-    known = {*values, *map(_alike, values)}
+    known = {*values, *map(alike, values)}
 
     def is_one(cell: Any) -> bool:
         if cell is None or cell != cell:  # NaN, or a date that is none
             return "" in known
         text = text_of(cell)
-        return text is not None and (text in known or _alike(text) in known)
+        return text is not None and (text in known or alike(text) in known)
 
     return is_one
 

@@ -69,8 +69,8 @@ def test_dates_are_days_since_the_public_date_and_their_bounds_are_dates(dates):
 
 
 def test_truth_values_are_0_and_1_however_they_are_written():
-    words = ["true", "No", "T", "f", "1", "0", "YES", "n", True, False, 1, 0, 1.0, 0.0]
-    assert one({"name": "m", "kind": "boolean"}, words)[:, 0].tolist() == [1.0, 0.0] * 7
+    words = ["true", "No", "T", "f", "1", "0", "YES", "n", True, False, 1, 0, 1.0, 0.0, "1.0", "0.0", "1.", "0.00"]
+    assert one({"name": "m", "kind": "boolean"}, words)[:, 0].tolist() == [1.0, 0.0] * 9
 
 
 @given(st.floats(-1e6, 1e6, width=32, allow_subnormal=False))
@@ -91,6 +91,7 @@ def test_a_decimal_comma_is_a_decimal_point(value):
         ({"name": "m", "kind": "boolean"}, "maybe", "truth value"),
         ({"name": "m", "kind": "boolean"}, "2", "truth value"),
         ({"name": "m", "kind": "boolean"}, 0.5, "truth value"),
+        ({"name": "m", "kind": "boolean"}, "01", "truth value"),
         ({"name": "x"}, "1,5", "finite number"),
         ({"name": "job", "categories": ["a", "b"], "missing": ["NA"]}, "", "declared are"),
     ],
