@@ -252,7 +252,7 @@ def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, c
     """Refuse groups that nobody declared where there would be very many, or one for each number."""
     kind = None if form is None else KINDS.get(form.kind)
     numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
-    declared = group.source.startswith(("given", "from"))
+    declared = group.source.startswith(_SAID)
     if cut or declared or not (numeric or len(group.categories) > MOST_GROUPS):
         return
     what = f"{len(group.categories)} different {'numbers' if numeric else 'values'}, and each would be a group"
@@ -391,6 +391,10 @@ def _written(declared: ColumnAnswer) -> list[str]:
     return [*parts, *([f"units = {_text(declared.units)}"] if declared.units else [])]
 
 
+_SAID = ("given", "from")
+"""Beginnings of the source of what a person declared; of what was read off a table it is another."""
+
+
 def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -> str | None:
     numbered = numbers_rows(column)
     if numbered or (numbered is None and (cells is None or len(set(cells)) == len(cells))) or _counts(cells):
@@ -399,17 +403,23 @@ def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -
         return "it has no name; write one into the first row of every table if it is an input"
     if len(column) > LONGEST_NAME:
         return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
+    listing = declared.kind is not None and KINDS.get(declared.kind).listing
+    if listing and len(declared.categories) == 1:
+        return "it has one value only"
+    if declared.source.startswith(_SAID) and (declared.categories or declared.low is not None):
+        return None  # whoever lists a column's values, or bounds it, means it as an input
     if named_as_identifier(column):
         return "it looks like an identifier"
-    if declared.kind is not None and KINDS.get(declared.kind).listing and declared.categories:
+    if listing and declared.categories:
         if all(map(is_time, declared.categories)):
             return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
         if all(map(is_amount, declared.categories)):
             return "its numbers have signs of money or percent; write plain ones, 12 for 12%, if it is an input"
         if len(declared.categories) > MOST_CATEGORIES:
-            return f"it has {len(declared.categories)} categories, over {MOST_CATEGORIES}"
-        if len(declared.categories) < 2:
-            return "it has one value only"
+            return (
+                f"it has {len(declared.categories)} categories, over {MOST_CATEGORIES}; list them in a code book or "
+                "with --categories if it is an input"
+            )
     if cells is not None and not declared.categories and all(cell in declared.missing for cell in cells):
         return "it is empty"
     if declared.low is None or declared.high is None or cells is None or declared.kind is None:

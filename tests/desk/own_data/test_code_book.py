@@ -155,3 +155,23 @@ def test_the_empty_cell_is_a_bar_or_true_as_in_a_declaration(tmp_path, written, 
     if written in ("true", "false"):
         said = [{"column": "age", "low": 0, "high": 90, "missing": written == "true"}]
         assert read_code_book(book(tmp_path, json.dumps(said), "c.json")).entries["age"].answer.missing == meant
+
+
+def test_what_a_person_lists_or_bounds_is_an_input_whatever_its_name_its_values_and_their_number(tmp_path):
+    values = {
+        "job": [f"job {number}" for number in range(150)],
+        "since": ["08:00", "16:00"],
+        "rooms": ["10%", "20%"],
+        "member": ["a", "b"],
+    }
+    listed = "".join(f"{name},,,,{'|'.join(cells)}\n" for name, cells in values.items())
+    text = f"column,role,low,high,categories\npid,input,0,500,\n{listed}sex,leave out,,,\ngood,target,,,no|yes\n"
+    data, own = tables(tmp_path), tmp_path / "own.toml"
+    said = ["--bounds", "age=0:99", "--bounds", "income=0:9"]
+    assert main(["init", str(data), "--code-book", str(book(tmp_path, text)), *said, "-o", str(own)]) == 0
+    features = {each["name"]: each for each in tomllib.loads(own.read_text())["data"]["columns"]["features"]}
+    assert set(features) == {"pid", "age", "income", *values} and (features["pid"]["low"], features["pid"]["high"]) == (
+        0,
+        500,
+    )
+    assert all(features[name]["categories"] == cells for name, cells in values.items())
