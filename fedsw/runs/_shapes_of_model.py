@@ -59,7 +59,8 @@ def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Number
     """Move of the answers in the targets' own units, with the other columns at their mean."""
     columns = problem.experiment.data.columns
     assert columns is not None
-    widths = np.array([(target.high or 1.0) - (target.low or 0.0) for target in columns.targets])
+    bounds = [target.reader.bounds(target) or (0.0, 1.0) for target in columns.targets]
+    widths = np.array([high - low for low, high in bounds])
 
     def answer(scores: Numbers) -> Numbers:
         return np.asarray(widths / (1 + np.exp(-(constant + scores))))
@@ -69,10 +70,16 @@ def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Number
 
 
 def _noise(problem: Problem, directory: Path, coding: Hats) -> Numbers:
-    """The covariance (w, w) of heights that the rounds' noise gives; 0 where no moments say how it is scaled."""
-    moments = kept_moments(problem, RunDirectory(directory))
+    """The covariance (w, w) of heights that the rounds' noise gives: by the moments', else by what was added.
+
+    It is 0 where nothing says how noise moves parameters: with optimizers and schedulers of other rules.
+    """
+    stored = RunDirectory(directory)
+    moments = kept_moments(problem, stored)
     if moments is None:
-        return np.zeros((coding.width, coding.width))
+        added = [float(record.get("sigma") or 0.0) for record in stored.read_metrics()]
+        deviation = max(added, default=0.0) * problem.experiment.training.noise_kept() * coding.scale
+        return deviation**2 * np.eye(coding.width)
     preparation = prepare(problem, moments)
     matrix = preparation.matrix.numpy()
     deviation = preparation.scale * noise_of_rounds(problem, moments) * coding.scale

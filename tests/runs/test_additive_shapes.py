@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import fedsw
 from fedsw.runs import additive_shapes
 from fedsw.runs._shapes_of_model import shapes_of
-from fedsw.runs.additive_shapes import keep_shapes, read_shapes
+from fedsw.runs.additive_shapes import Shape, keep_shapes, read_shapes
+from fedsw.runs.report.shapes import draw_shapes
 from fedsw.runs.view import read_run
 
 
@@ -89,3 +91,66 @@ def test_a_run_whose_shapes_cannot_be_made_ends_well(
     result = fedsw.run(settings, runs=tmp_path / "runs")
     assert result.summary["status"] == "completed" and not (Path(result.directory) / "shapes.json").exists()
     assert "the functions of the model are not stored (OSError: no space left)" in caplog.text
+
+
+@pytest.mark.slow
+def test_without_moments_the_band_is_the_noise_that_the_rounds_added(tmp_path: Path, settings: dict[str, Any]) -> None:
+    work = {"name": "work", "categories": [f"job {number}" for number in range(200)]}
+    for client in range(2):
+        rows = [f"{(row + client) % 50},job {row},{'yn'[row % 2]}" for row in range(200)]
+        (tmp_path / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,work,ill", *rows, ""]))
+    columns = settings["data"]["columns"]
+    asked = settings | {
+        "data": settings["data"] | {"columns": columns | {"features": [columns["features"][0], work]}},
+        "privacy": {"epsilon": 0.1, "delta": 1e-4, "moments": 0.0},
+        "training": {"rounds": 3, "momentum": 0.5, "averaging": 0.5},
+        "seed": 1,
+    }
+    finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
+    shapes = {shape.column: shape for shape in read_shapes(finished, read_run(finished).experiment)}
+    ratios = 2 * shapes["work"].values / shapes["work"].band
+    assert np.sqrt(np.mean(ratios**2)) == pytest.approx(1.0, abs=0.2) and (shapes["age"].band > 0).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bounds", [(-50.0, 0.0), (0.0, 200.0), (-180.0, 180.0)])
+def test_shapes_of_numbers_are_what_predictions_move_by_in_the_targets_own_units(
+    bounds: tuple[float, float], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    low, high = bounds
+    for client in range(2):
+        rows = [f"{(row + client) % 50},{'ab'[row % 2]},{low + (high - low) * (row % 50) / 50}" for row in range(60)]
+        (tmp_path / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,work,ill", *rows, ""]))
+    target = {"name": "ill", "low": low, "high": high}
+    asked = settings | {
+        "data": settings["data"]
+        | {"columns": {"features": settings["data"]["columns"]["features"], "targets": [target]}},
+        "objective": {"task": "regression", "alpha": 0.0},
+        "privacy": {"epsilon": 3.0, "delta": 1e-4, "moments": 0.0},
+        "training": {"rounds": 2, "learning_rate": 1.0},
+        "seed": 1,
+    }
+    finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
+    age = read_shapes(finished, read_run(finished).experiment)[0]
+    assert age.places == (0, 12.5, 25, 37.5, 50) and age.labels[-1] == "age is missing"
+    people = pd.DataFrame([{"age": at, "work": work} for work in "ab" for at in (*map(str, age.places), "")])
+    shares = (fedsw.load(finished).predict(people)["predicted_ill"].to_numpy() - low) / (high - low)
+    logits = (np.log(shares) - np.log1p(-shares)).reshape(2, 6)
+    moved = 1 / (1 + np.exp(-logits.mean(axis=0))) - 1 / (1 + np.exp(-logits.mean()))
+    assert np.ptp(moved) > 0.001
+    np.testing.assert_allclose(age.values[:, 0], (high - low) * moved, atol=1e-4 * (high - low))
+
+
+@pytest.mark.slow
+def test_a_picture_of_shapes_says_what_it_leaves_out_and_names_noise_only_where_it_is_drawn() -> None:
+    values = np.array([[0.0], [1.0], [2.0]])
+    days = tuple(str(day) for day in ("2012-01-01", "2013-12-31", "2015-12-31"))
+    shape = Shape("born", days, (15340.0, 16070.0, 16800.0), values, 0 * values)
+    figure = draw_shapes([shape], "own")
+    assert figure is not None and figure.get_suptitle() == "own: what each column adds"
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(days)
+    noisy = Shape("work", tuple(f"job {number}" for number in range(200)), None, np.ones((200, 1)), np.ones((200, 1)))
+    figure = draw_shapes([noisy] * 64, "own")
+    assert figure is not None
+    assert figure.get_suptitle() == "own: what each of the first 60 of 64 columns adds, with the rounds' noise"
+    assert len(figure.axes[0].get_xticklabels()) <= 30

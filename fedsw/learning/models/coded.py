@@ -24,6 +24,8 @@ LENGTH = 4.5
 _DECADES = 1000.0
 """Bounds from 0 to this or more have knots that grow by `_FACTOR`; so do positive ones this square root apart."""
 _FACTOR = math.sqrt(10.0)
+_BLURRED = 0.02
+"""Part of the least distance of two knots that the name of one may be rounded by."""
 
 
 class Coding(nn.Module):
@@ -236,11 +238,23 @@ def _of_number(feature: Feature, name: str, source: int, missing: int, knots: in
     encoded = [_encoded(feature, value) for value in values]
     steps = [1 / (above - below) for below, above in pairwise(encoded)]
     return [
-        Unit(
-            f"{name} at {number_text(float(f'{value:.4g}'))}", source, knot, rising, falling, missing, ((source, knot),)
+        Unit(f"{name} at {text}", source, knot, rising, falling, missing, ((source, knot),))
+        for text, knot, rising, falling in zip(
+            _texts(feature, values), encoded, (0.0, *steps), (*steps, 0.0), strict=True
         )
-        for value, knot, rising, falling in zip(values, encoded, (0.0, *steps), (*steps, 0.0), strict=True)
     ]
+
+
+def _texts(feature: Feature, values: tuple[float, ...]) -> list[str]:
+    """Names of knots: declared ones and dates as they are, others with four digits, or more where these are too few."""
+    if feature.knots or feature.reader.stored == "days":
+        return [feature.reader.worded(value, feature) for value in values]
+    least = min(above - below for below, above in pairwise(values))
+    for digits in range(4, 17):
+        rounded = [float(f"{value:.{digits}g}") for value in values]
+        if all(abs(short - value) <= _BLURRED * least for short, value in zip(rounded, values, strict=True)):
+            break
+    return [number_text(value) for value in rounded]
 
 
 def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:

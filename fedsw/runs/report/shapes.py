@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
     from fedsw.runs.additive_shapes import Shape
 
-_MOST_PANELS = 60
+_MOST_PANELS, _MOST_LABELS = 60, 30
 
 
 @house_style()
 def draw_shapes(shapes: Sequence[Shape], name: str) -> Figure | None:
     """A small panel for each column of a run of that name; None where the model is no sum of functions."""
-    shapes = shapes[:_MOST_PANELS]
     if not shapes:
         return None
+    all_of_them = len(shapes)
+    shapes = shapes[:_MOST_PANELS]
     columns = min(4, len(shapes))
     rows = -(-len(shapes) // columns)
     figure, panels = new_panels(rows, columns, size=(2.4 * columns + 0.4, 1.9 * rows + 0.5), sharey=True)
@@ -36,11 +37,23 @@ def draw_shapes(shapes: Sequence[Shape], name: str) -> Figure | None:
             values, band = shape.values[:many, output], shape.band[:many, output]
             axes.fill_between(at, values - band, values + band, color=colour(output), alpha=0.2, linewidth=0)
             axes.plot(at, values, "o-" if shape.places else "o", color=colour(output), markersize=3)
-        if shape.places is None:
-            axes.set_xticks(at, [label[:10] for label in shape.labels], rotation=45, fontsize=6)
+        if shape.places is None or _is_no_number(shape.labels[0]):
+            shown = slice(None, many, -(-many // _MOST_LABELS))
+            axes.set_xticks(at[shown], [label[:10] for label in shape.labels[shown]], rotation=45, fontsize=6)
         axes.set_title(shape.column, fontsize=8)
-    figure.suptitle(f"{name}: what each column adds, with the rounds' noise")
+    noise = ", with the rounds' noise" if any(shape.band.any() for shape in shapes) else ""
+    which = "each column" if len(shapes) == all_of_them else f"each of the first {len(shapes)} of {all_of_them} columns"
+    figure.suptitle(f"{name}: what {which} adds{noise}")
     return figure
+
+
+def _is_no_number(label: str) -> bool:
+    """Say whether a knot's label is a date."""
+    try:
+        float(label)
+    except ValueError:
+        return True
+    return False
 
 
 def shapes_in_words(shapes: Sequence[Shape]) -> str:

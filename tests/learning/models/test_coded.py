@@ -116,6 +116,30 @@ def test_knots_outside_the_bounds_or_out_of_order_are_refused(knots):
         Feature(name="x", low=0, high=1, knots=knots)
 
 
+def test_knots_and_edges_of_dates_are_dates_or_days():
+    bounds = {"kind": "date", "low": "2012-01-01", "high": "2015-12-31"}
+    days = Feature(name="x", **bounds, since="2012-01-01", knots=[0, 366], edges=[366])
+    dates = Feature(name="x", **bounds, since="2012-01-01", knots=["2012-01-01", "2013-01-01"], edges=["2013-01-01"])
+    assert dates == days == Feature.model_validate(days.model_dump())
+    with pytest.raises(ValueError, match=r"knots \['2010-06-01', '2013-01-01'\]; .* from 2012-01-01 to 2015-12-31"):
+        Feature(name="x", **bounds, knots=["2010-06-01", "2013-01-01"])
+
+
+@pytest.mark.parametrize(
+    ("declared", "wanted"),
+    [
+        ({"kind": "date", "low": "2012-01-01", "high": "2015-12-31"}, ["2012-01-01", "2013-12-31", "2015-12-31"]),
+        ({"kind": "date", "low": 0, "high": 100, "since": "2000-01-01"}, ["2000-01-01", "2000-02-20", "2000-04-10"]),
+        ({"low": 0, "high": 99_999, "knots": [12_345, 54_321]}, ["12345", "54321"]),
+        ({"low": 100_000, "high": 100_010}, ["100000", "100005", "100010"]),
+        ({"low": 10_000, "high": 2e9}, ["10000", "4472000", "2000000000"]),
+    ],
+)
+def test_a_knot_s_name_tells_it_from_its_neighbours(declared, wanted):
+    names = Hats(Columns(features=(Feature(name="x", **declared),)), 3).names
+    assert [name.removeprefix("x at ") for name in names] == wanted
+
+
 def test_knots_of_what_has_no_bounds_are_refused():
     for declared in ({}, {"kind": "boolean"}, {"categories": ["a", "b"]}):
         with pytest.raises(ValueError, match="between the bounds of a number"):
