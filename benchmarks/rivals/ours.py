@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import tempfile
 from collections.abc import Mapping
@@ -173,14 +174,12 @@ def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, steps: Steps | 
     data: Any = TensorDataset(torch.from_numpy(of.x).float(), target)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=steps.rate)
     loader: Any = DataLoader(data, batch_size=max(1, len(of.x) // 16))
-    model, optimizer, loader = PrivacyEngine(accountant="prv").make_private_with_epsilon(
+    model, optimizer, loader = PrivacyEngine(accountant="prv").make_private(
         module=model,
         optimizer=optimizer,
         data_loader=loader,
-        epochs=steps.rounds,
+        noise_multiplier=_noise_multiplier(epsilon, delta, 1 / len(loader), steps.rounds),
         max_grad_norm=steps.clip,
-        target_epsilon=epsilon,
-        target_delta=delta,
     )
     for _ in range(steps.rounds):
         for x, y in loader:
@@ -201,6 +200,18 @@ def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, steps: Steps | 
     if of.classes > 2:
         return found.argmax(axis=1)
     return (found[:, 0] > 0).astype(np.int64) if of.classes else 1 / (1 + np.exp(-found[:, 0]))
+
+
+@functools.cache
+def _noise_multiplier(epsilon: float, delta: float, rate: float, epochs: int) -> float:
+    """What Opacus' `make_private_with_epsilon` searches, once for all clips and learning rates."""
+    from opacus.accountants.utils import get_noise_multiplier
+
+    return float(
+        get_noise_multiplier(
+            target_epsilon=epsilon, target_delta=delta, sample_rate=rate, epochs=epochs, accountant="prv"
+        )
+    )
 
 
 def _with_one(x: Numbers) -> Numbers:

@@ -44,10 +44,7 @@ def table(rows: list[Row]) -> str:
                 _mean([row["constant"] for row in own if row["cell"][2] == "fedsw"]),
                 _shown(mine),
                 max(chosen, key=chosen.count),
-                *(
-                    f"{_shown(scores[rival])} ({rival}) {_sign(mine, scores[rival])}" if rival else "–"
-                    for rival in best
-                ),
+                *(f"{_shown(scores[rival])} ({rival}) {sign(mine, scores[rival])}" if rival else "–" for rival in best),
                 plain,
                 len(mine),
             ]
@@ -75,7 +72,7 @@ def verdict(rows: list[Row]) -> str:
         for which, marks in signs.items():
             best = _best(scores, which)
             if best and len(scores[best]) >= LEAST_SEEDS:
-                marks.append(_sign(mine, scores[best]))
+                marks.append(sign(mine, scores[best]))
     if not many:
         return f"No cell has {LEAST_SEEDS} seeds yet, so nobody can say who is ahead."
     said = "; ".join(
@@ -203,7 +200,8 @@ def _best(scores: Mapping[str, list[float]], which: str) -> str:
     return max(rivals, key=lambda rival: rivals[rival]) if rivals else ""
 
 
-def _sign(mine: list[float], other: list[float]) -> str:
+def sign(mine: list[float], other: list[float]) -> str:
+    """Who is ahead by more than a standard error: "+" for the first, "-" for the other, "=" for neither."""
     if min(len(mine), len(other)) < LEAST_SEEDS:
         return ""
     apart, error = statistics.fmean(mine) - statistics.fmean(other), math.hypot(_error(mine), _error(other))

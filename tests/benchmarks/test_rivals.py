@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.own_data import store
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals import ours, page, shapes, tuning
 from fedsw.experiment import parse_experiment
@@ -86,14 +87,75 @@ def test_rivals_are_asked_for_what_they_can_predict():
     assert not rivals.suits("perturbed-objective", regression=True, classes=0)
 
 
+def grid_row(tried: tuple, name: str, seed: int, shares: list[float]) -> dict:
+    return {"cell": ["descent", name, seed], "records": 100, "grid": tuning._mark(tried), "shares": shares}
+
+
+def test_the_best_setting_of_a_grid_has_the_best_mean_over_sets_and_seeds_beside_the_one_in_use(monkeypatch):
+    grid = (ours.Steps(1, 1.0, 0.5), ours.Steps(25, 0.3, 30.0))
+    monkeypatch.setattr(tuning, "GRIDS", {"descent": (ours.descent, grid, dict.fromkeys(ours.DESCENT, grid[0]))})
+    tried = (*grid, grid[0])
+    known = [
+        grid_row(tried, "pima", 0, [0.9, 0.5, 0.9]),
+        grid_row(tried, "pima", 1, [0.1, 0.5, 0.1]),
+        grid_row(tried, "titanic", 0, [0.3, 0.5, 0.3]),
+        {"cell": ["preset", "pima", 0, 1.0]},
+    ]
+    cells = ["descent", "two classes", "2", "1", "25 rounds, clip 0.3, rate 30", "0.500", "1 rounds, clip 1, rate 0.5"]
+    assert f"| {' | '.join(cells)} | 0.400 | 0.100 ± 0.1 |" in tuning.steps_table(known)
+    with pytest.raises(ValueError, match="'pima', 0.* tried no more"):
+        tuning.steps_table([grid_row((grid[1], *tried), "pima", 0, [0.1, 0.9, 0.5, 0.9])])
+
+
+def preset_rows(name: str, seeds: int, *, score: float, share: float) -> list[dict]:
+    common = {"records": 1500, "constant": 0.4, "linear": 0.9, "descent": 0.6, "adassp": 0.5, "share": share}
+    return [{"cell": ["preset", name, seed, 1.0], **common, "score": score + seed / 5} for seed in range(seeds)]
+
+
+def test_the_preset_has_a_line_a_set_as_far_as_its_rows_go():
+    known = [*preset_rows("pima", 2, score=0.7, share=0.6), *preset_rows("iris", 1, score=0.3, share=0.3)]
+    lines = tuning.preset_table(known).splitlines()
+    assert lines[2] == "| pima | 1,500 | 0.4 | 0.9 | – | 0.8 ± 0.1; 0.6 (descent) | – | 0.6 | 2 |"
+    assert lines[-1].startswith("Mean share of the 2 sets 0.450.") and lines[-1].count("nowhere") == 2
+
+
+def test_the_preset_is_said_to_be_behind_a_rival_or_a_constant_where_it_is_by_more_than_a_standard_error():
+    known = [*preset_rows("pima", 3, score=0.3, share=0.1), *preset_rows("iris", 3, score=0.1, share=-0.2)]
+    said = tuning.preset_table(known).splitlines()[-1]
+    assert "Behind the rival by more than a standard error: iris 1; below a constant by more than that: nowhere" in said
+    known += preset_rows("glass", 3, score=0.0, share=-0.4)
+    assert tuning.preset_table(known).endswith("iris 1, glass 1; below a constant by more than that: glass 1.")
+
+
+def test_the_page_holds_the_tables_of_the_settings_and_scores_that_are_stored():
+    stored, written = store.rows_of("tuning", page.FOLDER), page.PAGE.read_text(encoding="utf-8")
+    assert tuning.steps_table(stored) in written and tuning.preset_table(stored) in written
+
+
 @pytest.mark.slow
-def test_settings_of_a_rival_are_chosen_on_small_sets_and_of_none_none_are(monkeypatch):
+def test_settings_are_tried_on_small_sets_and_what_is_stored_is_not_measured_again(monkeypatch, tmp_path, capsys):
     grid = (ours.Steps(1, 1.0, 0.0), ours.Steps(25, 1.0, 30.0))
-    found = tuning.best_steps(ours.descent, grid, ["wine"], 1, "")
-    assert [steps.rounds for _, steps in found] == [25, 1] and -1 <= found[1][0] < found[0][0] <= 1
-    assert tuning.best_steps(ours.descent, grid, [], 1, "") == []
-    monkeypatch.setattr(tuning, "_MOST", 100)
-    assert tuning.best_steps(ours.descent, grid, ["wine"], 1, "") == []
+    monkeypatch.setattr(tuning, "GRIDS", {"descent": (ours.descent, grid, ours.DESCENT)})
+    monkeypatch.setattr(tuning, "TUNING", {"more classes": ("wine",)})
+    how = ["tuning", "--rivals-python", "", "--only", "descent", "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", [*how, "--seeds", "1"])
+    tuning.main()
+    told = capsys.readouterr().out
+    assert told.startswith("tuning descent wine 0 ") and "| descent | more classes | 1 | 1 | 25 rounds" in told
+    assert len(store.rows_of("tuning", tmp_path)[0]["shares"]) == 3
+    monkeypatch.setattr("sys.argv", [*how, "--seeds", "2"])
+    tuning.main()
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("tuning")] == ["1"]
+    monkeypatch.setattr(tuning, "MOST", 100)
+    assert tuning.cells("descent", ["wine"], 1, "") == []
+
+
+@pytest.mark.slow
+def test_the_presets_rows_have_its_share_of_what_a_linear_model_learns():
+    found = tuning.measured("preset", "wine", 0, 3.0, python="")
+    gain = found["linear"] - found["constant"]
+    assert found["share"] == pytest.approx(min(1.0, (found["score"] - found["constant"]) / gain))
+    assert found["share"] > 0 and {"descent", "adassp", "chosen"} <= set(found)
 
 
 @pytest.mark.slow
