@@ -71,7 +71,7 @@ class Node:
 
     def __post_init__(self) -> None:
         """One client holds everything, unless said otherwise; what is coded once is drawn as it was coded."""
-        self.task = replace(self.task, ready=self.task.keeps)
+        self._work_on(self.task.of_holder())
         self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
         self.units = Units.of(self.records)
         owner = np.zeros(len(self.units), dtype=np.int64)
@@ -137,7 +137,8 @@ class Node:
             held_out = None if self.held_out is None else self.held_out.alone(position)
             cells = cells_of_units(self.task, records)
             self._alone[position] = Node(self.task, records, cells, model, self.run, number, held_out=held_out)
-        self._alone[position].task = self.task
+        if self._alone[position].task is not self.task:
+            self._alone[position]._work_on(self.task)
         return self._alone[position]
 
     def prepare(self, vector: Tensor) -> None:
@@ -147,8 +148,13 @@ class Node:
         """
         known = self.task.preparation
         if known is None or not torch.equal(known.flat(), vector):
-            self.task = self.task.under(Preparation.of_flat(vector, self.task.features))
+            self._work_on(self.task.under(Preparation.of_flat(vector, self.task.features)))
             self.batch = None
+
+    def _work_on(self, task: Problem) -> None:
+        self.task = task
+        if task.places:  # the layer has the preparation in it
+            self.model = task.build_model()
 
     def own_stream(self, round_: int, attempt: int, purpose: str) -> Stream:
         """This client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""

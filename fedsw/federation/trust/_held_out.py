@@ -97,7 +97,8 @@ class TallySum(Sum):
         held_out = node.held_out
         assert held_out is not None
         records = records_of(held_out, positions, stream)
-        return tally_of_records(held_out.task, self._tally, records, held_out.task.prepared(node.model, self._theta))
+        model = held_out.task.prepared(held_out.model, self._theta)  # of records as they are: the node's may be mapped
+        return tally_of_records(held_out.task, self._tally, records, model)
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> HeldOutBudget:
         """See `Sum`."""

@@ -89,6 +89,54 @@ class Unit:
     line: tuple[tuple[int, float], ...]
 
 
+class Places:
+    """A map of finite inputs (n, p) to the places (n, q) that they have among the units of every column."""
+
+    def __init__(self, columns: Columns, by_column: list[list[Unit]]) -> None:
+        self.width, self.numbers, self.categories, self.missing = len(by_column), [], [], []
+        knots: list[list[float]] = []
+        sources: list[int] = []
+        start, column = 0, 0
+        for feature in columns.features:
+            for at, _ in enumerate(feature.columns):
+                count = len(by_column[column]) - bool(feature.missing)
+                if feature.categories:
+                    self.categories.append((column, slice(start, start + count), len(by_column[column])))
+                else:
+                    self.numbers.append(column)
+                    sources.append(start + at)
+                    knots.append([unit.knot for unit in by_column[column][:count]])
+                if feature.missing:
+                    self.missing.append((column, start + feature.inputs - 1, float(count)))
+                column += 1
+            start += feature.inputs
+        self.sources = np.array(sources, dtype=np.int64)
+        steps = max(map(len, knots), default=1) - 1
+        self.begins, self.rising = np.zeros((2, steps, len(knots)))
+        for number, values in enumerate(knots):
+            for step, (below, above) in enumerate(pairwise(values)):
+                self.begins[step, number], self.rising[step, number] = below, 1 / (above - below)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See the class: a number's place is how many of its steps, and which part of one, are below it."""
+        numbers = inputs.index_select(1, torch.from_numpy(self.sources))
+        among = torch.zeros_like(numbers)
+        begins, risings = (torch.from_numpy(each).to(inputs) for each in (self.begins, self.rising))
+        for begin, rising in zip(begins, risings, strict=True):
+            among += (numbers - begin).mul_(rising).clamp_(0.0, 1.0)
+        if len(self.numbers) == self.width:
+            places = among
+        else:
+            places = inputs.new_empty((len(inputs), self.width))
+            places[:, self.numbers] = among
+        for column, indicators, none in self.categories:
+            largest, category = inputs[:, indicators].max(dim=1)
+            places[:, column] = torch.where(largest > 0, category, none)
+        for column, missing, behind in self.missing:
+            places[:, column].masked_fill_(inputs[:, missing] >= 0.5, behind)
+        return places
+
+
 class Hats(Coding):
     """Every column as shares of its knots or categories, which add up to 1, over the square root of their number.
 
@@ -125,6 +173,7 @@ class Hats(Coding):
         for name in ("source", "absent", "knot", "rising", "falling"):
             values = np.array([getattr(unit, name) for unit in units])
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
+        self._places = Places(columns, by_column)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Numbers (n, w) of inputs (n, p)."""
@@ -133,6 +182,14 @@ class Hats(Coding):
     def write(self, inputs: Tensor, out: Tensor) -> None:
         """Put `forward` of inputs (n, p) into `out` (n, w), with one other tensor of its size beside it."""
         self._numbers(inputs, out)
+
+    def places(self, inputs: Tensor) -> Tensor:
+        """Where inputs (n, p) lie in every column, (n, q); a `HatLinear` reads `forward`'s hats from places that fit.
+
+        The number k + f lies between knots k and k + 1, or is category k; a missing cell is behind all others, and what
+        is no category behind that. A category is that of its largest input, the first of equal ones.
+        """
+        return self._places(torch.nan_to_num(inputs, 0.0, 0.0, 0.0))
 
     def _numbers(self, inputs: Tensor, out: Tensor | None) -> Tensor:
         known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)

@@ -297,7 +297,7 @@ def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
     size = max(1, _CHUNK_NUMBERS // layout.side)
     for start in range(0, len(records), size):
         part = records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
-        whole = layout.integers(problem.inputs(part), part.target.to(problem.device))
+        whole = layout.integers(problem.numbers(part), part.target.to(problem.device))
         cell = problem.objective.cell_of(part.sensitive, part.target).to(whole.device)
         cell = cell if layout.cells > 1 else torch.zeros_like(cell)
         for number in range(layout.cells):

@@ -31,6 +31,7 @@ from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks._coding import coded_once, coding_of
+from fedsw.learning.tasks._places import Mapped, layer_of, placed, reads_places, remeasured, written
 from fedsw.learning.tasks.compared import Compared, compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.learning.tasks.generated_samples import uniform_ball
@@ -39,6 +40,7 @@ from fedsw.learning.tasks.own_task import made_up_features, task_of
 from fedsw.learning.tasks.tally import Counts, RegressionSums
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics import clipping
+from fedsw.mathematics.clipping.rules import HatLinear
 from fedsw.mathematics.transport.denoise import image_side
 from fedsw.mathematics.transport.sliced import orthogonal_spread, project, public_directions
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, added_sensitivity
@@ -51,7 +53,7 @@ _CODED_AT_ONCE = 2_048
 """Records that are coded together."""
 
 
-class _Prepares(Protocol):
+class _Prepares(Mapped, Protocol):
     """A `fedsw.learning.moments.preparation.Preparation`."""
 
     @property
@@ -66,7 +68,8 @@ class _Prepares(Protocol):
 class Problem:
     """A record's way through a run: features, prepared by released moments -> outputs (n, d), and a loss each.
 
-    Where records come ``ready`` their features are what the model takes: coded once, and prepared (`readied`).
+    Where records come ``ready`` their features are what the model takes: coded once, and prepared (`readied`). Where
+    they come by ``places`` of columns, the model is a `HatLinear` of these.
     """
 
     experiment: Experiment
@@ -78,6 +81,7 @@ class Problem:
     parameters: int
     preparation: _Prepares | None = None
     ready: bool = False
+    places: bool = False
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, data_dir: str | None = None) -> Problem:
@@ -181,7 +185,11 @@ class Problem:
         """A freshly initialised model: the same for the same model seed."""
         width = self.task.width(self.shape, self.experiment.model)
         model = of_shape(self.experiment, self.shape, width)
-        return model.to(self.device, self.dtype)
+        if not self.places:
+            return model.to(self.device, self.dtype)
+        layer = self._layer(width)
+        models.load_flat(layer, models.flatten(model))
+        return layer
 
     def prepared(self, model: nn.Module, theta: Tensor) -> nn.Module:
         """The model with the flat parameters `theta` loaded."""
@@ -190,6 +198,8 @@ class Problem:
 
     def inputs(self, records: Records) -> Tensor:
         """Features (n, p) as the model takes them."""
+        if self.places:
+            return records.features
         features = records.features.to(self.device, self.dtype)
         if self.ready:
             return features
@@ -209,8 +219,15 @@ class Problem:
         """True if records are coded at such a cost that their holder does it once."""
         return self.coding is not None and self.coding.kept
 
+    def of_holder(self) -> Problem:
+        """The problem of whoever holds records: with codes that are made once, and of hats, where it can be, places."""
+        places = reads_places(self.experiment, self.task, self.objective, self.coding, self.device)
+        return replace(self, ready=places or self.keeps, places=places)
+
     def readied(self, records: Records) -> Records:
         """The records with what the model takes of them for features, for a problem that is ``ready``."""
+        if self.places:
+            return with_features(records, placed(self.coding, self._layer(1), records.features.to(self.dtype)))
         plain = replace(self, ready=False, preparation=None)
         about = (self.experiment.data.row_norm, plain.coding and plain.coding.names, self.dtype, str(self.device))
         codes = coded_once(records.features, about, lambda: plain.inputs(records).cpu())
@@ -218,8 +235,17 @@ class Problem:
 
     def prepared_codes(self, codes: Records) -> Records:
         """Records as `readied` makes them, from those that it made before there was a preparation."""
+        if self.places:
+            return with_features(codes, remeasured(self._layer(1), codes.features))
         features = codes.features.to(self.device, self.dtype)
         return with_features(codes, (features if self.preparation is None else self.preparation.apply(features)).cpu())
+
+    def numbers(self, records: Records) -> Tensor:
+        """The numbers (n, w) that moments are of, before any map: what the model takes, or what places stand for."""
+        return written(self._layer(1), records.features, self.dtype) if self.places else self.inputs(records)
+
+    def _layer(self, outputs: int) -> HatLinear:
+        return layer_of(self.coding, outputs, self.dtype, self.preparation)
 
     def under(self, preparation: _Prepares) -> Problem:
         """The problem of prepared features, with clips of Jacobians and loss gradients in their scale."""

@@ -15,6 +15,7 @@ from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
 from fedsw.learning.models.coded import LENGTH, Centred, Hats, knots_of
+from fedsw.mathematics.clipping.rules import HatLinear
 
 COLUMNS = Columns.model_validate(
     {
@@ -158,3 +159,31 @@ def test_centred_inputs_reach_no_further_than_their_length_and_give_the_inputs_b
     corner[0, [1, 3, 6]] = torch.tensor([-1.0, 1.0, 1.0])
     assert float(torch.linalg.vector_norm(coding(corner))) <= LENGTH * (1 + 1e-6)
     assert not coding(torch.full((1, COLUMNS.inputs), math.nan)).isnan().any()
+
+
+def test_places_stand_for_the_hats_of_records_that_fit():
+    coding = Hats(COLUMNS, 5)
+    layer = HatLinear(coding.by_column, coding.scale, 1, dtype=torch.float64)
+    for inputs in (rows(), rows().double()):
+        places = coding.places(inputs)
+        assert places.shape == (40, 8) and places.dtype == inputs.dtype
+        found = layer.hats(layer.inputs(places), torch.float64)
+        assert torch.allclose(found, coding(inputs).double(), atol=1e-6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ANYTHING, min_size=COLUMNS.inputs, max_size=COLUMNS.inputs))
+def test_whatever_a_record_holds_its_places_lie_in_its_columns(numbers):
+    coding = Hats(COLUMNS, 5)
+    (places,) = coding.places(torch.tensor([numbers], dtype=torch.float64)).tolist()
+    for place, count, kind in zip(places, coding.by_column, "nnccnnnn", strict=True):
+        assert 0 <= place <= count and (kind == "n" or place == int(place))
+
+
+def test_a_category_that_is_none_has_no_hat():
+    inputs = rows()
+    inputs[:, COLUMNS.feature_names.index("work=a") :][:, :3] = 0.0
+    coding = Hats(COLUMNS, 5)
+    layer = HatLinear(coding.by_column, coding.scale, 1)
+    found, start = layer.hats(layer.inputs(coding.places(inputs)), torch.float32), coding.names.index("work=a")
+    assert not found[:, start : start + 3].any() and torch.allclose(found, coding(inputs), atol=1e-6)

@@ -12,6 +12,7 @@ from fedsw._tools.registry import Registry
 from fedsw.mathematics.clipping.rules._attention import OUTPUT
 from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
 from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
+from fedsw.mathematics.clipping.rules._hats import HATS, HatLinear
 from fedsw.mathematics.clipping.rules._rule import Formed, Rule, trains
 
 RULES: Registry[Rule] = Registry("a layer with a rule", Rule)
@@ -19,6 +20,7 @@ RULES: Registry[Rule] = Registry("a layer with a rule", Rule)
 
 _SHIPPED: tuple[tuple[Rule, tuple[type[nn.Module], ...]], ...] = (
     (LINEAR, (nn.Linear, OUTPUT)),
+    (HATS, (HatLinear,)),
     (CONVOLUTION, (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)),
     (EMBEDDING, (nn.Embedding,)),
     (LAYER_NORM, (nn.LayerNorm,)),
@@ -92,4 +94,4 @@ def require_exact(layer: nn.Module, inputs: Tensor) -> None:
                 raise ValueError(f"the rule of {type(layer).__name__} is off by {off:.3g} in {name} of a record")
 
 
-__all__ = ["RULES", "Rule", "layer_rule", "require_exact"]
+__all__ = ["RULES", "HatLinear", "Rule", "layer_rule", "require_exact"]
