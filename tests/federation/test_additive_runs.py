@@ -1,4 +1,4 @@
-"""Runs of an additive model end with the model of all hats under every trust model, whatever clients keep of records."""
+"""Runs of an additive model end with that of all hats under every trust model, whatever clients keep of records."""
 
 from __future__ import annotations
 
