@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from fedsw._tools.randomness import Stream
-from fedsw.desk.own_data.rehearsal import made_up
+from fedsw.desk.own_data.rehearsal import made_up, on_objects
 from fedsw.experiment import Experiment, parse_experiment
+from fedsw.federation.engines.driver import run
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
 from fedsw.federation.server._releases_once import unprepared
@@ -20,6 +23,7 @@ from fedsw.federation.trust._scores_last import ScoreSum
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.moments_sum import sums_of
 from fedsw.learning.moments.preparation import Preparation
+from fedsw.learning.tasks import problem as problems
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
@@ -178,3 +182,28 @@ def test_code_of_a_users_own_gets_all_hats():
     assert not replace(problem, objective=type(problem.objective)((penalty,))).of_holder().places
     normed = problem.experiment.data.model_copy(update={"row_norm": 1.0})
     assert not replace(problem, experiment=problem.experiment.model_copy(update={"data": normed})).of_holder().places
+
+
+def trained(experiment: Experiment, folder: Path) -> dict[str, np.ndarray]:
+    columns = experiment.data.columns
+    parts = [made_up(columns, {"f": 150, "m": 120}, seed=client) for client in range(3)]
+    run(on_objects(experiment, 3, 3), data=parts, runs=folder)
+    (weights,) = folder.rglob("model.safetensors")
+    return load_file(weights)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nobody_is_remembered")
+@pytest.mark.parametrize("trust", ["central", "distributed", "local-gradient"])
+def test_a_run_of_places_ends_with_the_model_of_all_hats(tmp_path, trust, monkeypatch):
+    settings = experiment_of("two classes").model_dump(mode="json", exclude_unset=True)
+    settings["privacy"]["trust"] = trust
+    settings |= {"seed": 1, "federation": {"clients": 3}}
+    del settings["thresholds"], settings["data"]["held_out_to"], settings["data"]["held_out_fraction"]
+    experiment = parse_experiment(settings)
+    found = trained(experiment, tmp_path / "places")
+    monkeypatch.setattr(problems, "reads_places", lambda *_: False)
+    expected = trained(experiment, tmp_path / "hats")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert np.abs(found[name] - values).max() <= 1e-3 * np.abs(values).max(), name
