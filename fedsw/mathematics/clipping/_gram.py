@@ -149,10 +149,21 @@ class Products:
 
         What is not finite has the factor 0, and is replaced: 0 times infinity would be NaN for all.
         """
+        self._replace()
+        return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
+
+    def summed_apart(self, factors: Tensor, runs: Sequence[int]) -> Mapping[str, Tensor] | None:
+        """`summed` of runs of so many records each, side by side (S, ...); None where the rule has no way to do so."""
+        if self.rule.apart is None:
+            return None
+        self._replace()
+        owners = torch.repeat_interleave(torch.arange(len(runs)), torch.tensor(runs)).to(factors.device)
+        return self.rule.apart(self.call.layer, self.input, self.delta, factors, owners, len(runs))
+
+    def _replace(self) -> None:
         for factor in (self.input, self.delta):
             if factor.is_floating_point():
                 factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
 
 
 @dataclass(frozen=True)
@@ -183,6 +194,9 @@ class Numbers:
             name: factors @ entries.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
             for name, entries in self.values.items()
         }
+
+    def summed_apart(self, factors: Tensor, runs: Sequence[int]) -> None:
+        """As `Products.summed_apart`: numbers are summed one run after the other."""
 
 
 RecordTerm = Products | Numbers
@@ -254,11 +268,21 @@ class Total:
         cut = cuts(parts, limits).mul_(keep)
         for part in parts:
             factors = (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            apart = part.summed_apart(factors, [rows.stop - rows.start for _, rows in runs]) if len(runs) > 1 else None
+            if apart is not None:
+                self._put(total, part, [run for run, _ in runs], apart)
+                continue
             for run, rows in runs:
-                for name, value in part.rows(rows).summed(factors[rows]).items():
-                    parameter, start = part.call.place(name)
-                    offset = self._offsets[id(parameter)] + start
-                    total[run, offset : offset + value.numel()].add_(value.reshape(-1))
+                sums = part.rows(rows).summed(factors[rows])
+                self._put(total, part, [run], {name: value.unsqueeze(0) for name, value in sums.items()})
+
+    def _put(self, total: Tensor, part: RecordTerm, runs: Sequence[int], sums: Mapping[str, Tensor]) -> None:
+        """Add sums (S', ...) of these runs."""
+        for name, values in sums.items():
+            parameter, start = part.call.place(name)
+            offset = self._offsets[id(parameter)] + start
+            rows = slice(runs[0], runs[-1] + 1) if len(runs) == runs[-1] + 1 - runs[0] else list(runs)
+            total[rows, offset : offset + values[0].numel()] += values.flatten(1)
 
 
 def overlaps(runs: Sequence[int], block: slice) -> list[tuple[int, slice]]:

@@ -93,8 +93,10 @@ def test_clipped_sums_are_the_naive_loop_over_the_linear_layer_of_hats(outputs, 
             assert float((found - expected).norm() / expected.norm()) < 1e-6, (bound, mode)  # lengths are float32
 
 
-def test_runs_of_records_are_summed_apart():
-    layer = layer_of(2, True)
+@pytest.mark.parametrize("mapped", MAPS.values(), ids=MAPS)
+def test_runs_of_records_are_summed_apart(mapped, monkeypatch):
+    monkeypatch.setattr(_hats, "_TILE", 3)
+    layer = layer_of(2, mapped)
     inputs, q = layer.inputs(places_of(9)), torch.randn(9, 2).double()
     tape = record(layer, inputs)
     apart = clipped_sum(tape, [Term(tape.raw, q, 1.0)], runs=[4, 0, 5])

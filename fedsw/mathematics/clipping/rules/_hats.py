@@ -188,8 +188,8 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (gradient,) = gradients
-        whole, moved = _scattered(ctx.layer, ctx.inputs, gradient.double())
-        return whole.to(gradient.dtype), moved.to(gradient.dtype), None, None
+        whole, moved = _scattered(ctx.layer, ctx.inputs, gradient.double(), None, 1)
+        return whole[:, 0].to(gradient.dtype), moved[:, 0].to(gradient.dtype), None, None
 
 
 def _shared(layer: HatLinear, a: Tensor) -> Tensor:
@@ -202,35 +202,49 @@ def _gram(layer: HatLinear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(layer: HatLinear, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
+    return {name: sums[0] for name, sums in _apart(layer, a, delta, factors, None, 1).items()}
+
+
+def _apart(
+    layer: HatLinear, a: Tensor, delta: Tensor, factors: Tensor, owners: Tensor | None, count: int
+) -> dict[str, Tensor]:
     weighed, sums = delta.mul_(factors.unsqueeze(1)), {}
+    biases = weighed.sum(0, keepdim=True)
+    if owners is not None:
+        biases = weighed.new_zeros((count, weighed.shape[1])).index_add_(0, owners, weighed)
     if trains(layer, "bias"):
-        sums["bias"] = weighed.sum(0)
+        sums["bias"] = biases
     if trains(layer, "weight"):
-        whole, moved = _scattered(layer, a, weighed)
+        whole, moved = _scattered(layer, a, weighed, owners, count)
         moved /= 2**layer.bits
-        total = (whole - moved + moved.roll(1, 1)).index_select(1, layer.units).mul_(layer.scale)
+        total = (whole - moved + moved.roll(1, 2)).index_select(2, layer.units).mul_(layer.scale).transpose(0, 1)
         if layer.centre is not None and layer.matrix is not None:
-            total = (total - torch.outer(weighed.sum(0), layer.centre)) @ layer.matrix
+            total = (total - biases.unsqueeze(2) * layer.centre) @ layer.matrix
         sums["weight"] = total
     return sums
 
 
-def _scattered(layer: HatLinear, inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums (d, slots) of weights (n, d) by the slots of all columns, and of weights times parts.
+def _scattered(
+    layer: HatLinear, inputs: Tensor, weights: Tensor, owners: Tensor | None, count: int
+) -> tuple[Tensor, Tensor]:
+    """Sums (d, S, slots) of weights (n, d) by owner and the slots of all columns, and of weights times parts.
 
     In the order of records, in float64.
     """
-    whole, moved = (torch.zeros((weights.shape[1], layer.slots), dtype=torch.float64) for _ in range(2))
+    shape = (weights.shape[1], count * layer.slots)
+    whole, moved = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
     read = Read(layer, min(len(inputs), _TILE), torch.float64)
     slots, terms = torch.empty_like(read._parts, dtype=torch.int64), torch.empty_like(read._parts)
-    for rows, weighed in zip(torch.split(inputs, _TILE), torch.split(weights, _TILE), strict=True):
+    starts = None if owners is None else torch.split((owners * layer.slots).unsqueeze(1), _TILE)
+    for tile, (rows, weighed) in enumerate(zip(torch.split(inputs, _TILE), torch.split(weights, _TILE), strict=True)):
         read(rows)
         slots, terms = slots[: len(rows)], terms[: len(rows)]
-        slot = slots.copy_(read.slot).reshape(-1)
+        slots.copy_(read.slot)
+        slot = (slots if starts is None else slots.add_(starts[tile])).reshape(-1)
         for column, weight in enumerate(weighed.T.unsqueeze(2)):
             whole[column].scatter_add_(0, slot, terms.copy_(weight).reshape(-1))
             moved[column].scatter_add_(0, slot, torch.mul(read.part, weight, out=terms).reshape(-1))
-    return whole, moved
+    return whole.reshape(shape[0], count, -1), moved.reshape(shape[0], count, -1)
 
 
 def _reach(layer: HatLinear, a: Tensor, delta: Tensor) -> Tensor:
@@ -239,5 +253,5 @@ def _reach(layer: HatLinear, a: Tensor, delta: Tensor) -> Tensor:
 
 HATS = Rule(
     least_dims=lambda layer: 2,
-    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_shared),
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_shared, apart=_apart),
 )

@@ -150,12 +150,15 @@ class Factored:
             part is a sum of, which may cancel; None where there is nothing to cancel.
         shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of
             backprops; None where they are no such products.
+        apart: (layer, input, backprop, factors, owner (n,) of every record, S) to sums (S, ...) as `gradient`, of each
+            owner's records apart; None where that takes no less time than one after the other.
     """
 
     gram: Callable[[Any, Tensor, Sequence[Tensor]], Tensor]
     gradient: Callable[[Any, Tensor, Tensor, Tensor], dict[str, Tensor]]
     reach: Callable[[Any, Tensor, Tensor], Tensor | None]
     shared: Callable[[Any, Tensor], Tensor | None] = lambda layer, a: None
+    apart: Callable[[Any, Tensor, Tensor, Tensor, Tensor, int], dict[str, Tensor]] | None = None
 
     def measured(self, layer: Any, a: Tensor, deltas: Sequence[Tensor], shared: Tensor | None) -> Tensor:
         """As `gram`, (n, d, d), given what `shared` says of the input (n, ...): measured once, for columns and sums."""
