@@ -67,7 +67,7 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
         "labels": False,
         "batch": 20,
     }
-    settings["data"] |= {"held_out": None, "held_out_to": "operator"}
+    settings["data"] |= {"held_out": None, "held_out_overlap": "refuse", "held_out_to": "operator"}
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = 1
     settings["privacy"] = {"delta": privacy.delta, "device": privacy.device, "trust": trust}

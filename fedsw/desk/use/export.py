@@ -29,6 +29,7 @@ Format = Literal["torchscript", "torch-export", "onnx"]
 Answers = NDArray[Any]
 
 _CLOSE = 1e-4
+"""Most that answers of a file may differ from the model's, which are float32: as a part of the largest, or of 1."""
 _ENCODING = (
     "numbers with low and high are (value - low) / (high - low), with scale signed 2 times that minus 1, and as they "
     "are without bounds; one outside its bounds is the nearer of them where outside is 'cut', and is refused "
@@ -64,8 +65,8 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
         raise ExperimentError(f"the model cannot be exported to {kind}: {type(fault).__name__}: {words}") from fault
     if differing > _CLOSE:
         raise ExperimentError(
-            f"the exported model answers otherwise than the run's, by up to {differing:.2g}: its code depends on "
-            "values or on the number of records; use fedsw.load(run)"
+            f"the exported model answers otherwise than the run's, by up to {differing:.2g} (of the largest answer, if "
+            f"above 1; at most {_CLOSE:g}): its code depends on values or on the number of records; use fedsw.load(run)"
         )
     files.new_folder(path.parent)
     files.replace(path, content)
@@ -153,13 +154,19 @@ _FORMS: Mapping[Format, _Form] = {
 
 
 def _difference(answer: AnsweringModel, content: bytes, form: _Form, features: Tensor) -> float:
-    """The most that answers of a file differ from the model's, for another number of records than it was made with."""
+    """The most that answers of a file differ from the model's, for another number of records than it was made with.
+
+    It is a part of the largest answer of its kind where this is above 1, as amounts of money are in their own units.
+    """
     with torch.no_grad():
         wanted = answer(features).double().numpy()
     exported = form.answers(content, features)
     if exported is None:
         return 0.0
-    return float(np.abs(exported - wanted).max(initial=0.0)) if exported.shape == wanted.shape else np.inf
+    if exported.shape != wanted.shape:
+        return np.inf
+    largest = np.abs(wanted).max(axis=0, initial=1.0)
+    return float((np.abs(exported - wanted) / largest).max(initial=0.0))
 
 
 def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:

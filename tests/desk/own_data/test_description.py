@@ -65,6 +65,14 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.parametrize("overlap", ["refuse", "other-people", "allow"])
+def test_histograms_are_of_clients_records_whatever_is_said_of_held_out_ones(folder, overlap):
+    said = f'source = "files"\nheld_out = "held-out.csv"\nheld_out_overlap = "{overlap}"'
+    (folder / "overlap.toml").write_text(OWN.replace('source = "files"', said))
+    made = as_description(load_experiment(folder / "overlap.toml"), epsilon=1.0)
+    assert made.data.held_out is None and made.data.held_out_overlap == "refuse"
+
+
 @pytest.fixture(scope="module")
 def truth(folder):
     """All rows as dictionaries."""
