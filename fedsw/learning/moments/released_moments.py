@@ -229,17 +229,17 @@ def constant_of(moments: Moments) -> Constant:
 
 
 def _squared_error(moments: Moments, variances: NDArray[np.float64]) -> Estimate:
-    """Squared error of each target's mean, over all targets; its interval at the level that the means leave."""
+    """Squared distance of all targets to their means, as metrics have it; its interval at the level that is left."""
     shifts = moments.products[0, 1 + moments.layout.features :]
     by_target = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
-    noise = float(np.linalg.norm(by_target)) / len(shifts)
-    value = float(np.mean(variances))
-    sampled = math.sqrt(min(0.25, max(value, noise)) / max(1, moments.count))
-    return _estimate(value, _quantile(len(shifts) + 1) * math.hypot(noise, sampled))
+    noise, most = float(np.linalg.norm(by_target)), float(len(shifts))
+    value = float(np.sum(variances))
+    sampled = math.sqrt(most * min(0.25 * most, max(value, noise)) / max(1, moments.count))
+    return _estimate(value, _quantile(len(shifts) + 1) * math.hypot(noise, sampled), most)
 
 
-def _estimate(value: float, width: float) -> Estimate:
-    return Estimate(float(value), max(0.0, float(value - width)), max(0.0, min(1.0, float(value + width))))
+def _estimate(value: float, width: float, most: float = 1.0) -> Estimate:
+    return Estimate(float(value), max(0.0, float(value - width)), max(0.0, min(most, float(value + width))))
 
 
 def _quantile(many: int, *, sides: int = 2) -> float:
