@@ -32,31 +32,51 @@ def shapes_of(directory: Path, experiment: Experiment) -> list[Shape]:
     bias = [value.double().numpy() for value in load_file(path).values() if value.ndim == 1]
     if not isinstance(coding, Hats) or len(weights) != 1:
         return []
-    heights, spread = weights[0].T * coding.scale, _noise(problem, directory, coding)
-    constant = bias[0] + sum(part.mean(axis=0) for part in np.split(heights, np.cumsum(coding.by_column)[:-1]))
-    return [*_shapes(problem, coding, heights, spread, constant)]
+    heights, noise = weights[0].T * coding.scale, _noise(problem, directory, coding)
+    lie = _where_records_lie(problem, directory, coding)
+    constant = bias[0] + sum(shares @ heights[rows] for rows, shares in zip(_rows_of(coding), lie, strict=True))
+    return [*_shapes(problem, coding, heights, noise, constant, lie)]
 
 
-def _shapes(problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers) -> Iterator[Shape]:
+def _rows_of(coding: Hats) -> list[slice]:
+    ends = np.cumsum(coding.by_column)
+    return [slice(int(end) - width, int(end)) for width, end in zip(coding.by_column, ends, strict=True)]
+
+
+def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[Numbers]:
+    """The share of records at each place of a column, (w,) that add up to 1, about which its function is drawn.
+
+    Numbers that are predicted move by what depends on where the other columns are: in the flat part of the sigmoid,
+    where nobody is, by next to nothing. So shares are those that released moments tell, noise below 0 left out; of
+    classes, and where no moments are, all places count alike.
+    """
+    alike = [np.full(width, 1 / width) for width in coding.by_column]
+    columns, moments = problem.experiment.data.columns, kept_moments(problem, RunDirectory(directory))
+    if moments is None or columns is None or not columns.targets or len(moments.mean) != coding.width:
+        return alike
+    told = [np.maximum(moments.mean[rows], 0.0) for rows in _rows_of(coding)]
+    return [part / part.sum() if part.any() else even for part, even in zip(told, alike, strict=True)]
+
+
+def _shapes(
+    problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers, lie: list[Numbers]
+) -> Iterator[Shape]:
     columns = problem.experiment.data.columns
     assert columns is not None
     named = [(name, feature) for feature in columns.features for name in feature.columns]
-    start = 0
-    for (name, feature), width in zip(named, coding.by_column, strict=True):
-        rows = slice(start, start + width)
-        about = np.eye(width) - 1 / width
+    for (name, feature), rows, shares in zip(named, _rows_of(coding), lie, strict=True):
+        about = np.eye(len(shares)) - shares
         values = about @ heights[rows]
-        band = _WIDTH * np.sqrt(np.maximum(np.diag(about @ noise[rows, rows] @ about), 0.0))[:, None] + 0 * values
+        band = _WIDTH * np.sqrt(np.maximum(np.diag(about @ noise[rows, rows] @ about.T), 0.0))[:, None] + 0 * values
         labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
         places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
         if columns.targets:
             values, band = _in_units(problem, values, band, constant)
         yield Shape(name, labels, places, values, band)
-        start += width
 
 
 def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:
-    """Move of the answers in the targets' own units, with the other columns at their mean."""
+    """Move of the answers in the targets' own units, with the other columns where records are, on average."""
     columns = problem.experiment.data.columns
     assert columns is not None
     bounds = [target.reader.bounds(target) or (0.0, 1.0) for target in columns.targets]

@@ -24,8 +24,9 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     """The functions of an additive model that a run released; none of another model, or before it is released.
 
     Each is about its mean over the places. Of a classifier they are log-odds (of more than two classes the scores of
-    each); of numbers what the answer, in the target's own units, moves by while other columns are at their mean. The
-    band is two standard deviations of the noise that all rounds added, at most: gradients draw parameters back.
+    each); of numbers what the answer, in the target's own units, moves by from where all columns are at their mean:
+    that of the records, by the released moments, and without these that of the places. The band is two standard
+    deviations of the noise that all rounds added, at most: gradients draw parameters back.
 
     Raises:
         ValueError: naming the run's file that is damaged.

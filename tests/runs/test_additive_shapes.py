@@ -154,3 +154,30 @@ def test_a_picture_of_shapes_says_what_it_leaves_out_and_names_noise_only_where_
     assert figure is not None
     assert figure.get_suptitle() == "own: what each of the first 60 of 64 columns adds, with the rounds' noise"
     assert len(figure.axes[0].get_xticklabels()) <= 30
+
+
+@pytest.mark.slow
+def test_shapes_of_numbers_are_drawn_where_records_are_and_not_where_nobody_is(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    jobs = [f"job {number}" for number in range(6)]
+    for client in range(2):
+        rows = [f"{(row + client) % 50},job 0,{2 * (row % 50)}" for row in range(300)]
+        (tmp_path / "DATA" / str(client) / "table.csv").write_text("\n".join(["age,work,ill", *rows, ""]))
+    features = [{"name": "age", "low": 0, "high": 50}, {"name": "work", "categories": jobs}]
+    columns = {"features": features, "targets": [{"name": "ill", "low": 0, "high": 100}]}
+    asked = settings | {
+        "data": settings["data"] | {"columns": columns},
+        "objective": {"task": "regression", "alpha": 0.0},
+        "privacy": {"epsilon": 50.0, "delta": 1e-4, "moments": 0.5},
+        "seed": 1,
+    }
+    finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
+    tensors = load_file(finished / "model.safetensors")
+    weight, bias = (next(name for name, value in tensors.items() if value.ndim == many) for many in (2, 1))
+    heights = np.float32([[-2, -1, 0, 1, 2, 0, *[-30] * 5]])  # of jobs that nobody has, where all answers are 0
+    save_file({weight: heights, bias: np.float32([0])}, finished / "model.safetensors")
+    age = read_shapes(finished, read_run(finished).experiment)[0]
+    people = pd.DataFrame([{"age": str(at), "work": "job 0"} for at in age.places])
+    predicted = fedsw.load(finished).predict(people)["predicted_ill"].to_numpy()
+    np.testing.assert_allclose(np.diff(age.values[:, 0]), np.diff(predicted), rtol=0.2)

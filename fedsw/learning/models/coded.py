@@ -306,12 +306,14 @@ def _texts(feature: Feature, values: tuple[float, ...]) -> list[str]:
     """Names of knots: declared ones and dates as they are, others with four digits, or more where these are too few."""
     if feature.knots or feature.reader.stored == "days":
         return [feature.reader.worded(value, feature) for value in values]
-    least = min(above - below for below, above in pairwise(values))
-    for digits in range(4, 17):
-        rounded = [float(f"{value:.{digits}g}") for value in values]
-        if all(abs(short - value) <= _BLURRED * least for short, value in zip(rounded, values, strict=True)):
-            break
-    return [number_text(value) for value in rounded]
+    gaps = [math.inf, *(above - below for below, above in pairwise(values)), math.inf]
+    return [_short(value, min(pair)) for value, pair in zip(values, pairwise(gaps), strict=True)]
+
+
+def _short(value: float, gap: float) -> str:
+    """A number with four digits, or as many more as keep it off its neighbours, of which the nearer is a gap away."""
+    rounded = (float(f"{value:.{digits}g}") for digits in range(4, 18))
+    return number_text(next(short for short in rounded if abs(short - value) <= _BLURRED * gap))
 
 
 def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:

@@ -134,6 +134,7 @@ def test_knots_and_edges_of_dates_are_dates_or_days():
         ({"low": 0, "high": 99_999, "knots": [12_345, 54_321]}, ["12345", "54321"]),
         ({"low": 100_000, "high": 100_010}, ["100000", "100005", "100010"]),
         ({"low": 10_000, "high": 2e9}, ["10000", "4472000", "2000000000"]),
+        ({"low": 1, "high": 31_623_000}, ["1", "5623", "31620000"]),
     ],
 )
 def test_a_knot_s_name_tells_it_from_its_neighbours(declared, wanted):
