@@ -119,6 +119,27 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
             raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
 
 
+_OF_OTHER_KINDS = (
+    ".parquet", ".pq", ".feather", ".arrow", ".xlsx", ".xls", ".ods", ".npz", ".npy", ".json", ".jsonl", ".html", ".md",
+    ".gz", ".zip", ".dta", ".sav", ".rds", ".pdf",
+)  # fmt: skip
+
+
+def require_text(output: Path) -> None:
+    """Refuse to write a table, which is CSV, under a name that says another format.
+
+    Raises:
+        ExperimentError: naming the file, before anything is read or spent.
+    """
+    from fedsw._tools.settings import ExperimentError
+
+    if (ends := output.suffix.lower()) in _OF_OTHER_KINDS:
+        raise ExperimentError(
+            f"{output} ends with {ends}, and the table is written as CSV: name a file that ends with .csv, and convert "
+            "it afterwards"
+        )
+
+
 def files_of_run(directory: Path) -> list[Path]:
     """A run's own files, which nothing that is made of it may replace; its card and page are made anew."""
     from fedsw.runs.run_files import RunFile

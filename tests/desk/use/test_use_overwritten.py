@@ -68,6 +68,15 @@ def test_a_file_that_is_read_is_never_written_over(classifier, table, tmp_path, 
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "out.md", "out.csv.gz"])
+def test_a_table_is_not_written_under_a_name_that_says_another_format(classifier, table, tmp_path, capsys, name):
+    (tmp_path / "own.toml").write_text("")
+    for line in (["predict", classifier, table], ["synthesize", tmp_path / "own.toml"]):
+        said = refused(capsys, *line, "-o", tmp_path / name)
+        assert f"ends with {Path(name).suffix.lower()}, and the table is written as CSV" in said
+    assert not (tmp_path / name).exists()
+
+
 def test_what_is_made_of_a_run_in_its_own_folder_is_made_again(classifier, tmp_path):
     run = shutil.copytree(classifier, tmp_path / "run")
     (run / "report.html").write_text("old")
