@@ -114,13 +114,19 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
     from fedsw.runs.additive_shapes import read_shapes
     from fedsw.runs.report.figures import save
     from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes
+    from fedsw.runs.run_files import RunFile
     from fedsw.runs.view import read_run
 
     experiment = read_run(directory).experiment
     shapes = read_shapes(directory, experiment)
+    if not shapes and not (directory / RunFile.MODEL).is_file():
+        raise ExperimentError(
+            f"{directory} has no shapes: the run has released no model; `fedsw show {directory} progress` shows how "
+            "far it is"
+        )
     if not shapes:
         raise ExperimentError(
-            f"{directory} has no shapes: a model of model.kind 'additive' has them, once it is released; this one is "
+            f"{directory} has no shapes: a model of model.kind 'additive' has them; this one is "
             f"{experiment.model.kind!r}"
         )
     if output is not None:

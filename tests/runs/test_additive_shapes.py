@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import fedsw
+from fedsw.cli.app import main
 from fedsw.runs import additive_shapes
 from fedsw.runs._shapes_of_model import shapes_of
 from fedsw.runs.additive_shapes import Shape, keep_shapes, read_shapes
@@ -181,3 +182,12 @@ def test_shapes_of_numbers_are_drawn_where_records_are_and_not_where_nobody_is(
     people = pd.DataFrame([{"age": str(at), "work": "job 0"} for at in age.places])
     predicted = fedsw.load(finished).predict(people)["predicted_ill"].to_numpy()
     np.testing.assert_allclose(np.diff(age.values[:, 0]), np.diff(predicted), rtol=0.2)
+
+
+@pytest.mark.slow
+def test_shapes_of_a_run_without_a_model_are_missed_for_that(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "model.safetensors").unlink()
+    assert main(["show", str(finished), "shapes"]) == 2
+    assert "the run has released no model; `fedsw show" in capsys.readouterr().err
