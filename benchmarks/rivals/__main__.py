@@ -30,6 +30,7 @@ OWN = {
     "adassp": ours.adassp,
     "perturbed-objective": ours.perturbed_objective,
     "dp-sgd": ours.dp_sgd,
+    "dp-sgd-by-grid": ours.dp_sgd_by_grid,
 }
 ELSEWHERE = ("diffprivlib-logistic", "diffprivlib-naive-bayes", "diffprivlib-linear", "dp-ebm")
 

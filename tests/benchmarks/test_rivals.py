@@ -132,6 +132,16 @@ def test_the_page_holds_the_tables_of_the_settings_and_scores_that_are_stored():
     assert tuning.steps_table(stored) in written and tuning.preset_table(stored) in written
 
 
+def test_settings_that_are_said_to_be_the_best_of_their_grid_are_so_in_the_rows_that_are_stored():
+    lines = [
+        line.strip("| ").split(" | ") for line in tuning.steps_table(store.rows_of("tuning", page.FOLDER)).splitlines()
+    ]
+    kinds = {(line[0], line[1]): line for line in lines[2:]}
+    for words, kind in tuning._KINDS.items():
+        assert kinds["dp-sgd", words][4] == tuning._words(ours.DP_SGD_BY_GRID[kind])
+        assert float(kinds["descent", words][8].split()[0]) <= 0.002  # rates are rounded
+
+
 @pytest.mark.slow
 def test_settings_are_tried_on_small_sets_and_what_is_stored_is_not_measured_again(monkeypatch, tmp_path, capsys):
     grid = (ours.Steps(1, 1.0, 0.0), ours.Steps(25, 1.0, 30.0))
