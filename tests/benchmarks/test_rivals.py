@@ -161,6 +161,15 @@ def test_settings_are_tried_on_small_sets_and_what_is_stored_is_not_measured_aga
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_dp_sgd_has_the_noise_of_its_epsilon_and_no_more(epsilon):
+    accountant = pytest.importorskip("opacus.accountants").PRVAccountant()
+    multiplier = ours._noise_multiplier(epsilon, 1e-5, 1 / 16, 30)
+    accountant.history = [(multiplier, 1 / 16, 30 * 16)]
+    assert 0.95 * epsilon < accountant.get_epsilon(1e-5) <= epsilon
+
+
+@pytest.mark.slow
 def test_the_presets_rows_have_its_share_of_what_a_linear_model_learns():
     found = tuning.measured("preset", "wine", 0, 3.0, python="")
     gain = found["linear"] - found["constant"]
