@@ -163,8 +163,8 @@ def evaluated_view(evaluated: Sequence[Evaluated]) -> RenderableType:
     """Warnings, a line for every client and one for a constant, and the last by group; metrics that a constant has."""
     last = evaluated[-1].worth
     constant, answer = last.quality.constant, last.quality.answer
-    names = [name for name in ordered_metrics(last.metrics) if name in constant]
-    names = names or ordered_metrics(last.metrics)[:_MOST]
+    known = ordered_metrics(last.metrics, evaluated[-1].called)
+    names = [name for name in known if name in constant] or known[:_MOST]
 
     def cells(metrics: Mapping[str, float], around: Mapping[str, Interval]) -> list[str]:
         return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]

@@ -120,7 +120,7 @@ def _worth_in_words(view: RunView) -> str:
 def _last_in_words(view: RunView) -> str:
     last: Mapping[str, Any] = next((row["held_out"] for row in reversed(view.history) if row.get("held_out")), {})
     return "At the last measurement: " + ", ".join(
-        f"{metric_name(name, view.names)} {number(last[name])}" for name in ordered_metrics(last)
+        f"{metric_name(name, view.names)} {number(last[name])}" for name in ordered_metrics(last, view.names)
     )
 
 

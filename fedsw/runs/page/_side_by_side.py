@@ -26,7 +26,9 @@ def beside(named: Sequence[tuple[str, RunView]]) -> dict[str, Any]:
         (key, *(run.get(key, "default") for run in flat)) for key in sorted({key for run in flat for key in run})
     ]
     differ = [row for row in settings if len(set(row[1:])) > 1]
-    metrics = dict.fromkeys(name for run in views for name in ordered_metrics(run.summary.get("held_out") or {}))
+    metrics = dict.fromkeys(
+        name for run in views for name in ordered_metrics(run.summary.get("held_out") or {}, run.names)
+    )
     called = views[0].names if len({(run.names.classes, run.names.positive) for run in views}) == 1 else UNNAMED
     columns = []
     for view in views:

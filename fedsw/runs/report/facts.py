@@ -12,7 +12,7 @@ from fedsw.data.columns.declared_kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.group_names import UNNAMED, Names
-from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, scores
+from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, says_nothing, scores
 from fedsw.runs.view import RunView
 
 
@@ -32,9 +32,10 @@ def description(view: RunView) -> str:
     """Describe in one or two sentences the model, its data and its training."""
     experiment, summary = view.experiment, view.summary
     ended = "" if view.completed else f" It did not complete: {summary.get('status')}."
+    article = "An" if experiment.model.kind[0] in "aeiou" else "A"
     return (
-        f"A {experiment.model.kind} model for {experiment.objective.task}, trained on {experiment.data.label} data of "
-        f"{summary.get('clients')} clients, {rounds_of(view)}, with "
+        f"{article} {experiment.model.kind} model for {experiment.objective.task}, trained on {experiment.data.label} "
+        f"data of {summary.get('clients')} clients, {rounds_of(view)}, with "
         f"weight α = {number(experiment.objective.alpha)} on the penalty {experiment.objective.penalty}. "
         f"{summary.get('date')}.{ended}"
     )
@@ -120,8 +121,9 @@ def measured_on(summary: Mapping[str, Any]) -> str:
 def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
     model, constant = scores(summary), scores(summary, "constant")
-    names = ordered_metrics(summary.get("held_out") or {})
-    names += [name for name, (_, around) in model.items() if around is not None and name not in names]
+    names = ordered_metrics(summary.get("held_out") or {}, called)
+    known = (name for name, (_, around) in model.items() if around is not None and not says_nothing(name, called))
+    names += [name for name in known if name not in names]
     return Facts.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [

@@ -70,9 +70,22 @@ def metric_name(key: str, names: Names = UNNAMED) -> str:
     return _OF_CLASS[numbered[1]].format(label, "worst EO" if positive is None else f"EO of {positive}")
 
 
-def ordered_metrics(held_out: Mapping[str, Any]) -> list[str]:
-    """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole."""
-    numeric = [key for key, value in held_out.items() if to_float(value) is not None]
+_BETWEEN_GROUPS = re.compile(
+    r"disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+"
+)
+
+
+def says_nothing(key: str, called: Names) -> bool:
+    """True of a metric that compares groups where there is one group alone: it is perfect whatever the model does."""
+    return len(called.groups) == 1 and _BETWEEN_GROUPS.fullmatch(key) is not None
+
+
+def ordered_metrics(held_out: Mapping[str, Any], called: Names = UNNAMED) -> list[str]:
+    """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole.
+
+    Those that say nothing of the groups of a run (``called``) are left out.
+    """
+    numeric = [key for key, value in held_out.items() if to_float(value) is not None and not says_nothing(key, called)]
     rank = {key: float(position) for position, key in enumerate(_NAMES)}
 
     def order(key: str) -> float:

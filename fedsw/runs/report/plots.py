@@ -243,7 +243,7 @@ def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -
 def _metric_curves(view: RunView) -> dict[str, Curve]:
     history = view.history
     held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
-    keys = [key for key in ordered_metrics(held_out[-1]) if key != "round"] if held_out else []
+    keys = [key for key in ordered_metrics(held_out[-1], view.names) if key != "round"] if held_out else []
     curves = {metric_name(key, view.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
     training = _curve(history, "training_loss")
     return {**curves, "training loss (unsafe)": training} if len(training[0]) else curves

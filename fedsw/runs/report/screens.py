@@ -19,7 +19,14 @@ from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
 from fedsw.runs.report.facts import noise_ratio, rounds_of, shared_out, target_epsilon, threshold_sentences
-from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics, scores
+from fedsw.runs.report.metric_names import (
+    group_table,
+    measured_cell,
+    metric_name,
+    ordered_metrics,
+    says_nothing,
+    scores,
+)
 from fedsw.runs.view import RunView
 
 _NARROW = 5
@@ -253,8 +260,8 @@ def _measured_on(view: RunView, on: Mapping[str, int], release: Mapping[str, Any
 
 def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: Names) -> Text:
     """Metrics with their intervals; says so where none is known."""
-    names = ordered_metrics(held_out)
-    names += [name for name in intervals if name in held_out and name not in names]
+    names = ordered_metrics(held_out, called)
+    names += [name for name in intervals if name in held_out and name not in names and not says_nothing(name, called)]
     shown = (f"{metric_name(name, called)} {measured(held_out[name], intervals.get(name))}" for name in names)
     text = Text(" · ".join(shown))
     lacking = [metric_name(name, called) for name in names if name not in intervals]
@@ -269,7 +276,7 @@ def _constant(view: RunView, constant: Mapping[str, Any]) -> Text:
     """Scores of a constant on the same records, and of the best threshold."""
     summary, names = view.summary, view.names
     known = scores(summary, "constant")
-    parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant)]
+    parts = [f"{metric_name(name, names)} {measured(*known[name])}" for name in ordered_metrics(constant, names)]
     text = Text(f"{' · '.join(parts)} ({summary.get('constant_answers')})")
     if gain := summary.get("gain"):
         squares = " in squared error" if "root_mean_squared_error" in constant else ""

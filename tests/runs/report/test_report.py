@@ -18,6 +18,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of
+from fedsw.runs.group_names import Names
 from fedsw.runs.progress import describe_round
 from fedsw.runs.report.console import table_of
 from fedsw.runs.report.metric_names import ordered_metrics, short_metrics
@@ -233,6 +234,14 @@ def test_the_metrics_people_ask_for_come_first() -> None:
     held_out = {"od_0": 0.1, "disparate_impact": 0.6, "unknown": 1.0, "accuracy": 0.8, "words": "x", "flag": True}
     assert ordered_metrics(held_out) == ["accuracy", "disparate_impact", "od_0", "unknown"]
     assert short_metrics(held_out) == "accuracy 0.8 · DI 0.6"
+
+
+@pytest.mark.parametrize("groups", [(), ("all",), ("f", "m")])
+def test_metrics_that_compare_groups_are_shown_where_there_are_several(groups):
+    between = ["disparate_impact", "disparate_impact_1", "w2_squared", "demographic_parity_difference", "ks", "eo_0"]
+    of_one = ["accuracy", "loss", "auc", "sw2", "mean_squared_error"]
+    shown = set(ordered_metrics(dict.fromkeys([*between, *of_one], 1.0), Names(groups=groups)))
+    assert shown == {*of_one, *(between if len(groups) != 1 else ())}
 
 
 def test_json_has_no_literal_that_json_does_not_know() -> None:
