@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, require_writable
+from fedsw.cli._options import changes_of, echo, require_format, require_writable
 from fedsw.runs.report.console import Screen, table_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def describe_command(
 
     outputs = [] if output is None else [output]
     require_writable(*outputs, force=force, read=[Path(source)])
+    if output is not None:
+        require_format(output, "the page")
     directory: Path | None = Path(source)
     if not Path(source).is_dir():
         directory = runs / source if is_run(runs / source) else None

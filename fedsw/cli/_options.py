@@ -119,24 +119,31 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
             raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
 
 
-_OF_OTHER_KINDS = (
-    ".parquet", ".pq", ".feather", ".arrow", ".xlsx", ".xls", ".ods", ".npz", ".npy", ".json", ".jsonl", ".html", ".md",
-    ".gz", ".zip", ".dta", ".sav", ".rds", ".pdf",
+_FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "the table": ("CSV", (".csv", ".tsv", ".txt")),
+    "the picture": ("PNG", (".png",)),
+    "the page": ("HTML", (".html", ".htm")),
+    "the card": ("Markdown or HTML", (".md", ".html")),
+}
+_OTHERS = (
+    ".parquet", ".pq", ".feather", ".arrow", ".xlsx", ".xls", ".ods", ".npz", ".npy", ".json", ".jsonl", ".md", ".gz",
+    ".zip", ".dta", ".sav", ".rds", ".pdf", ".svg", ".jpg", ".jpeg", ".docx", ".pptx", ".yaml",
 )  # fmt: skip
 
 
-def require_text(output: Path) -> None:
-    """Refuse to write a table, which is CSV, under a name that says another format.
+def require_format(output: Path, what: Literal["the table", "the picture", "the page", "the card"]) -> None:
+    """Refuse to write something under a name that says another format than its own.
 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
     """
     from fedsw._tools.settings import ExperimentError
 
-    if (ends := output.suffix.lower()) in _OF_OTHER_KINDS:
+    written, ends = _FORMATS[what]
+    known = {end for _, others in _FORMATS.values() for end in others}.union(_OTHERS)
+    if (end := output.suffix.lower()) in known.difference(ends):
         raise ExperimentError(
-            f"{output} ends with {ends}, and the table is written as CSV: name a file that ends with .csv, and convert "
-            "it afterwards"
+            f"{output} ends with {end}, and {what} is written as {written}: name a file that ends with {ends[0]}"
         )
 
 

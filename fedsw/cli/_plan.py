@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools.later import loading
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, require_writable
+from fedsw.cli._options import answer, changes_of, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def plan_command(
     if picture is not None:
         read = [public_table] if public_table is not None else []
         require_writable(picture, force=force, read=read)
+        require_format(picture, "the picture")
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
     if after_moments is not None:

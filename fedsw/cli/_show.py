@@ -26,6 +26,7 @@ from fedsw.cli._options import (
     answer,
     echo,
     files_of_run,
+    require_format,
     require_writable,
 )
 from fedsw.runs.report.console import Screen, named_rows
@@ -99,6 +100,7 @@ def show_command(
 
         if output is not None:
             require_writable(output, force=force, read=files_of_run(directory))
+            require_format(output, "the card")
             files.new_folder(output.parent)
         _answer_path("card", write_card(directory, output), as_json=as_json)
     elif what == "shapes":
@@ -131,6 +133,7 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
         )
     if output is not None:
         require_writable(output, force=force, read=files_of_run(directory))
+        require_format(output, "the picture")
         figure = draw_shapes(shapes, experiment.name)
         assert figure is not None
         _answer_path("shapes", save(figure, output), as_json=as_json)
@@ -283,6 +286,7 @@ def report_command(
         document, target, read = document_of
         require_writable(*([output] if output else []), force=force, read=read)
         if output is not None:
+            require_format(output, "the page")
             files.new_folder(output.parent)
         files.replace(output or target, document.page().encode(), durable=False)
         _answer_path("report", output or target, as_json=as_json)
@@ -290,6 +294,8 @@ def report_command(
     folders = [find_run(name, runs) for name in run]
     if output is not None:
         require_writable(output, force=force, read=[path for folder in folders for path in files_of_run(folder)])
+        if not registry:
+            require_format(output, "the page")
         files.new_folder(output.parent)
     if registry and (len(folders) > 1 or operator or what_ifs):
         raise typer.BadParameter("--registry is for one run, by itself")

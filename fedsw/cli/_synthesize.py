@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, files_of_run, require_text, require_writable
+from fedsw.cli._options import changes_of, echo, files_of_run, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def synthesize_command(
 
     outputs = (output, output.with_suffix(".md"), output.with_suffix(".html"))
     require_writable(*outputs, force=force, read=[Path(source), *([held_out] if held_out else [])])
-    require_text(output)
+    require_format(output, "the table")
     if not output.resolve().parent.is_dir():
         raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
     run: Path | None = Path(source)

@@ -22,7 +22,7 @@ from fedsw.cli._options import (
     answer,
     echo,
     files_of_run,
-    require_text,
+    require_format,
     require_writable,
 )
 
@@ -86,7 +86,7 @@ def predict_command(
 
     if output is not None:
         require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
-        require_text(output)
+        require_format(output, "the table")
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
     predicted = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):

@@ -68,12 +68,19 @@ def test_a_file_that_is_read_is_never_written_over(classifier, table, tmp_path, 
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "out.md", "out.csv.gz"])
-def test_a_table_is_not_written_under_a_name_that_says_another_format(classifier, table, tmp_path, capsys, name):
+@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "out.pdf", "out.csv.gz"])
+def test_nothing_is_written_under_a_name_that_says_another_format(classifier, table, tmp_path, capsys, name):
+    lines = {
+        "the table is written as CSV": [["predict", classifier, table], ["synthesize", tmp_path / "own.toml"]],
+        "the page is written as HTML": [["report", classifier], ["describe", tmp_path / "own.toml"]],
+        "the card is written as Markdown or HTML": [["show", classifier, "card"]],
+        "the picture is written as PNG": [["plan", tmp_path / "own.toml", "--picture"]],
+    }
     (tmp_path / "own.toml").write_text("")
-    for line in (["predict", classifier, table], ["synthesize", tmp_path / "own.toml"]):
-        said = refused(capsys, *line, "-o", tmp_path / name)
-        assert f"ends with {Path(name).suffix.lower()}, and the table is written as CSV" in said
+    for why, verbs in lines.items():
+        for line in verbs:
+            said = refused(capsys, *line, *([] if line[-1] == "--picture" else ["-o"]), tmp_path / name)
+            assert f"ends with {Path(name).suffix.lower()}, and {why}: name a file that ends with" in said
     assert not (tmp_path / name).exists()
 
 
