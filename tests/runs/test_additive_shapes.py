@@ -16,7 +16,7 @@ from fedsw.cli.app import main
 from fedsw.runs import additive_shapes
 from fedsw.runs._shapes_of_model import shapes_of
 from fedsw.runs.additive_shapes import Shape, keep_shapes, read_shapes
-from fedsw.runs.report.shapes import draw_shapes
+from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
 from fedsw.runs.view import read_run
 
 
@@ -191,3 +191,14 @@ def test_shapes_of_a_run_without_a_model_are_missed_for_that(
     (finished / "model.safetensors").unlink()
     assert main(["show", str(finished), "shapes"]) == 2
     assert "the run has released no model; `fedsw show" in capsys.readouterr().err
+
+
+def test_words_of_shapes_name_no_column_that_is_noise() -> None:
+    def told(column: str, values: list[float], deviation: float) -> Shape:
+        at = tuple(f"place {number}" for number in range(len(values)))
+        return Shape(column, at, None, np.array(values)[:, None], np.full((len(values), 1), 2 * deviation))
+
+    noise = told("name", (1.6 * np.random.default_rng(1).normal(size=36)).tolist(), 1.6)
+    assert np.ptp(noise.values) > 5 and "No column moves the answer by more" in shapes_in_words([noise])
+    said = shapes_in_words([noise, told("age", [-1.0, 0.0, 1.0], 0.1), told("sex", [-0.5, 0.5], 0.0)])
+    assert said == "The columns that move the answer most: age, by 2, sex, by 1"

@@ -57,10 +57,19 @@ def _is_no_number(label: str) -> bool:
 
 
 def shapes_in_words(shapes: Sequence[Shape]) -> str:
-    """For who cannot see the picture: the columns that move the answer most, and by how much."""
-    ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes}
+    """For who cannot see the picture: the columns, beyond noise, that move the answer most, and by how much."""
+    ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes if _is_beyond_noise(shape)}
     most = sorted(ranges, key=lambda name: -ranges[name])[:3]
+    if not most:
+        return "No column moves the answer by more than the noise does"
     return "The columns that move the answer most: " + ", ".join(f"{name}, by {number(ranges[name])}" for name in most)
+
+
+def _is_beyond_noise(shape: Shape) -> bool:
+    """Say whether a function's mean square is larger, for some output, than that of noise alone nearly ever is."""
+    noise = np.mean((shape.band / 2) ** 2, axis=0)
+    largest = noise * (1 + 2 * np.sqrt(2 / max(1, len(shape.values) - 1)))
+    return bool((np.mean(shape.values**2, axis=0) > largest).any())
 
 
 def rows_of_shapes(shapes: Sequence[Shape]) -> Iterator[tuple[str, str]]:
