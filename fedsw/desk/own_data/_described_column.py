@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +14,10 @@ Array = NDArray[np.float64]
 LEVEL = 0.95
 _WIDE = 3.0
 """Bounds that are so many times as long as what holds nearly all records are called too wide."""
-_NEARLY = 0.995
+_LITTLE = 0.05
+"""Part of the bounds that is not worth cutting off."""
+_FEW, _SURE = 0.05, 2.5
+"""Part of the records that may lie beyond these on either side, and deviations of noise that are added to what does."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,9 @@ class DescribedColumn:
     @property
     def advice(self) -> str | None:
         """Say that bounds are much wider than what they hold, and which would do; None where they fit."""
-        if len(self.edges) < 5:
+        if (held := self._held()) is None:
             return None
-        noise = 3 * self.deviation * math.sqrt(len(self.edges))
-        low, high = self.quantile((1 - _NEARLY) / 2 + noise), self.quantile((1 + _NEARLY) / 2 - noise)
-        if low is None or high is None or not high > low:
-            return None
-        places = np.searchsorted(self.edges, [low, high])
-        low, high = self.edges[max(0, int(places[0]) - 1)], self.edges[min(len(self.edges) - 1, int(places[1]))]
+        low, high = held
         times = (self.edges[-1] - self.edges[0]) / (high - low)
         if times < _WIDE:
             return None
@@ -84,6 +81,23 @@ class DescribedColumn:
             f"Bounds of {self.name!r} are {times:.0f} times as wide as what holds nearly all records: declare about "
             f'{low:.6g} to {high:.6g} (outside = "cut" for the others), and the same epsilon buys more.'
         )
+
+    def _held(self) -> tuple[float, float] | None:
+        """The range, from edge to edge, beyond which a few records lie on either side, be the noise what it may.
+
+        None where noise hides so much that there is no such range.
+        """
+        shares = self.shares[: len(self.edges) - 1]
+        if len(self.edges) < 5:
+            return None
+        noise = _SURE * self.deviation * np.sqrt(np.arange(len(self.edges)))
+        below, above = (np.concatenate([[0.0], np.cumsum(part)]) + noise for part in (shares, shares[::-1]))
+        first, last = (int(np.flatnonzero(part <= _FEW)[-1]) for part in (below, above))
+        if first + last >= len(shares):
+            return None
+        (lowest, low), (high, highest) = (self.edges[0], self.edges[first]), (self.edges[-1 - last], self.edges[-1])
+        little = _LITTLE * (highest - lowest)
+        return lowest if low - lowest <= little else low, highest if highest - high <= little else high
 
     def content(self) -> dict[str, Any]:
         """All of it as plain values, for `of_content`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fedsw.cli.app import main
 from fedsw.data.downloads import find_data
 from fedsw.desk.own_data import description
-from fedsw.desk.own_data._described_column import on_simplex
+from fedsw.desk.own_data._described_column import DescribedColumn, on_simplex
 from fedsw.desk.own_data.description import as_description, described
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
@@ -298,3 +299,19 @@ def test_adult_s_histograms_are_within_a_hundredth_at_epsilon_one(tmp_path, trus
         if len(column.labels) <= 40:
             assert np.abs(column.plausible - exact).sum() / 2 <= 0.01, column.name
     assert np.mean(inside) >= 0.9
+
+
+@pytest.mark.parametrize("deviation", [0.0005, 0.005, 0.03, 0.2])
+@pytest.mark.parametrize("law", [[0.05] * 20, [0.0] * 5 + [0.9, 0.05] + [0.05 / 13] * 13, [0.4, 0.3, 0.3] + [0.0] * 17])
+def test_a_range_that_is_said_to_hold_nearly_all_records_does_whatever_the_noise(deviation, law):
+    edges, held = tuple(float(at) for at in range(21)), []
+    for seed in range(200):
+        shares = np.array(law) + np.random.default_rng(seed).normal(size=20) * deviation
+        column = DescribedColumn(
+            "x", "feature", ("",) * 20, edges, shares, deviation, np.zeros((0, 20)), 0.0, missing=False
+        )
+        if column.advice is not None:
+            low, high = (float(number) for number in re.findall(r"about (\d+) to (\d+)", column.advice)[0])
+            held.append(sum(law[int(low) : int(high)]))
+    assert sum(part < 0.9 for part in held) <= 0.05 * 200
+    assert held or deviation > 0.001 or law[0] == 0.05
