@@ -131,7 +131,7 @@ class Attacker:
         for side in self._pair:
             whole = exchanged(records, side)
             node = Node(task, whole, task.cells_of(whole), self._model)
-            ordered = whole.take(np.concatenate(node.cells))
+            ordered = node.taken.take(np.concatenate(node.cells))
             order = torch.argsort(ordered.ids)
             at = order[torch.searchsorted(ordered.ids[order], side.ids)]
             self._nodes.append((node, ordered, at))

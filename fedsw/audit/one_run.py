@@ -24,6 +24,7 @@ from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.task_kinds import task_facts
 from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
@@ -209,6 +210,17 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
     )
     if (why := experiment.privacy.model.by_ledgers(server=None, clients=elsewhere)) is not None:
         raise ExperimentError(why)
+    if still_open := left_open(experiment):
+        names = ", ".join(f"{section}.{name}" for section, chosen in still_open.items() for name in chosen)
+        raise ExperimentError(
+            f"a run chooses {names} when its clients have told their sizes, and --one-run follows a run whose settings "
+            "it knows before: write them, as config.json of a run has them, and leave training.preset out"
+        )
+    if experiment.privacy.moments:
+        raise ExperimentError(
+            f"privacy.moments is {experiment.privacy.moments:g}, and --one-run follows the gradients of inputs that no "
+            "moments have prepared: set privacy.moments to 0, or attack with --canary"
+        )
     if experiment.objective.also:
         raise ExperimentError(
             "objective.also has more penalties; --one-run follows the gradient of one. Leave objective.also out"

@@ -17,15 +17,18 @@ from fedsw.audit import one_run
 from fedsw.audit._canaries import Attacker, Guesses
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
+from fedsw.desk.own_data.rehearsal import made_up
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
+from fedsw.learning.tasks import problem
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.optimizer import Trainer
 from tests.desk.own_data.test_examine import write
 from tests.desk.planning.test_search import OWN
+from tests.federation.node.test_node_places import experiment_of
 from tests.federations import small
 from tests.noises import replace_noise
 
@@ -137,6 +140,17 @@ def test_signatures_are_what_the_clients_own_clipping_makes_of_the_coins(overrid
     assert torch.equal(mean, attacker.expected(models[1], 1))
 
 
+def test_what_clients_keep_as_places_is_followed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Problem.from_experiment(experiment_of("two classes"))
+    records = made_up(task.experiment.data.columns, {"f": 60, "m": 40})
+    canaries = pairs.draw(task, records, 6)
+    theta = torch.linspace(-1, 1, task.parameters, dtype=torch.float64)
+    found = Attacker(task, records, canaries).signatures(theta, 1)
+    monkeypatch.setattr(problem, "reads_places", lambda *_: False)
+    for one, other in zip(found, Attacker(task, records, canaries).signatures(theta, 1), strict=True):
+        assert float((one - other).norm()) <= 1e-2 * float(other.norm())  # ranks of all but equal outputs may change
+
+
 def test_canaries_keep_what_is_public_and_lie_where_the_coins_say() -> None:
     for name, kind in (("statistical-parity", "label"), ("equality-of-odds", "features")):
         task, _, canaries = attacked(wide(f'objective.penalty="{name}"'), 40)
@@ -209,6 +223,8 @@ def test_the_surest_guesses_are_those_of_the_largest_scores() -> None:
         (('privacy.trust="local-gradient"', "privacy.epsilon=1.0"), "a trusted server"),
         (("data.source=ring", "objective.task=generation", "objective.penalty=distribution-matching",
           "objective.alpha=1.0", "model.kind=generator"), "compares the losses"),
+        (("privacy.moments=0.2",), "gradients of inputs that no moments have prepared: set privacy.moments to 0"),
+        (("privacy.moments=auto",), "chooses privacy.moments when .* write them, as config.json of a run has them"),
     ],
 )  # fmt: skip
 def test_what_the_attackers_do_not_know_is_refused(overrides: tuple[str, ...], message: str) -> None:

@@ -216,14 +216,14 @@ class Node:
 
         Without a declared unit, these records.
         """
-        return self._taken.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
+        return self.taken.take(self.units.one_row_each(units, stream.child("rows"), seeded=self.seeded))
 
     def everybody(self, stream: Stream) -> Records:
         """A row of every unit, drawn anew, in the order of the units; without a declared unit, all records."""
-        return self.rows_of(np.arange(len(self.units)), stream) if self.units.declared else self._taken
+        return self.rows_of(np.arange(len(self.units)), stream) if self.units.declared else self.taken
 
     @property
-    def _taken(self) -> Records:
+    def taken(self) -> Records:
         """The records as the task takes them: coded once, and prepared once, where that costs much.
 
         Codes are forgotten when they were prepared, so that there is one copy of them beside the records.
