@@ -139,7 +139,8 @@ def _in_short(column: DescribedColumn) -> tuple[str, str]:
     """Return the interval that holds half of the numbers, and the bin that most records are in."""
     low, high = column.quantile(0.25), column.quantile(0.75)
     most = column.labels[int(column.shares.argmax())]
-    return ("" if low is None else f"{low:.4g} and {high:.4g}"), f"{most} ({column.plausible.max():.2f})"
+    half = "" if low is None or high is None else f"{column.words(low, 4)} and {column.words(high, 4)}"
+    return half, f"{most} ({column.plausible.max():.2f})"
 
 
 def _spark(column: DescribedColumn) -> str:

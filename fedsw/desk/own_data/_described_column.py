@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,6 +34,7 @@ class DescribedColumn:
         by_class: (classes, k) shares of all records that are in a bin and of a class; no row without classes.
         class_deviation: of the noise in each of these.
         missing: whether the last bin is that of missing cells.
+        since: the date that its numbers are days since, in ISO 8601; empty where they are no dates.
     """
 
     name: str
@@ -44,6 +46,11 @@ class DescribedColumn:
     by_class: Array
     class_deviation: float
     missing: bool
+    since: str = ""
+
+    def words(self, value: float, digits: int = 6) -> str:
+        """One of its numbers as people read it: with so many digits, or the date."""
+        return in_words(value, self.since, digits)
 
     @property
     def half_width(self) -> float:
@@ -79,7 +86,7 @@ class DescribedColumn:
             return None
         return (
             f"Bounds of {self.name!r} are {times:.0f} times as wide as what holds nearly all records: declare about "
-            f'{low:.6g} to {high:.6g} (outside = "cut" for the others), and the same epsilon buys more.'
+            f'{self.words(low)} to {self.words(high)} (outside = "cut" for the others), and the same epsilon buys more.'
         )
 
     def _held(self) -> tuple[float, float] | None:
@@ -121,7 +128,15 @@ class DescribedColumn:
             by_class,
             float(content["class_deviation"]),
             bool(content["missing"]),
+            str(content.get("since", "")),
         )
+
+
+def in_words(value: float, since: str, digits: int = 6) -> str:
+    """A number with so many digits, or the date that is so many days after another, in ISO 8601, if there is one."""
+    if not since:
+        return f"{value:.{digits}g}"
+    return str(datetime.date.fromisoformat(since) + datetime.timedelta(days=int(np.floor(value))))
 
 
 def on_simplex(shares: Array) -> Array:

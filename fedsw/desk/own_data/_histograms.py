@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsw.data.columns.declaration import LOWEST, Coded, Columns, ranges
-from fedsw.desk.own_data._described_column import Array, DescribedColumn
+from fedsw.desk.own_data._described_column import Array, DescribedColumn, in_words
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_shape
 from fedsw.learning.sketches.from_settings import law_of, table_of
@@ -31,6 +31,8 @@ def _columns(columns: Columns, coded: tuple[Coded, ...], sketch: NoisedSketch) -
     codes, classes = len(measured.column), len(columns.classes)
     products = _numbers(sketch.blocks[0, codes:].cpu())
     first_codes = measured.first.cpu().numpy()
+    dated = [*columns.targets, *(feature for feature in columns.features if feature.count is None)]
+    dates = {column.name: str(column.since) for column in dated if column.reader.stored == "days"}
     made = []
     for index, (column, (first, end), mean) in enumerate(zip(coded, ranges(coded), means, strict=True)):
         by_class, spread = np.zeros((0, column.size)), 0.0
@@ -40,29 +42,31 @@ def _columns(columns: Columns, coded: tuple[Coded, ...], sketch: NoisedSketch) -
             by_class = products[within].reshape(classes, column.size) / weight
             spread = float(sketch.deviation) / weight
         shares, missing = _numbers(mean.numbers.cpu()), column.missing is not None
-        names = _labels(column)
+        since = dates.get(column.name, "")
+        names = _labels(column, since)
         made.append(
             DescribedColumn(
-                column.name, column.role, names, column.edges, shares, mean.deviation, by_class, spread, missing
+                column.name, column.role, names, column.edges, shares, mean.deviation, by_class, spread, missing, since
             )
         )
     return tuple(made)
 
 
-def _labels(column: Coded) -> tuple[str, ...]:
+def _labels(column: Coded, since: str) -> tuple[str, ...]:
     missing = ("missing",) if column.missing is not None else ()
     if column.values:
         return (*column.values, *missing)
     pairs = list(zip(column.edges[:-1], column.edges[1:], strict=True))
-    names = [_between(low, high, whole=column.whole) for low, high in pairs]
+    names = [_between(low, high, since, whole=column.whole) for low, high in pairs]
     if not column.whole and len(pairs) > 1 and pairs[0][1] - pairs[0][0] <= 2 * LOWEST * (pairs[-1][1] - pairs[0][0]):
         names[:2] = [f"{pairs[0][0]:.6g}", f"above {pairs[0][0]:.6g}, to {pairs[1][1]:.6g}"]
     return (*names, *missing)
 
 
-def _between(low: float, high: float, *, whole: bool) -> str:
+def _between(low: float, high: float, since: str, *, whole: bool) -> str:
     last = high - 1 if whole else high
-    return f"{low:.6g}" if whole and low == last else f"{low:.6g} to {last:.6g}"
+    first = in_words(low, since)
+    return first if whole and low == last else f"{first} to {in_words(last, since)}"
 
 
 def _numbers(values: Tensor) -> Array:

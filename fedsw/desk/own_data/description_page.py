@@ -38,7 +38,9 @@ def page_of(description: Description, name: str) -> Document:
         for start in range(0, len(columns), _AT_ONCE)
     ]
     quantiles = [
-        (column.name, *(f"{column.quantile(part):.6g}" for part in QUANTILES)) for column in columns if column.edges
+        (column.name, *(column.words(column.quantile(part) or 0.0) for part in QUANTILES))
+        for column in columns
+        if column.edges
     ]
     numbers: list[Part] = [
         Listed.of(column.name, ("bin", "share", "± (95 %)", *_by_class(description, column)), _rows(column))
@@ -111,7 +113,7 @@ def _panel(axes: Axes, column: DescribedColumn) -> None:
     axes.set_title(column.name if len(column.name) <= 32 else f"{column.name[:31]}…", fontsize=8)
     if column.edges:
         bounds = [0, len(column.edges) - 2]
-        axes.set_xticks(bounds, [f"{column.edges[0]:.6g}", f"{column.edges[-1]:.6g}"], fontsize=6)
+        axes.set_xticks(bounds, [column.words(column.edges[0]), column.words(column.edges[-1])], fontsize=6)
         axes.set_xlabel("declared bounds", fontsize=6)
     elif len(places) <= _NAMED:
         names = [label if len(label) <= 14 else f"{label[:13]}…" for label in column.labels]

@@ -315,3 +315,26 @@ def test_a_range_that_is_said_to_hold_nearly_all_records_does_whatever_the_noise
             held.append(sum(law[int(low) : int(high)]))
     assert sum(part < 0.9 for part in held) <= 0.05 * 200
     assert held or deviation > 0.001 or law[0] == 0.05
+
+
+@pytest.mark.slow
+def test_days_are_told_as_dates_in_bins_quantiles_and_advice(tmp_path):
+    own = OWN.replace(
+        '{name = "age", kind = "integer", low = 18, high = 117}', '{name = "born", kind = "date", BOUNDS}'
+    )
+    own = own.replace("BOUNDS", "low = 2000-01-01, high = 2099-12-31, since = 1990-01-01")
+    for client in range(3):
+        rows = [f"2003-0{row % 9 + 1}-1{client},Paris,1,{'fm'[row % 2]},no" for row in range(400)]
+        (tmp_path / "DATA" / str(client)).mkdir(parents=True)
+        (tmp_path / "DATA" / str(client) / "t.csv").write_text("\n".join(["born,city,dose,sex,sick", *rows, ""]))
+    (tmp_path / "own.toml").write_text(own)
+    page, run = tmp_path / "page.html", ["--data-dir", str(tmp_path / "DATA"), "--epsilon", "20"]
+    assert main(["describe", str(tmp_path / "own.toml"), *run, "-o", str(page), "--runs", str(tmp_path / "runs")]) == 0
+    born = described(next((tmp_path / "runs").glob("*/*"))).columns[0]
+    assert (
+        born.labels[0].startswith("2000-01-01")
+        and born.labels[-1].endswith("2099-12-31")
+        and born.words(born.quantile(0.5)).startswith("200")
+    )
+    assert "declare about 2000-01-01 to 20" in born.advice and born.labels[0] in page.read_text()
+    assert DescribedColumn.of_content(born.content()).labels == born.labels
