@@ -29,6 +29,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
+from fedsw.runs.checkpoint import Checkpoints
 from tests.federation.node.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.runs.kept_runs import kept_run, tables
@@ -141,6 +142,27 @@ def test_counts_that_were_charged_and_are_not_on_file_are_not_released_again(tmp
     assert "not released again" in summary["thresholds"]["missing"] and not KINDS & set(asked)
     assert books(directory, ()) == [(before, spent)] and not (directory / "scores.json").exists()
     assert audit(directory).passed
+
+
+@pytest.mark.parametrize("round_", [2, 4])
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_a_round_that_was_charged_and_lost_takes_the_place_of_the_last_one_and_not_of_the_counts(
+    tmp_path, trust, round_, monkeypatch
+):
+    chosen, directory, take = small(*LAST, *trust), tmp_path / "run", Checkpoints.take
+
+    def killed(self, number, vector):
+        if number == round_:
+            raise Killed
+        take(self, number, vector)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoints, "take", killed)
+        Federation(tmp_path).run(chosen, directory=directory)
+    summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert "stopped before round 4: attempts that came to nothing" in summary["status"]
+    assert summary["thresholds"].get("missing") is None and (directory / "scores.json").exists()
+    assert summary["epsilon_spent"] <= 1.0 + 1e-9 and audit(directory).passed
 
 
 @pytest.mark.parametrize("trust", TRUSTS)

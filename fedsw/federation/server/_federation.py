@@ -353,6 +353,11 @@ def _train(run: _Run, log: logging.Logger) -> str:
     ) as checkpoints:
         for round_ in range(trainer.steps + 1, planned + 1):
             recovery.require_space(directory.path, checkpoints.size)
+            if _scores_alone_are_left(run):
+                return (
+                    f"stopped before round {round_}: attempts that came to nothing were charged, and what is left of "
+                    "the budget is for the counts of scores (thresholds.share)"
+                )
             try:
                 released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
             except BudgetExhausted as exhausted:
@@ -377,6 +382,15 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if stopped := _stopped(run):
                 return stopped
     return "completed"
+
+
+def _scores_alone_are_left(run: _Run) -> bool:
+    """True if another attempt at a round would cost what counts of scores are to cost, since others came to nothing."""
+    if not run.job.experiment.thresholds.share:
+        return False
+    planned = run.job.experiment.training.rounds
+    charged = run.directory.begun_attempts() if run.ledger is None else run.ledger.attempts()
+    return sum(1 <= round_ <= planned for round_, _ in charged) >= run.side.attempts_planned(planned)
 
 
 def _diverged(run: _Run) -> str | None:

@@ -128,6 +128,10 @@ class Side(ABC):
             FederationError: when clients are missing.
         """
 
+    def attempts_planned(self, rounds: int) -> int:
+        """Number of attempts that the budget of so many rounds is for: one each, unless some are expected to fail."""
+        return rounds
+
     @property
     def records_by_client(self) -> Mapping[int, int]:
         """Records of every client whose own release is there; empty where the server has their sum alone."""

@@ -118,6 +118,10 @@ class MaskedSums(AtClients, ABC):
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         """Outcome of an attempt of a cohort; None if one of its sites was lost."""
 
+    def attempts_planned(self, rounds: int) -> int:
+        """See `Side`: local.failing says how many may fail."""
+        return rounds + failing(self._task.experiment)
+
     def round(self, round_: int, theta: Tensor) -> Outcome:
         """See `Side`."""
         for attempt, present in self._collector.attempts(round_):
