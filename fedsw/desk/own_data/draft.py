@@ -404,10 +404,9 @@ def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -
     if len(column) > LONGEST_NAME:
         return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
     listing = declared.kind is not None and KINDS.get(declared.kind).listing
-    if listing and len(declared.categories) == 1:
-        return "it has one value only"
+    only = "it has one value only" if listing and len(declared.categories) == 1 else None
     if declared.source.startswith(_SAID) and (declared.categories or declared.low is not None):
-        return None  # whoever lists a column's values, or bounds it, means it as an input
+        return only  # whoever lists a column's values, or bounds it, means it as an input
     if named_as_identifier(column):
         return "it looks like an identifier"
     if listing and declared.categories:
@@ -420,6 +419,8 @@ def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -
                 f"it has {len(declared.categories)} categories, over {MOST_CATEGORIES}; list them in a code book or "
                 "with --categories if it is an input"
             )
+        if only is not None:
+            return only
     if cells is not None and not declared.categories and all(cell in declared.missing for cell in cells):
         return "it is empty"
     if declared.low is None or declared.high is None or cells is None or declared.kind is None:
