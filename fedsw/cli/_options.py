@@ -121,18 +121,16 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
 
 _FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the table": ("CSV", (".csv", ".tsv", ".txt")),
+    "the table of predictions": ("CSV, between commas", (".csv", ".txt")),
     "the picture": ("PNG", (".png",)),
     "the page": ("HTML", (".html", ".htm")),
     "the card": ("Markdown or HTML", (".md", ".html")),
 }
-_OTHERS = (
-    ".parquet", ".pq", ".feather", ".arrow", ".xlsx", ".xls", ".ods", ".npz", ".npy", ".json", ".jsonl", ".md", ".gz",
-    ".zip", ".dta", ".sav", ".rds", ".pdf", ".svg", ".jpg", ".jpeg", ".docx", ".pptx", ".yaml",
-)  # fmt: skip
+Made = Literal["the table", "the table of predictions", "the picture", "the page", "the card"]
 
 
-def require_format(output: Path, what: Literal["the table", "the picture", "the page", "the card"]) -> None:
-    """Refuse to write something under a name that says another format than its own.
+def require_format(output: Path, what: Made) -> None:
+    """Refuse to write something under a name whose ending is none of its format's; a name may have no ending.
 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
@@ -140,8 +138,7 @@ def require_format(output: Path, what: Literal["the table", "the picture", "the 
     from fedsw._tools.settings import ExperimentError
 
     written, ends = _FORMATS[what]
-    known = {end for _, others in _FORMATS.values() for end in others}.union(_OTHERS)
-    if (end := output.suffix.lower()) in known.difference(ends):
+    if (end := output.suffix.lower()) and end not in ends:
         raise ExperimentError(
             f"{output} ends with {end}, and {what} is written as {written}: name a file that ends with {ends[0]}"
         )

@@ -86,7 +86,7 @@ def predict_command(
 
     if output is not None:
         require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
-        require_format(output, "the table")
+        require_format(output, "the table of predictions")
     model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
     predicted = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):

@@ -54,8 +54,8 @@ def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[
     columns, moments = problem.experiment.data.columns, kept_moments(problem, RunDirectory(directory))
     if moments is None or columns is None or not columns.targets or len(moments.mean) != coding.width:
         return alike
-    told = [np.maximum(moments.mean[rows], 0.0) for rows in _rows_of(coding)]
-    return [part / part.sum() if part.any() else even for part, even in zip(told, alike, strict=True)]
+    means = [np.maximum(moments.mean[rows], 0.0) for rows in _rows_of(coding)]
+    return [part / part.sum() if part.any() else even for part, even in zip(means, alike, strict=True)]
 
 
 def _shapes(

@@ -165,6 +165,25 @@ def test_a_round_that_was_charged_and_lost_takes_the_place_of_the_last_one_and_n
     assert summary["epsilon_spent"] <= 1.0 + 1e-9 and audit(directory).passed
 
 
+def test_a_run_that_promises_nothing_makes_all_its_rounds_whatever_was_lost(tmp_path, monkeypatch):
+    chosen, directory, take = (
+        small(*LAST, "privacy.trust=none", "privacy.epsilon=inf"),
+        tmp_path / "run",
+        Checkpoints.take,
+    )
+
+    def killed(self, number, vector):
+        if number == 2:
+            raise Killed
+        take(self, number, vector)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoints, "take", killed)
+        Federation(tmp_path).run(chosen, directory=directory)
+    summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
+    assert summary["status"] == "completed" and (directory / "scores.json").exists()
+
+
 @pytest.mark.parametrize("trust", TRUSTS)
 def test_a_run_that_goes_on_has_the_counts_that_it_had(tmp_path, trust):
     chosen, directory, asked = small(*LAST, *trust, "privacy.epsilon=4.0"), tmp_path / "run", []

@@ -355,8 +355,8 @@ def _train(run: _Run, log: logging.Logger) -> str:
             recovery.require_space(directory.path, checkpoints.size)
             if _scores_alone_are_left(run):
                 return (
-                    f"stopped before round {round_}: attempts that came to nothing were charged, and what is left of "
-                    "the budget is for the counts of scores (thresholds.share)"
+                    f"stopped before round {round_}: attempts that came to nothing count as charged, and what is left "
+                    "of the budget is for the counts of scores (thresholds.share)"
                 )
             try:
                 released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
@@ -386,7 +386,7 @@ def _train(run: _Run, log: logging.Logger) -> str:
 
 def _scores_alone_are_left(run: _Run) -> bool:
     """True if another attempt at a round would cost what counts of scores are to cost, since others came to nothing."""
-    if not run.job.experiment.thresholds.share:
+    if not run.job.experiment.thresholds.share or math.isinf(run.plan.epsilon):
         return False
     planned = run.job.experiment.training.rounds
     charged = run.directory.begun_attempts() if run.ledger is None else run.ledger.attempts()

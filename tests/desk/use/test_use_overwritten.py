@@ -68,10 +68,11 @@ def test_a_file_that_is_read_is_never_written_over(classifier, table, tmp_path, 
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "out.pdf", "out.csv.gz"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "out.pdf", "out.csv.gz", "made.up"])
 def test_nothing_is_written_under_a_name_that_says_another_format(classifier, table, tmp_path, capsys, name):
     lines = {
-        "the table is written as CSV": [["predict", classifier, table], ["synthesize", tmp_path / "own.toml"]],
+        "the table of predictions is written as CSV, between commas": [["predict", classifier, table]],
+        "the table is written as CSV": [["synthesize", tmp_path / "own.toml"]],
         "the page is written as HTML": [["report", classifier], ["describe", tmp_path / "own.toml"]],
         "the card is written as Markdown or HTML": [["show", classifier, "card"]],
         "the picture is written as PNG": [["plan", tmp_path / "own.toml", "--picture"]],

@@ -109,10 +109,10 @@ def test_runs_of_records_are_summed_apart(mapped, monkeypatch):
 def test_a_length_is_never_rounded_down(mapped):
     layer = layer_of(1, mapped)
     places = exact(places_of(200), layer)
-    told = layer.squares(layer.inputs(places))
+    stored = layer.squares(layer.inputs(places))
     true = numbers_of(layer, places).square().sum(1)
-    assert bool((told >= true * (1 - 1e-12)).all()) and bool((told <= true * (1 + 2**-22)).all())
-    assert float((told / true).max()) > 1 + 2**-30  # float32 rounds some of them
+    assert bool((stored >= true * (1 - 1e-12)).all()) and bool((stored <= true * (1 + 2**-22)).all())
+    assert float((stored / true).max()) > 1 + 2**-30  # float32 rounds some of them
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -118,14 +118,14 @@ class HatLinear(nn.Module):
         return written.scatter_add_(1, slot.add_(1), part)
 
     def _parts(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        read = Read(self, len(inputs), dtype)
+        read = _Read(self, len(inputs), dtype)
         read(inputs)
         return read.slot, read.part
 
     def squares(self, inputs: Tensor) -> Tensor:
-        """Squared lengths (n,), float64, that inputs (n, q + 1) tell; what is none counts as infinite."""
-        told = inputs[:, -1].contiguous().view(torch.float32).double().neg_()
-        return torch.where(told >= 0, told, math.inf)
+        """Squared lengths (n,), float64, that inputs (n, q + 1) carry; what is none counts as infinite."""
+        lengths = inputs[:, -1].contiguous().view(torch.float32).double().neg_()
+        return torch.where(lengths >= 0, lengths, math.inf)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs (n, d) of inputs (n, q + 1)."""
@@ -140,7 +140,7 @@ class HatLinear(nn.Module):
         return outputs + bias
 
 
-class Read:
+class _Read:
     """Slots and parts of at most so many records at a time, in memory that is taken once.
 
     After a call ``slot`` (n, q + 1), int32, is the lower unit of every place, and ``part`` (n, q + 1) how far to the
@@ -171,7 +171,7 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heights: Tensor, rises: Tensor, inputs: Tensor, layer: HatLinear) -> Tensor:
         ctx.layer, ctx.inputs = layer, inputs
-        read = Read(layer, min(len(inputs), _TILE), heights.dtype)
+        read = _Read(layer, min(len(inputs), _TILE), heights.dtype)
         outputs = heights.new_empty((len(inputs), len(heights)))
         at, rise = (torch.empty_like(read._parts) for _ in range(2))
         ones = heights.new_ones(at.shape[1])
@@ -233,7 +233,7 @@ def _scattered(
     """
     shape = (weights.shape[1], count * layer.slots)
     whole, moved = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-    read = Read(layer, min(len(inputs), _TILE), torch.float64)
+    read = _Read(layer, min(len(inputs), _TILE), torch.float64)
     slots, terms = torch.empty_like(read._parts, dtype=torch.int64), torch.empty_like(read._parts)
     starts = None if owners is None else torch.split((owners * layer.slots).unsqueeze(1), _TILE)
     for tile, (rows, weighed) in enumerate(zip(torch.split(inputs, _TILE), torch.split(weights, _TILE), strict=True)):
