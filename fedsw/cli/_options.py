@@ -89,7 +89,9 @@ Spreadsheet = Annotated[
 MomentsAlone = Annotated[
     bool,
     typer.Option(
-        "--moments-alone", help="Stop once moments are released; `plan --after-moments` then says whether to go on."
+        "--moments-alone",
+        help="Stop once moments are released, also if the run breaks off before; `plan --after-moments` then says "
+        "whether to go on.",
     ),
 ]
 RUNS = Path("runs")

@@ -35,6 +35,9 @@ from fedsw.runs.run_files import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
+"""The status of a run that stops after its moments; the rest of its budget is not spent."""
+
 
 class RunDirectory:
     """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
@@ -45,12 +48,15 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.is_dir():
-            files.private_folder(path)
         self.path, self.forgotten = path, False
         self.ledger, self.plan, self.summary = path / RunFile.LEDGER, path / RunFile.PLAN, path / RunFile.SUMMARY
         self.releases = path / RunFile.RELEASES
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
+
+    def make(self) -> None:
+        """Make the folder if it is not there, for its owner alone."""
+        if not self.path.is_dir():
+            files.private_folder(self.path)
 
     def name(self) -> str:
         """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
@@ -68,6 +74,7 @@ class RunDirectory:
 
     def write_config(self, experiment: Experiment, engine: str, selection: Selection | None = None) -> None:
         """Store the experiment as it runs, the engine it runs on, that it begins now, and what it is selected by."""
+        self.make()
         begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         content: dict[str, Any] = {
             "format": FORMATS[-1],
@@ -137,11 +144,11 @@ class RunDirectory:
 
     def keep_attempt(self, round_: int, attempt: int) -> None:
         """Put an attempt on record: on the disk, unless it would be forgotten."""
-        path = self.path / RunFile.ATTEMPTS
-        self.next_attempts()  # which ends a line that was cut short
+        path, text = self.path / RunFile.ATTEMPTS, self._attempts_log()
         new = not path.exists()
+        ended = "" if not text or text.endswith("\n") else "\n"  # cut short by a full disk: nothing was sent under it
         with files.opened(path, "a") as file:
-            file.write(f"{round_} {attempt}\n")
+            file.write(f"{ended}{round_} {attempt}\n")
         if not self.forgotten:
             files.sync(path)
             if new:
@@ -190,10 +197,6 @@ class RunDirectory:
         """The number of the next attempt of every round that was begun."""
         if self._attempts is None:
             self._attempts = {}
-            text = self._attempts_log()
-            if text and not text.endswith("\n"):
-                with files.opened(self.path / RunFile.ATTEMPTS, "a") as file:
-                    file.write("\n")  # cut short by a full disk; nothing was sent under that number
             self.know_attempts(self.begun_attempts())
         return self._attempts
 
@@ -205,25 +208,32 @@ class RunDirectory:
         """Let the run stop once its moments are released, until somebody goes on with it."""
         files.opened(self.path / RunFile.MOMENTS_ALONE).close()
 
-    def stops_after_moments(self, *, resumed: bool) -> bool:
-        """Say whether it is to stop there; whoever goes on with it wants more."""
-        if resumed:
+    def stops_after_moments(self) -> bool:
+        """True if the run is to stop there: it was told to, and has not stopped there in order yet."""
+        return (self.path / RunFile.MOMENTS_ALONE).exists() and not self._stopped_after_moments()
+
+    def go_on_after_moments(self) -> None:
+        """Let a run that stopped there go on: whoever holds its lock and resumes it wants more."""
+        if self._stopped_after_moments():
             (self.path / RunFile.MOMENTS_ALONE).unlink(missing_ok=True)
-        return (self.path / RunFile.MOMENTS_ALONE).exists()
+
+    def _stopped_after_moments(self) -> bool:
+        return self.read_summary().get("status") == ALONE
 
     def append_metrics(self, record: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
         with files.opened(self.path / RunFile.METRICS, "a") as file:
             file.write(json.dumps(jsonable(record)) + "\n")
 
-    def read_metrics(self, *, through: int | None = None) -> list[dict[str, Any]]:
-        """The records so far, up to and including round `through`; later ones are dropped from the file."""
-        path = self.path / RunFile.METRICS
-        records = read_lines(path)
-        if through is not None and path.exists():
-            records = [record for record in records if record["round"] <= through]
-            files.replace(path, "".join(json.dumps(record) + "\n" for record in records).encode())
-        return records
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records so far."""
+        return read_lines(self.path / RunFile.METRICS)
+
+    def cut_metrics(self, *, through: int) -> None:
+        """Drop the lines of rounds after `through`, which are made again, and a line that was cut short."""
+        if (path := self.path / RunFile.METRICS).exists():
+            kept = [record for record in self.read_metrics() if record["round"] <= through]
+            files.replace(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary."""

@@ -93,7 +93,7 @@ def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt:
     `learnt` is how many steps the generator made in the stages before.
     """
     (directory.path / of_stage(RunFile.GENERATOR, number)).unlink(missing_ok=True)
-    directory.read_metrics(through=learnt)
+    directory.cut_metrics(through=learnt)
     sketch = stored.sketch
     facts = [sketch.sigma, float(sketch.records), float(stored.clients), float(stored.attempt), stored.spent]
     content = {VALUE: sketch.value.cpu().contiguous(), FACTS: torch.tensor(facts, dtype=torch.float64)}

@@ -14,10 +14,12 @@ from fedsw._tools.settings import FederationError
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.compatibility import relation_of
+from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
 from fedsw.federation.messages._exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
+from fedsw.federation.server import _releases_once
 from fedsw.federation.server._releases_once import unprepared
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._moments_first import MomentSum
@@ -33,6 +35,7 @@ from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger, Step
 from fedsw.privacy.accounting._calibration import noise_multiplier
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
 from fedsw.privacy.accounting.lifetime.composing import one_of
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver
 from tests.federation.node import releases
 from tests.federation.node.releases import summed
@@ -368,3 +371,39 @@ def test_moments_that_nothing_could_use_are_refused_at_load_time(federation, cha
     with pytest.raises((ExperimentError, FederationError), match=reason):
         federation.run(small(*FIRST, *changes))
     assert not list(federation.folder.glob("run1/ledger.sqlite"))
+
+
+class _Off(Exception):
+    """The machine is switched off."""
+
+
+class _OffBeforeRounds(NoObserver):
+    def started(self, plan):
+        raise _Off
+
+
+def _off(*_, **__):
+    raise _Off
+
+
+@pytest.mark.parametrize("where", ["before its moments", "once they are charged", "before it stops", "twice"])
+def test_a_run_that_is_to_stop_after_its_moments_stops_there_wherever_it_broke_off(tmp_path, monkeypatch, where):
+    """Else going on with it spends what nobody agreed to spend: the whole budget."""
+    breaks = {"once they are charged": (_releases_once, "write_json"), "before it stops": (RunDirectory, "write_model")}
+    observer = NoObserver() if where in breaks else _OffBeforeRounds()
+    with monkeypatch.context() as patch, pytest.raises(_Off):
+        if where in breaks:
+            patch.setattr(*breaks[where], _off)
+        run(small(*FIRST, "objective.alpha=0"), runs=tmp_path, moments_alone=True, observer=observer)
+    (folder,) = (tmp_path / "small").iterdir()
+    if where == "twice":
+        with pytest.raises(_Off):
+            resume(folder, observer=observer)
+    stopped = resume(folder).summary
+    assert stopped["status"].startswith("stopped after moments") and stopped["released_rounds"] == 0
+    times = 2 if where == "once they are charged" else 1
+    charged = {(entry.round, entry.attempt) for entry in rows_of(folder / "ledger.sqlite")[0]}
+    assert charged == {(0, attempt) for attempt in range(times)}
+    ended = resume(folder).summary
+    assert ended["status"].startswith("completed" if times == 1 else "stopped before round")
+    assert stopped["epsilon_spent"] < ended["epsilon_spent"] <= ended["epsilon"]

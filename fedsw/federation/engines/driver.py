@@ -93,7 +93,8 @@ def run(
             (`fedsw.runs.evaluation.evaluator.Metric`); tried before anything is spent.
         account: the data set whose account the run counts in, in place of data.account: its name, or the `Path` of the
             account's file in $FEDSW_ACCOUNTS. Under local trust it counts there and in an account of each client's.
-        moments_alone: stop once moments are released, which costs `privacy.moments` of the budget; `resume` goes on.
+        moments_alone: stop once moments are released, which costs `privacy.moments` of the budget; `resume` of a run
+            that has stopped there goes on.
 
     Raises:
         LimitReached: if the run does not fit below the account's limit; nothing was spent.

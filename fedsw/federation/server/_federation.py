@@ -53,7 +53,7 @@ from fedsw.privacy.relations import require_relation
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.additive_shapes import keep_shapes
-from fedsw.runs.directory import RunDirectory
+from fedsw.runs.directory import ALONE, RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
@@ -62,9 +62,6 @@ from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.run_files import RunFile, total_seconds
 
 __all__ = ["Job", "federate"]
-
-ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
-"""The status of a run that stops after its moments; the rest of its budget is not spent."""
 
 
 @dataclass
@@ -143,12 +140,13 @@ def _joined(grid: Grid, job: Job) -> _Run:
     """Greet the clients and make the plan: all that is refused before anything is spent is refused here."""
     started, directory, traffic = time.monotonic(), RunDirectory(job.directory), Traffic()
     torch.set_num_threads(job.experiment.federation.cores)
+    directory.make()
     name = directory.name()
     grid = signing(grid, name)
     new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
     job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
     task = Problem.from_experiment(job.experiment)
-    require_moments(task, alone=directory.stops_after_moments(resumed=job.resume))
+    require_moments(task, alone=directory.stops_after_moments())
     require_thresholds(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
@@ -186,6 +184,7 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     job, directory, context = run.job, run.directory, run.context
     state = None
     if job.resume:
+        directory.go_on_after_moments()
         state, history = checkpoint.load(directory.path), directory.read_metrics()
         last = history[-1] if history else {}
         context.traffic.down += int(last.get("bytes_down", 0))
@@ -253,7 +252,7 @@ def _restore(run: _Run, state: checkpoint.Checkpoint | None) -> None:
     """Let the training go on from the rounds that were released."""
     if state is not None:
         run.trainer.restore(state)
-    run.directory.read_metrics(through=run.trainer.steps)
+    run.directory.cut_metrics(through=run.trainer.steps)
 
 
 def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
@@ -421,7 +420,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
         return f"stopped before round 1: {exhausted}"
     before, (ready, start) = run.plan, prepared(run.plan, moments)
     run.side.prepare(ready)
-    alone = run.directory.stops_after_moments(resumed=run.job.resume)
+    alone = run.directory.stops_after_moments()
     if not run.trainer.steps:
         run.trainer = Trainer(start, run.job.experiment.training)
     run.plan, run.about["moments"] = ready, said_of(before, moments)

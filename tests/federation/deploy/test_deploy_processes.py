@@ -113,6 +113,7 @@ class Refusing:
 def test_a_refused_resumption_keeps_the_summary_and_does_not_take_it_for_its_own(tmp_path: Path) -> None:
     """The earlier summary also remembers where the ledger stood, which the run compares its ledger with."""
     directory, old = RunDirectory(tmp_path / "run"), {"status": "stopped before round 3: the budget", "ledger": None}
+    directory.make()
     directory.write_summary(old)
     with Processes(tmp_path) as processes:
         link: Any = Refusing(processes, lambda: None)
