@@ -156,8 +156,7 @@ def _list(*, as_json: bool) -> None:
 
 def _require_data(grid: Grid) -> None:
     """Find (or download) what the cells learn from before any of them starts."""
-    from fedsw.desk.own_data.examine import require_runnable
-    from fedsw.experiment.sources import load_dataset, load_public
+    from fedsw.experiment.sources import load_dataset, load_public, require_runnable
 
     require_runnable(grid.cells[0].experiment, named=f"{grid.task}.toml", elsewhere=True)
     if not grid.cells[0].experiment.data.own:

@@ -142,7 +142,7 @@ def init_command(
 
 
 def _tables(folder: Path) -> list[Path]:
-    from fedsw.desk.own_data.examine import places
+    from fedsw.data.places import places
 
     return [source.table for source in places(folder)]
 

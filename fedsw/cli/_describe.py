@@ -90,8 +90,8 @@ def describe_command(
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
     from fedsw.desk.own_data.description import as_description
-    from fedsw.desk.own_data.examine import require_runnable
     from fedsw.experiment import load_experiment
+    from fedsw.experiment.sources import require_runnable
 
     made = as_description(load_experiment(source, changes), trust=trust, epsilon=epsilon)
     require_runnable(made, named=source, elsewhere=False)

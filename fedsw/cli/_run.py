@@ -96,9 +96,9 @@ def run_command(
     """
     with loading():
         from fedsw.cli._execution import execute, rehearsed
-        from fedsw.desk.own_data.examine import require_runnable
         from fedsw.desk.own_data.rehearsal import rehearse
         from fedsw.experiment import load_experiment
+        from fedsw.experiment.sources import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []

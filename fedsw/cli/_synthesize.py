@@ -114,9 +114,9 @@ def synthesize_command(
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
-    from fedsw.desk.own_data.examine import require_runnable
     from fedsw.desk.own_data.synthetic_table import as_synthesis
     from fedsw.experiment import load_experiment
+    from fedsw.experiment.sources import require_runnable
 
     source_experiment = load_experiment(source, changes)
     synthesis = as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)

@@ -94,7 +94,7 @@ _NAMES = {
 }
 _MODULES = (
     "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "made_up",
-    "records", "units",
+    "places", "records", "units",
 )  # fmt: skip
 
 __all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])

@@ -20,6 +20,7 @@ from fedsw import data
 from fedsw._tools import files
 from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.places import Place, places, require_places
 from fedsw.data.records import private_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment import own_records as own
@@ -140,11 +141,39 @@ def _held_out(name: str, experiment: Experiment) -> Records:
 
 def visible_tables(experiment: Experiment) -> list[Path]:
     """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
+    return [place.table for place in visible_places(experiment)]
+
+
+def visible_places(experiment: Experiment) -> list[Place]:
+    """Whose those files are: of everybody, or one of each client, neither more nor fewer; none is another's copy.
+
+    Whatever reads clients' files of one machine finds them here. FileNotFoundError, BadRecords, ExperimentError as
+    `fedsw.data.places` says.
+    """
     files = experiment.data.own_files
-    if files is None or (shared := files.folder) is None:
+    if files is None or (folder := files.folder) is None:
         return []
-    folders = [shared / str(client) for client in range(experiment.federation.clients)]
-    return data.tables_in(shared) or [table for folder in folders for table in data.tables_in(folder)]
+    found = places(folder)
+    require_places(found, folder, experiment.federation.clients)
+    return found
+
+
+def require_runnable(experiment: Experiment, *, named: str | None = None, elsewhere: bool = False) -> None:
+    """Refuse a run of this machine on clients' own files that are not there, or are not one of each client.
+
+    ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
+    the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
+    """
+    files = experiment.data.own_files
+    if files is not None and files.folder is None:
+        raise ExperimentError(
+            f"{named or experiment.name} learns from clients' own files, and nothing says where they are: add "
+            "--data-dir DIR (data.data_dir), a folder with a folder 0, 1, ... for each client, each with its table (or "
+            "with one table, which is split among the clients)"
+        )
+    tables = visible_tables(experiment)
+    if tables and elsewhere:
+        shared_tables(tables, declared_columns(experiment))
 
 
 def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
@@ -166,17 +195,13 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 
 
 def require_one_client_each(experiment: Experiment) -> None:
-    """Refuse files of a simulation of which two are one, or in which one unit has rows at several clients.
+    """Refuse files of a simulation that are not one of each client, or in which one unit has rows at several clients.
 
     What nodes bring is not seen here.
     """
     spec = experiment.data
     tables = visible_tables(experiment)
-    if len(tables) < 2 or tables[0].parent == Path(str(spec.data_dir)).expanduser():
-        return
-    if (said := units.one_file_twice({table.parent.name: table for table in tables})) is not None:
-        raise BadRecords(said)
-    if spec.unit is None:
+    if len(tables) < 2 or spec.unit is None:
         return
     columns = declared_columns(experiment)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from fedsw._tools.files import same_content
 from fedsw.data import Records, read_table
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.own_data.examine import places
+from fedsw.data.places import places
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import require_file_apart
 

@@ -23,6 +23,7 @@ from fedsw.data.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal, number_text, numbers_rows
 from fedsw.data.formats import SEPARATORS
+from fedsw.data.places import places
 from fedsw.desk.own_data._positive import Positive, positive_of
 from fedsw.desk.own_data.answers import (
     MOST_CATEGORIES,
@@ -37,7 +38,7 @@ from fedsw.desk.own_data.answers import (
     read_header,
 )
 from fedsw.desk.own_data.apart import require_no_client_s
-from fedsw.desk.own_data.examine import named_as_identifier, places
+from fedsw.desk.own_data.examine import named_as_identifier
 from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,15 +11,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.data import BadRecords, find_table, read_table, tables_in, what_is_in
-from fedsw.data.blocks import TABLES, is_text
+from fedsw.data import BadRecords
+from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.distinct_cells import Distinct, by_value
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
-from fedsw.data.units import one_file_twice, shared_words
+from fedsw.data.places import Place, places, require_places
+from fedsw.data.units import shared_words
 from fedsw.desk.own_data.answers import FORMS, fitting
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import fixed_by_neighbours
@@ -103,89 +103,6 @@ class _Seen:
 
 
 @dataclass(frozen=True)
-class Place:
-    """One file of records and whose it is: a client's number, or None for the file of all clients."""
-
-    client: int | None
-    table: Path
-
-    @property
-    def name(self) -> str:
-        """Owner of the records, as tables name it."""
-        return "all clients" if self.client is None else f"client {self.client}"
-
-
-def places(folder: Path) -> list[Place]:
-    """The files of records in a folder: its own, for all clients, or that of each of its folders 0, 1, ...
-
-    FileNotFoundError if there is nothing, BadRecords for a folder with several files, ExperimentError if the folders
-    have names, or their numbers are not 0, 1, 2, ...
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; clients' files are looked for in it")
-    if broken := next((entry for entry in sorted(folder.iterdir()) if entry.is_symlink() and not entry.exists()), None):
-        raise FileNotFoundError(f"{broken} is a link to {broken.readlink()}, which is not there; mend or remove it")
-    _require_numbered(folder)
-    if tables_in(folder):
-        return [Place(None, find_table(folder))]
-    numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
-    if not numbers:
-        raise FileNotFoundError(
-            f"there is no table ({TABLES}) in {folder}, and no folder 0, 1, ... with one{what_is_in(folder)}"
-        )
-    if numbers != list(range(len(numbers))):
-        gap = next(expected for expected, number in enumerate(numbers) if expected != number)
-        raise ExperimentError(
-            f"{folder} has a folder {numbers[gap]} and none called {gap}; clients are 0, 1, 2, ... without gaps"
-        )
-    return [Place(number, find_table(folder / str(number))) for number in numbers]
-
-
-def _require_numbered(folder: Path) -> None:
-    """Refuse named folders of clients: a table beside several (not called train) would be taken for all clients'."""
-    folders = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
-    named = [child for child in folders if tables_in(child)]
-    if not named or any(child.name.isdecimal() for child in folders):
-        return
-    if (beside := tables_in(folder)) and (len(named) == 1 or beside[0].stem == "train"):
-        return
-    moves = " && ".join(f"mv {shlex.quote(child.name)} {number}" for number, child in enumerate(named))
-    raise ExperimentError(
-        f"{folder} has clients' tables in {', '.join(child.name for child in named)}, and clients' folders are called "
-        f"0, 1, ...: cd {shlex.quote(str(folder))} && {moves}"
-    )
-
-
-def require_runnable(experiment: Experiment, *, named: str, elsewhere: bool) -> None:
-    """Refuse a run on clients' own files that are not there, or are not those of as many clients as it asks for.
-
-    ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
-    the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
-    """
-    files = experiment.data.own_files
-    if files is None:
-        return
-    if (folder := files.folder) is None:
-        raise ExperimentError(
-            f"{named} learns from clients' own files, and nothing says where they are: add --data-dir DIR, a folder "
-            "with a folder 0, 1, ... for each client, each with its table (or with one table, which is split among the "
-            "clients)"
-        )
-    clients, tables = experiment.federation.clients, places(folder)
-    if tables[0].client is not None and len(tables) != clients:
-        fits = f"--clients {len(tables)}, or federation.clients = {len(tables)}"
-        raise ExperimentError(
-            f"the experiment has {clients} clients, and {folder} has folders for {len(tables)} "
-            f"(0 to {len(tables) - 1}): write {fits}"
-        )
-    if (said := one_file_twice({source.client: source.table for source in tables})) is not None:
-        raise BadRecords(said)
-    if elsewhere:
-        for source in tables:
-            read_table(source.table, declared_columns(experiment))
-
-
-@dataclass(frozen=True)
 class Examined:
     """Counts and faults of one file.
 
@@ -252,8 +169,6 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     read = [_examined(experiment, source, columns, keep=keep) for source in sources]
     files = tuple(file for file, _ in read)
     together = () if alone else tuple(_together(experiment, columns, read, folder))
-    if (twice := one_file_twice({source.client: source.table for source in sources})) is not None:
-        together += (twice,)
     units = [None if sources is None else sources.names for _, sources in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
@@ -347,16 +262,21 @@ def _beyond_batch(experiment: Experiment, files: Sequence[Examined]) -> Iterator
 def _together(
     experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
 ) -> Iterator[str]:
-    files, clients = [file for file, _ in read], experiment.federation.clients
-    if len(files) > 1 and len(files) != clients:
-        yield f"federation.clients is {clients}, and {folder} has folders for {len(files)}: set it to {len(files)}"
+    files = [file for file, _ in read]
+    try:
+        require_places(places(folder), folder, experiment.federation.clients)
+    except (ExperimentError, BadRecords) as fault:
+        misplaced = str(fault)
+        yield misplaced
+    else:
+        misplaced = ""
     for name in _nobody_s(files, "groups", columns.groups):
         yield f"no client holds a record of {name!r}, one of the groups that are declared"
     if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
         for name in _nobody_s(files, "classes", columns.classes):
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
     yield from _beyond_batch(experiment, files)
-    if experiment.data.held_out is None:
+    if experiment.data.held_out is None or misplaced:  # which would be said again
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]
     try:

@@ -16,9 +16,8 @@ from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
 from fedsw.desk.own_data.apart import other_table
-from fedsw.desk.own_data.examine import require_runnable
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sources import declared_columns, load_dataset, load_shape
+from fedsw.experiment.sources import declared_columns, load_dataset, load_shape, require_runnable
 from fedsw.federation.server.settling import sizes_at_hand
 
 

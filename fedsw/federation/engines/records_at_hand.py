@@ -12,7 +12,7 @@ from fedsw.data import require_groups
 from fedsw.experiment import Experiment, own_records, parse_experiment
 from fedsw.experiment.own_objects import absence, fresh_name, held, is_held
 from fedsw.experiment.sections import Data
-from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each
+from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each, require_runnable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +51,7 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         passed = own_records.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
         ready = _completed(experiment, passed, source, spec.held_out)
     else:
+        require_runnable(experiment, elsewhere=engine == "deployed")
         require_one_client_each(experiment)
         yield experiment
         return

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools.files import same_file
-from fedsw.data import Records, concatenate, find_table, read_table, tables_in
+from fedsw.data import Records, concatenate, find_table, read_table
 from fedsw.data.columns.declaration import Columns, difference, read_columns
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_records import client_records, numbered
-from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables
+from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables, visible_places
 from fedsw.federation.node._sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.learning.tasks.problem import Problem
@@ -88,22 +88,16 @@ def held_out_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     """All records of this node's clients: read client by client, or as a part of one shared data set."""
-    experiment, parts = task.experiment, list[Records]()
+    experiment = task.experiment
     clients, total = clients_of(experiment, node_config)
     if not experiment.data.own:
         held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
         _validate(task, held)
         return held
-    for client in clients:
-        if experiment.data.own_files is not None:
-            records, everybodys = _own_records(task, node_config, client, clients, total)
-        else:
-            source, columns = experiment.data.source, declared_columns(experiment)
-            alone, several = bool(node_config.get("own-data")), len(clients) > 1
-            records, everybodys = client_records(source, columns, client, total, alone=alone, several=several)
-        if everybodys:
-            return _part(records, experiment, clients, total)
-        parts.append(records)
+    read = _own_files if experiment.data.own_files is not None else _own_objects
+    parts, everybodys = read(task, node_config, clients, total)
+    if everybodys:
+        return _part(parts[0], experiment, clients, total)
     require_one_client_each([records.unit for records in parts], clients, str(experiment.data.unit))
     owner = np.repeat(np.arange(len(clients)), [len(records) for records in parts])
     whole = parts[0] if len(parts) == 1 else concatenate(parts)
@@ -141,10 +135,23 @@ def _validate(task: Problem, held: Held) -> None:
         raise
 
 
-def _own_records(
-    task: Problem, node_config: Mapping[str, Any], client: int, clients: range, total: int
-) -> tuple[Records, bool]:
-    """Read a client's own file, or the one file that all clients share; returns records, and True if they are shared.
+def _own_objects(
+    task: Problem, node_config: Mapping[str, Any], clients: range, total: int
+) -> tuple[list[Records], bool]:
+    """The clients' own objects, or the one that all clients share; and True if it is shared."""
+    source, columns = task.experiment.data.source, declared_columns(task.experiment)
+    how = {"alone": bool(node_config.get("own-data")), "several": len(clients) > 1}
+    parts = list[Records]()
+    for client in clients:
+        records, everybodys = client_records(source, columns, client, total, **how)
+        if everybodys:
+            return [records], True
+        parts.append(records)
+    return parts, False
+
+
+def _own_files(task: Problem, node_config: Mapping[str, Any], clients: range, total: int) -> tuple[list[Records], bool]:
+    """Read the clients' own files, or the one file that all clients share; and True if it is shared.
 
     `data-path`, a file, and `data-dir`, a folder, of the node's configuration name what is its own, and nothing else is
     then looked at. A simulation has neither: there the experiment's data.data_dir holds one file that is split among
@@ -156,23 +163,23 @@ def _own_records(
     if named := node_config.get("data-path"):
         if not alone:
             raise ExperimentError(
-                f"this node holds several clients, {client} among them, and its data-path {named} is one file; start "
-                "it with --data-dir, a folder with a folder for each client in it, named by the client's number"
+                f"this node holds several clients, {clients[0]} among them, and its data-path {named} is one file; "
+                "start it with --data-dir, a folder with a folder for each client in it, named by the client's number"
             )
-        return _own_table(Path(str(named)), task, columns, client, total), False
+        return [_own_table(Path(str(named)), task, columns, clients[0], total)], False
     if folder := node_config.get("data-dir"):
-        own_folder = Path(str(folder)) if alone else Path(str(folder)) / str(client)
-        return _own_table(find_table(own_folder), task, columns, client, total), False
+        own_folders = {client: Path(str(folder)) / ("" if alone else str(client)) for client in clients}
+        return [_own_table(find_table(own), task, columns, client, total) for client, own in own_folders.items()], False
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
             "'data-path=\"/its/file\"', or set data.data_dir for a simulation"
         )
-    shared = Path(task.experiment.data.data_dir).expanduser()
-    if tables_in(shared):
-        return shared_tables([find_table(shared)], columns)[0], True
-    tables = shared_tables([find_table(shared / str(number)) for number in clients], columns)
-    return numbered(tables[clients.index(client)], client, total), False
+    visible = visible_places(task.experiment.with_sections(federation={"clients": total}))
+    if visible[0].client is None:
+        return shared_tables([visible[0].table], columns), True
+    tables = shared_tables([visible[client].table for client in clients], columns)
+    return [numbered(table, client, total) for table, client in zip(tables, clients, strict=True)], False
 
 
 def _own_table(path: Path, task: Problem, columns: Columns, part: int, parts: int) -> Records:

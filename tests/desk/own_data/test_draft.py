@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from fedsw.data import BadRecords, read_table
+from fedsw.data.places import places
 from fedsw.desk.own_data.answers import Words, form_of, read_bounds, read_list
 from fedsw.desk.own_data.draft import DraftRequest, account_name, draft
-from fedsw.desk.own_data.examine import named_as_identifier, places
+from fedsw.desk.own_data.examine import named_as_identifier
 from fedsw.experiment import ExperimentError, load_experiment, resolve_delta
 from fedsw.experiment.load import BLANK
 from fedsw.privacy.accounting._composition import SMALLEST_DELTA

@@ -16,9 +16,10 @@ from fedsw.cli.app import main
 from fedsw.data import BadRecords, read_table
 from fedsw.desk.own_data.answers import Words, form_of, read_bounds, read_format, read_list
 from fedsw.desk.own_data.draft import Draft, DraftRequest, draft
-from fedsw.desk.own_data.examine import examine, require_runnable
+from fedsw.desk.own_data.examine import examine
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
+from fedsw.experiment.sources import require_runnable
 from fedsw.federation.engines.driver import run
 
 TABLES = Path(__file__).parents[2] / "data" / "complaints"

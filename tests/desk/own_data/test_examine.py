@@ -125,7 +125,7 @@ def test_what_is_wrong_with_files_together_is_said(tmp_path):
     for client in range(3):
         write(tmp_path / str(client), [row for row in FINE if row[2] == "female"])
     said = examine(EXPERIMENT, tmp_path).together
-    assert said[0].startswith("federation.clients is 2") and "no client holds a record of 'male'" in said[1]
+    assert said[0].startswith("the experiment has 2 clients") and "no client holds a record of 'male'" in said[1]
 
 
 def test_a_client_alone_looks_at_its_own_records(tmp_path):

@@ -221,7 +221,7 @@ def test_a_simulation_splits_one_file_or_gives_every_client_its_folder(tmp_path)
     separate = [records(own(data_dir=str(tmp_path / "each")), part) for part in range(2)]
     assert [len(part) for part in separate] == [5, 8]
     assert len(set(torch.cat([part.ids for part in separate]).tolist())) == 13
-    with pytest.raises(FileNotFoundError, match=r"no folder .*each/2"):
+    with pytest.raises(ExperimentError, match=r"has 3 clients, and .*each has folders for 2"):
         records(own(data_dir=str(tmp_path / "each")), 2, 3)
     with pytest.raises(ExperimentError, match="data.source 'files' needs to know where"):
         records(own())
