@@ -332,13 +332,11 @@ _ROOM = 1e-5
 
 
 def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> list[str] | None:
-    """List tensors (any shape) of a table generator that are neither training's nor sketches'; None of other kinds."""
+    """List tensors of a table generator that are neither training's nor sketches'; None if it stays as trained."""
     from fedsw.experiment.task_kinds import MODELS
-    from fedsw.learning.models.table_generator import TableGenerator
     from fedsw.learning.sketches.from_settings import Stage
     from fedsw.learning.sketches.learnt import flat_bytes
-    from fedsw.learning.sketches.noised import independent_proportions
-    from fedsw.learning.sketches.trees import choose
+    from fedsw.learning.sketches.trees import settle_rows
     from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
     from fedsw.learning.tasks.problem import Problem
     from fedsw.runs.directory import RunDirectory
@@ -349,7 +347,6 @@ def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Map
     experiment, run = folder.settings.on_host(), RunDirectory(folder.directory)
     problem = Problem.from_experiment(experiment)
     network = problem.build_model()
-    assert isinstance(network, TableGenerator)
     network.load_state_dict(dict(trained))
     sketches, sketchers = [], []
     for number in range(1, 1 + len(experiment.sketch.shares)):
@@ -360,12 +357,8 @@ def not_of_sketches(folder: Folder, trained: Mapping[str, Tensor], released: Map
             break
         sketches.append(stored.sketch)
         sketchers.append(sketcher_of(problem, stage))
-    proportions = None
-    if experiment.sketch.independent:
-        law = sketches[0].law
-        proportions = independent_proportions(sketches[0].proportions.reshape(law.classes, law.groups)).reshape(-1)
-    wanted = experiment.sketch.generator
-    choose(sketches, network.eval(), wanted=wanted, sketchers=sketchers, proportions=proportions)
+    if settle_rows(experiment.sketch, network.eval(), sketches, sketchers) is None:
+        return None
     return [name for name, tensor in network.state_dict().items() if not _agree(name, tensor, released.get(name))] + [
         name for name in released if name not in trained
     ]

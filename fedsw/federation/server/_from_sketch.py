@@ -20,11 +20,11 @@ from fedsw.learning.models.table_generator import TableGenerator
 from fedsw.learning.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.learning.sketches.from_settings import Stage, classifier_of, marks_of, table_of
 from fedsw.learning.sketches.learnt import Lessons, flat_bytes, taught
-from fedsw.learning.sketches.noised import NoisedSketch, bits_per_number, independent_proportions, reweighed
+from fedsw.learning.sketches.noised import NoisedSketch, bits_per_number, independent_cells, reweighed
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pairs
 from fedsw.learning.sketches.table_triples import Triples, next_triples
-from fedsw.learning.sketches.trees import choose, move_rows, next_pairs
+from fedsw.learning.sketches.trees import move_rows, next_pairs, settle_rows
 from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
@@ -130,14 +130,13 @@ class Synthesiser:
 
     def _chosen(self) -> dict[str, Any]:
         """Choose what draws a table's rows, the network or a tree in its place; returns the summary's entry."""
-        if not isinstance(self._network, TableGenerator) or self.task.experiment.sketch.crossed != "all":
-            return {}
+        settings = self.task.experiment.sketch
         sketches = [stage.stored.sketch for stage in self._released]
-        _, proportions = _independent(self.task, sketches[0])
-        wanted = self.task.experiment.sketch.generator
         sketchers = [stage.sketcher for stage in self._released]
-        chosen = choose(sketches, self._network, wanted=wanted, sketchers=sketchers, proportions=proportions)
-        return {"generator": {**asdict(chosen), "wanted": wanted}}
+        chosen = settle_rows(settings, self._network, sketches, sketchers)
+        if chosen is None:
+            return {}
+        return {"generator": {**asdict(chosen), "wanted": settings.generator}}
 
     def _learnt(self, number: int) -> Tensor:
         """Load or learn what a stage measures (z,): marks of pairs of columns, or weights of a taught classifier."""
@@ -231,8 +230,7 @@ def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Te
     """Weights of cells in the loss, and proportions of generated cells, where labels are not to depend on the group."""
     if not task.experiment.sketch.independent:
         return None, None
-    law = sketch.law
-    proportions = independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
+    proportions = independent_cells(sketch)
     return reweighed(sketch.proportions, proportions), proportions
 
 

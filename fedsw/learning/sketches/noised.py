@@ -103,6 +103,12 @@ def independent_proportions(proportions: Tensor) -> Tensor:
     return proportions.sum(dim=1, keepdim=True) * proportions.sum(dim=0, keepdim=True)
 
 
+def independent_cells(sketch: NoisedSketch) -> Tensor:
+    """The proportions (cells,) of a sketch's cells under `independent_proportions`."""
+    law = sketch.law
+    return independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
+
+
 def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:
     """Weights (cells,) of squared distances that fit a law of other proportions with the same law in every cell.
 

@@ -9,14 +9,15 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
+from fedsw.experiment.sections import Sketch
 from fedsw.learning.models.labelled import generate, proportions_of, seeded_generator
 from fedsw.learning.models.table_generator import NONE, TableGenerator
 from fedsw.learning.sketches._consistent import Tables, consistent, with_margins
 from fedsw.learning.sketches.drift import sketch_distance
-from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.noised import NoisedSketch, independent_cells
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pair, pairs_measured
 from fedsw.learning.sketches.table_triples import Triples, TriplesOf
@@ -40,6 +41,20 @@ class Chosen:
     kind: Kind
     distances: dict[str, float]
     edges: tuple[Pair, ...]
+
+
+def settle_rows(
+    settings: Sketch, network: nn.Module, sketches: Sequence[NoisedSketch], sketchers: Sequence[Sketcher | None]
+) -> Chosen | None:
+    """Choose what draws a generator's rows by an experiment's settings; None where it stays as it was trained.
+
+    Only a table's generator has a choice, and only where all pairs of columns were measured: a tree takes any of them.
+    A run and its audit both ask here. Guarantee: that of `choose`.
+    """
+    if not isinstance(network, TableGenerator) or settings.crossed != "all":
+        return None
+    proportions = independent_cells(sketches[0]) if settings.independent else None
+    return choose(sketches, network, wanted=settings.generator, sketchers=sketchers, proportions=proportions)
 
 
 def choose(
