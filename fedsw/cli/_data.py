@@ -76,6 +76,9 @@ def init_command(
         str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
     ] = None,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Weight of equal outputs of the groups; 0 if not given.")
+    ] = None,
     force: options.Force = False,
 ) -> None:
     """Draft a commented experiment for tables of your own.
@@ -125,9 +128,8 @@ def init_command(
     request = DraftRequest(
         folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
     )
-    drafted = draft(
-        replace(request, doubt=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None), name=_name(output)
-    )
+    doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    drafted = draft(replace(request, doubt=doubt, alpha=alpha), name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     for note in drafted.notes:
         echo(note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import tomllib
@@ -11,10 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from fedsw._tools.text import nearest
-from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
@@ -62,7 +59,8 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 class DraftRequest:
     """Request for a draft: declarations on the command line (``words``), and the column that says whose a row is.
 
-    Of the classes one is the favourable (``positive``), where somebody says which.
+    Of the classes one is the favourable (``positive``), where somebody says which; ``alpha`` is the weight of equal
+    outputs of the groups, where somebody asks for them.
 
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
     from a guess by the form of private values; the rest from a person, if one is there to ask. What cannot be told even
@@ -81,6 +79,7 @@ class DraftRequest:
     unit: str | None = None
     positive: str | None = None
     doubt: Ask | None = None
+    alpha: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         "",
         *_rest(
             regression,
-            alpha=_alpha(request, None if unit else _rows_of(tables)),
+            alpha=_alpha(request),
             clients=4 if sources[0].client is None else len(sources),
             grouped=request.group is not None,
         ),
@@ -546,37 +545,18 @@ def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list
     ]
 
 
-_FAIR = 5_000
-"""Records at epsilon = 1 below which the noise of a penalty between groups costs more than it equalises."""
-
-
-def _rows_of(tables: Sequence[Path]) -> int | None:
-    """About how many records there are, which is public where every row is somebody's own; None if nobody can tell."""
-    total = 0
-    for table in tables:
-        if table.suffix.lower() == ".parquet":
-            parquet: Any = importlib.import_module("pyarrow.parquet")
-            total += parquet.read_metadata(table).num_rows
-        elif is_text(table):
-            with table.open("rb") as lines:
-                total += max(0, sum(1 for line in lines if line.strip()) - 1)
-        else:
-            return None
-    return total
-
-
-def _alpha(request: DraftRequest, rows: int | None) -> list[str]:
-    """The weight of equal outputs, as far as so many records can afford its noise, and why."""
+def _alpha(request: DraftRequest) -> list[str]:
+    """The weight of equal outputs, which nobody gets who did not ask for it, and where to see what it buys."""
+    if request.group is None and request.alpha:
+        raise ExperimentError(
+            f"--alpha {request.alpha:g} weighs equal outputs of groups, and none are declared: add --group COLUMN"
+        )
     means = "from 0, accuracy alone, to 1, equal outputs of the groups alone"
     if request.group is None:
-        why = "no groups are declared; --group COLUMN would name them"
-    elif rows is not None and rows >= _FAIR:
-        costs = "its noise is in the groups' sizes; `fedsw plan` shows what it costs at several weights"
-        return [f"alpha = 0.2                # {means};\n{' ' * 27}# {costs}"]
-    else:
-        many = "how many there are is not known" if rows is None else "there are fewer"
-        why = f"{means};\n{' ' * 27}# 0.2 is worth its noise from about {_FAIR:,} records at ε = 1, and {many}"
-    return [f"alpha = 0.0                # {why}"]
+        means = "no groups are declared; --group COLUMN would name them"
+    elif not request.alpha:
+        means += f";\n{' ' * 27}# 0 until somebody asks: its noise is in the groups' sizes, and `fedsw plan` shows it"
+    return [f"alpha = {request.alpha or 0.0}{' ' * max(1, 19 - len(str(request.alpha or 0.0)))}# {means}"]
 
 
 _THRESHOLDS = (

@@ -59,15 +59,14 @@ def test_without_a_group_there_is_none_and_outputs_are_compared_with_nothing(tmp
     assert "sex" in experiment.data.columns.feature_names[0] or "sex=f" in experiment.data.columns.feature_names
 
 
-def test_a_penalty_is_drafted_where_records_can_afford_its_noise(tmp_path, monkeypatch):
-    few = tomllib.loads(drafted(folder(tmp_path), from_public=True))
-    assert few["objective"]["alpha"] == 0 and "about 5,000 records at" in drafted(tmp_path / "DATA", from_public=True)
-    monkeypatch.setattr("fedsw.desk.own_data.draft._FAIR", 20)
-    many = drafted(tmp_path / "DATA", from_public=True)
-    assert tomllib.loads(many)["objective"]["alpha"] == 0.2 and "`fedsw plan` shows what it costs" in many
-    assert "where predictions may read the group;\n" in many and "is for where they may not" in many
-    persons = tomllib.loads(drafted(tmp_path / "DATA", from_public=True, unit="id"))
-    assert persons["objective"]["alpha"] == 0, "how many rows a person has is not public"
+def test_a_penalty_is_drafted_for_who_asks_however_many_records_there_are(tmp_path):
+    data = folder(tmp_path, [["41", "a", "2001-01-01", "yes", "7", "f", "low"]] * 6_000)
+    unasked = drafted(data, from_public=False)
+    assert "\nalpha = 0.0  " in unasked and "# 0 until somebody asks: its noise is in" in unasked
+    assert "where predictions may read the group;\n" in unasked and "is for where they may not" in unasked
+    assert "\nalpha = 0.2  " in drafted(data, alpha=0.2)
+    with pytest.raises(ExperimentError, match="--alpha 0.2 weighs equal outputs .* add --group COLUMN"):
+        draft(DraftRequest(data, None, "income", Words(), alpha=0.2), name="own")
 
 
 def test_blanks_are_refused_with_their_lines(tmp_path):
