@@ -1,6 +1,6 @@
 """The audits that are kept, and the table of docs/audits.md; every number in it comes from their JSON.
 
-    python -m benchmarks.audits [--run [NAME ...]] [--keep NAME=audits/<folder>/<time> ...]
+    python -m benchmarks.audits [--run [NAME ...]] [--keep NAME=audits/<folder>/<number>-<time> ...]
 
 `--run` attacks the shipped experiments on their worst neighbours (all, or those named); `--keep` takes over another
 finding of `fedsw audit`, under a name. Both put JSON under benchmarks/results/audits/ and figures under docs/images/.

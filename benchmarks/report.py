@@ -1,6 +1,6 @@
 """The three pages of results from the JSON of the benchmarks; every number in them comes from there.
 
-    python -m benchmarks.report [--keep runs/compare/<task>/<time> ...]
+    python -m benchmarks.report [--keep runs/compare/<task>/<number>-<time> ...]
 
 `--keep` first takes over the tables and figures of comparisons.
 """

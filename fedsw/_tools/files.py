@@ -7,9 +7,11 @@ process.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import filecmp
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,7 @@ AT_ONCE = 32
 LEDGER_OF_A_RUN, ACCOUNT_OF_A_RUN = "ledger.sqlite", "account.json"
 """In a run's folder: its ledger, and the last row of its data set's account that it saw."""
 _LOOK_SECONDS = 0.002
+_TRIES = 1000
 
 
 def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
@@ -99,16 +102,24 @@ def new_folder(path: Path) -> Path:
 
 
 def fresh_folder(parent: Path) -> Path:
-    """Make a new folder in `parent`, named for the time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
-        try:
-            new_folder(parent)
-            (folder := parent / f"{stamp}{suffix}").mkdir(mode=PRIVATE_FOLDER)
+    """Make a new folder in `parent`, named for its number there, one above all others, and the time in UTC.
+
+    The number says what came after what: clocks are set back, and zones and summer time move them.
+    """
+    new_folder(parent)
+    for _ in range(_TRIES):
+        number = 1 + max((number_of(folder) for folder in parent.iterdir()), default=0)
+        folder = parent / f"{number:04d}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        with contextlib.suppress(FileExistsError):  # another process was as fast
+            folder.mkdir(mode=PRIVATE_FOLDER)
             return folder
-        except FileExistsError:
-            continue
-    raise FileExistsError(f"no free folder name for {stamp} in {parent}")
+    raise FileExistsError(f"no free folder name in {parent}")
+
+
+def number_of(folder: Path) -> int:
+    """The number in the name of a folder that `fresh_folder` made; 0 for any other."""
+    numbered = re.fullmatch(r"(\d{4,})-\d{8}T\d{6}Z", folder.name)
+    return int(numbered[1]) if numbered else 0
 
 
 def settle(draft: Path, path: Path) -> None:

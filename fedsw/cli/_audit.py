@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw._tools.files import fresh_folder
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer_made, changes_of
+from fedsw.cli._options import answer_made, changes_of, found
 
 if TYPE_CHECKING:
     from fedsw.audit.finding import Finding
@@ -67,11 +67,10 @@ def audit_command(
         finding = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
         from fedsw.audit import record
-        from fedsw.runs.run_files import find_run
 
-        finding = record.audit(find_run(target, runs), allow_module or ())
+        finding = record.audit(found(target, runs), allow_module or ())
     name = Path(target).stem if attacked else Path(finding.subject).name
-    files = finding.write(output / f"{name}-{finding.kind}" / time.strftime("%Y%m%d-%H%M%S"))
+    files = finding.write(fresh_folder(output / f"{name}-{finding.kind}"))
     content = {**finding.as_dict(), "files": [str(path) for path in files]}
     answer_made(content, finding.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
     if not finding.passed:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, echo, require_writable
+from fedsw.cli._options import answer, changes_of, echo, found, require_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -264,9 +264,8 @@ def distance_command(
     client against all others together, or against the public table.
     """
     from fedsw.desk.own_data.drifts import drifts
-    from fedsw.runs.run_files import find_run
 
-    directory = find_run(run, runs)
+    directory = found(run, runs)
     distances = drifts(
         directory,
         reference=reference,

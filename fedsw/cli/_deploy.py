@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools.text import json_text
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo
+from fedsw.cli._options import changes_of, echo, found
 from fedsw.cli._run import run_command
 
 if TYPE_CHECKING:
@@ -98,10 +98,9 @@ def server_command(
     from fedsw.experiment.choices import modules_of
     from fedsw.federation.engines.driver import prepare_served, run_served
     from fedsw.runs.directory import RunDirectory
-    from fedsw.runs.run_files import find_run
 
     if resume is not None:
-        directory, allowed = find_run(resume, runs), tuple(allow_module or ())
+        directory, allowed = found(resume, runs), tuple(allow_module or ())
         RunDirectory(directory).read_config(allowed)  # refused before anything is started
         if charge_lost:
             RunDirectory(directory).agree_to_charge()

@@ -104,6 +104,16 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(harmless(text), err=err, nl=nl)
 
 
+def found(name: str, runs: Path) -> Path:
+    """The folder of the run that a verb was given; which one that is, is said where a name was given and no path."""
+    from fedsw.runs.run_files import find_run
+
+    directory = find_run(name, runs)
+    if directory != Path(name).expanduser():
+        echo(f"fedsw: the run is {directory}", err=True)
+    return directory
+
+
 def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> None:
     """Refuse to write over a file that is there, but with `force`; and over one that the verb reads, always.
 

@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools.later import loading
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, require_format, require_writable
+from fedsw.cli._options import answer, changes_of, found, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def plan_command(
         from fedsw.experiment import load_experiment
         from fedsw.learning.tasks.needs import require_possible
         from fedsw.learning.tasks.own_task import task_of
-        from fedsw.runs.run_files import find_run
 
     if picture is not None:
         read = [public_table] if public_table is not None else []
@@ -74,7 +73,7 @@ def plan_command(
     if after_moments is not None:
         if settings or overrides or epsilon or records or clients or data_dir or public_table or other_people or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
-        released = from_run(find_run(after_moments, runs), tuple(allow_module or ()))
+        released = from_run(found(after_moments, runs), tuple(allow_module or ()))
         chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
         assumed = ""
     else:

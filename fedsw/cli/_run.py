@@ -12,7 +12,7 @@ import typer
 
 from fedsw._tools.later import loading
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo
+from fedsw.cli._options import changes_of, echo, found
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -147,9 +147,8 @@ def resume_command(
         from fedsw.cli._execution import execute, rehearsed
         from fedsw.desk.own_data.rehearsal import rehearse
         from fedsw.runs.directory import RunDirectory
-        from fedsw.runs.run_files import find_run
 
-    directory = find_run(run, runs)
+    directory = found(run, runs)
     with loading():
         from fedsw.federation.engines.driver import resume
 

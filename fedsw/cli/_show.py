@@ -26,6 +26,7 @@ from fedsw.cli._options import (
     answer,
     echo,
     files_of_run,
+    found,
     require_format,
     require_writable,
 )
@@ -73,8 +74,6 @@ def show_command(
     into -o FILE.png where that is given. With client, RUN is the --state-dir of `fedsw client`: the runs that
     this machine takes part in, and what its own ledgers have spent.
     """
-    from fedsw.runs.run_files import find_run
-
     if watch and what != "progress":
         raise typer.BadParameter("--watch follows a run at its server: fedsw show RUN progress --watch")
     if output is not None and what not in ("card", "shapes"):
@@ -85,7 +84,7 @@ def show_command(
         status = read_client_status(Path(run).expanduser())
         answer(status.as_dict(), lambda: named_rows(_client_rows(status)), as_json=as_json, highlight=True)
         return
-    directory = find_run(run, runs)
+    directory = found(run, runs)
     if what == "progress":
         _show_progress(directory, watch=watch, every=every, as_json=as_json)
     elif what == "ledger":
@@ -277,7 +276,6 @@ def report_command(
     """
     with loading():
         from fedsw._tools import files
-        from fedsw.runs.run_files import find_run
         from fedsw.runs.write import write_entry, write_page
 
     if document_of := next(filter(None, map(_document, run)), None):
@@ -291,7 +289,7 @@ def report_command(
         files.replace(output or target, document.page().encode(), durable=False)
         _answer_path("report", output or target, as_json=as_json)
         return
-    folders = [find_run(name, runs) for name in run]
+    folders = [found(name, runs) for name in run]
     if output is not None:
         require_writable(output, force=force, read=[path for folder in folders for path in files_of_run(folder)])
         if not registry:

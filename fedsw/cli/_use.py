@@ -22,6 +22,7 @@ from fedsw.cli._options import (
     answer,
     echo,
     files_of_run,
+    found,
     require_format,
     require_writable,
 )
@@ -45,9 +46,8 @@ def evaluate_command(
     records, and nothing is written or sent.
     """
     from fedsw.desk.own_data.evaluate import evaluate, evaluated_view
-    from fedsw.runs.run_files import find_run
 
-    evaluated = evaluate(find_run(run, runs), data_dir, client, allow_modules=allow_module or ())
+    evaluated = evaluate(found(run, runs), data_dir, client, allow_modules=allow_module or ())
     answer([result.as_dict() for result in evaluated], lambda: evaluated_view(evaluated), as_json=as_json)
 
 
@@ -82,12 +82,12 @@ def predict_command(
     """
     from fedsw.cli._columns import columns_for_spreadsheets, texts_in, write_columns
     from fedsw.desk.use.trained import load
-    from fedsw.runs.run_files import find_run
 
+    directory = found(run, runs)
     if output is not None:
-        require_writable(output, force=force, read=[table, *files_of_run(find_run(run, runs))])
+        require_writable(output, force=force, read=[table, *files_of_run(directory)])
         require_format(output, "the table of predictions")
-    model = load(run, thresholds=_thresholds(threshold or []), runs=runs, allow_modules=allow_module or ())
+    model = load(directory, thresholds=_thresholds(threshold or []), allow_modules=allow_module or ())
     predicted = model.predictions(table, keep=keep or ())
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
@@ -174,10 +174,10 @@ def export_command(
     """
     from fedsw.desk.use.export import beside, export
     from fedsw.desk.use.trained import load
-    from fedsw.runs.run_files import find_run
 
-    require_writable(output, beside(output), force=force, read=files_of_run(find_run(run, runs)))
-    model = load(run, runs=runs, allow_modules=allow_module or ())
+    directory = found(run, runs)
+    require_writable(output, beside(output), force=force, read=files_of_run(directory))
+    model = load(directory, allow_modules=allow_module or ())
     written = [str(path) for path in export(model, output, kind)]
     plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
     said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"

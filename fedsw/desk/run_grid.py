@@ -16,7 +16,7 @@ from fedsw._tools.files import fresh_folder
 from fedsw.experiment import Experiment
 from fedsw.runs.observer import Observer
 from fedsw.runs.progress import Display
-from fedsw.runs.run_files import RunFile, read_json
+from fedsw.runs.run_files import RunFile, in_order, read_json
 
 SEEDS = ("data", "partition", "model", "slicing")
 """Sections with a public seed of their own."""
@@ -75,7 +75,7 @@ def finish(
     Its summary and its own folder are returned; ``is_enough`` says whether a run with that summary needs nothing more.
     A baseline that stopped begins afresh: nothing of it is kept.
     """
-    begun = sorted(path.parent for path in folder.glob(f"{run.experiment.name}/*/{RunFile.CONFIG}"))
+    begun = in_order(path.parent for path in folder.glob(f"{run.experiment.name}/*/{RunFile.CONFIG}"))
     for directory in begun:
         summary = read_json(directory / RunFile.SUMMARY)
         if summary and is_enough(summary):

@@ -6,6 +6,8 @@ import datetime
 import json
 import math
 import os
+import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -210,11 +212,44 @@ def find_run(name: str, runs: Path) -> Path:
     for folder in (Path(name).expanduser(), runs / name):
         if is_run(folder):
             return folder
-        if folder.is_dir() and (dated := sorted(child for child in folder.iterdir() if is_run(child))):
-            return dated[-1]
-    known = [str(child.relative_to(runs)) for child in sorted(runs.glob("*/*")) if is_run(child)]
+        if folder.is_dir() and (begun := in_order(child for child in folder.iterdir() if is_run(child))):
+            return begun[-1]
+    known = [
+        str(folder.relative_to(runs))
+        for experiment in sorted(runs.glob("*/"))
+        for folder in in_order(child for child in experiment.glob("*") if is_run(child))
+    ]
     latest = f"the latest are {', '.join(known[-3:])}" if known else f"there are none under {runs}/"
     raise ValueError(f"no run at {name!r}; {nearest(name, known)}{latest}")
+
+
+def in_order(folders: Iterable[Path]) -> list[Path]:
+    """Folders of one experiment's runs in the order in which they were begun, the latest last.
+
+    The number in a folder's name says it. One whose name has none, of an older version or renamed, comes after those
+    that were begun before it, as its config.json says in UTC; within one second the number at the end of its name says.
+    """
+    numbered = sorted((folder for folder in folders), key=lambda folder: (files.number_of(folder), folder.name))
+    others = [folder for folder in numbered if not files.number_of(folder)]
+    if not others:
+        return numbered
+    at = {folder: _begun(folder) for folder in numbered}
+
+    def place(folder: Path) -> tuple[int, int, float, list[int]]:
+        number, within = files.number_of(folder), [int(part) for part in re.findall(r"\d+", folder.name)]
+        before = (files.number_of(other) for other in numbered if at[other] < at[folder])
+        return number or max(before, default=0), 0 if number else 1, at[folder], within
+
+    return sorted(numbered, key=place)
+
+
+def _begun(folder: Path) -> float:
+    """When a run began, in seconds since 1970; by the file system where its config.json does not say."""
+    path = folder / RunFile.CONFIG
+    try:
+        return datetime.datetime.fromisoformat(found_json(path)["begun"]).timestamp()
+    except (LookupError, ValueError, TypeError):
+        return path.stat().st_mtime
 
 
 def is_run(folder: Path) -> bool:

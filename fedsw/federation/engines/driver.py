@@ -76,7 +76,7 @@ def run(
     account: str | Path | None = None,
     moments_alone: bool = False,
 ) -> RunResult:
-    """Run an experiment in a fresh folder `runs/<name>/<time>/`.
+    """Run an experiment in a fresh folder `runs/<name>/<number>-<time>/`.
 
     Args:
         experiment: an `Experiment`, the name of a shipped one, a TOML file, or the sections as a mapping.
@@ -112,7 +112,7 @@ def run(
 
 
 def run_among(experiment: Experiment, selection: Selection, *, runs: Path) -> RunResult:
-    """Run an experiment in a fresh folder `runs/<name>/<time>/` as one of several, of which only the best is shown.
+    """Run an experiment in a fresh folder of `runs/<name>/` as one of several, of which only the best is shown.
 
     What the `selection` costs was charged before; a run that would spend more than was planned is stopped.
     """
@@ -305,7 +305,7 @@ def _engine(name: str, directory: Path) -> Engine:
 
 
 def prepare_served(experiment: Experiment, runs: Path) -> Path:
-    """Make a fresh folder `runs/<name>/<time>/` that says what will run on clients of other machines."""
+    """Make a fresh folder `runs/<name>/<number>-<time>/` that says what will run on clients of other machines."""
     directory = fresh_folder(runs / experiment.name)
     RunDirectory(directory).write_config(experiment, SERVED)
     return directory

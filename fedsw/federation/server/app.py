@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedsw._tools.files import fresh_folder
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
 from fedsw.federation.server._federation import Job, federate
@@ -58,6 +58,5 @@ def job_from(context: Context, *, simulated: bool) -> Job:
         raise ExperimentError("the run configuration names no experiment; pass -c \"experiment='fair-classification'\"")
     overrides = [item for item in str(config.get("set", "")).split(";") if item.strip()]
     experiment = load_experiment(path, overrides)
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path(str(config.get("runs", "runs"))) / experiment.name / stamp
+    folder = fresh_folder(Path(str(config.get("runs", "runs"))) / experiment.name)
     return Job(experiment, folder, engine="flwr" if simulated else SERVICE)

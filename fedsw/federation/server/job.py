@@ -48,7 +48,7 @@ class Job:
 def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
     """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
 
-    This run and those beside it, `runs/<name>/<time>/`, remember the account. Clients with ledgers of their own have
+    This run and those beside it in `runs/<name>/` remember the account. Clients with ledgers of their own have
     reserved at the greeting: in a simulation in the same account.
 
     Raises:

@@ -69,7 +69,7 @@ class PrivateTrainer:
         optimizer: of `torch.optim`, over the model's parameters; weight decay and the like are post-processing.
         objective, clip, plan: what is minimised, the norms, and what was settled for them.
         scheduler: of `torch.optim.lr_scheduler`, made with the optimizer; stepped once a round.
-        directory: the training's folder; None for a fresh one, `private-training/<time>`, made at its first use.
+        directory: the training's folder; None for a new one, `private-training/<number>-<time>`, made at first use.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
         account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
             for no account: nothing then composes the training with other releases of the same records.
