@@ -117,7 +117,7 @@ def finding(
         claim.delta,
         shown,
         confidence,
-        not against,
+        "failed" if against else "passed",
         verdict,
         rows,
         details,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Kind = Literal["canary", "one-run", "record"]
+Outcome = Literal["passed", "failed", "no verdict", "could not be read"]
+_EXIT_CODES: Mapping[Outcome, int] = {"passed": 0, "failed": 1, "no verdict": 4, "could not be read": 5}
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class AttackResult:
 class Finding(Short):
     """The outcome of one audit.
 
+    The ``outcome`` is "passed" where something was looked at that a broken guarantee would have shown in, and nothing
+    contradicts it; "no verdict" where nothing was; "could not be read" where files are there and cannot be opened.
     ``shown`` is the largest epsilon that the attack supports, a lower bound, true with ``confidence``; for "record" the
     recomputed epsilon. ``rows`` are what the screen shows beside, in words; ``details`` everything measured, JSON only.
     """
@@ -73,11 +77,21 @@ class Finding(Short):
     delta: float
     shown: float
     confidence: float | None
-    passed: bool
+    outcome: Outcome
     verdict: str
     rows: Sequence[tuple[str, str]] = ()
     details: dict[str, Any] = field(default_factory=dict)
     draw: Callable[[], Figure] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing contradicts the claim, and something would have."""
+        return self.outcome == "passed"
+
+    @property
+    def exit_code(self) -> int:
+        """What `fedsw audit` ends with; 2 is bad input, as of every command."""
+        return _EXIT_CODES[self.outcome]
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON that is kept and printed; infinity as "inf"."""
@@ -89,6 +103,7 @@ class Finding(Short):
             "delta": self.delta,
             "confidence": self.confidence,
             "passed": self.passed,
+            "outcome": self.outcome,
             "verdict": self.verdict,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **self.details,
@@ -97,7 +112,8 @@ class Finding(Short):
     def screen(self) -> RenderableType:
         """One screen: claimed epsilon, shown epsilon with its confidence, verdict."""
         *facts, _ = self._facts().items()
-        verdict = Text("PASSED  " if self.passed else "FAILED  ", style="green" if self.passed else "bold red")
+        style = {"passed": "green", "failed": "bold red"}.get(self.outcome, "bold yellow")
+        verdict = Text(f"{self.outcome.upper()}  ", style=style)
         return named_rows([*facts, ("verdict", verdict.append(self.verdict, style="default"))])
 
     def _facts(self) -> Mapping[str, str]:
@@ -108,7 +124,7 @@ class Finding(Short):
             "claimed ε": f"{upward(self.claimed)} at δ = {upward(self.delta)}",
             "recomputed ε" if recomputed else "shown ε": (upward if recomputed else downward)(self.shown) + sure,
             **dict(self.rows),
-            "verdict": f"{'PASSED' if self.passed else 'FAILED'}  {self.verdict}",
+            "verdict": f"{self.outcome.upper()}  {self.verdict}",
         }
 
     def write(self, folder: Path) -> list[Path]:
@@ -124,12 +140,16 @@ class Finding(Short):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the audit: ``passed`` is None where it could not be checked, and ``found`` says why."""
+    """One line of the audit: ``passed`` is None where it could not be checked, and ``words`` say why.
+
+    It is ``unread`` where a file is there and cannot be opened: that speaks neither for nor against the run.
+    """
 
     name: str
     passed: bool | None
     words: str
     numbers: dict[str, Any] = field(default_factory=dict)
+    unread: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON that is kept."""
@@ -139,7 +159,7 @@ class Check:
     def line(self) -> str:
         """The screen's line about it."""
         word = {True: "passed", False: "FAILED", None: "not checked"}[self.passed]
-        return f"{word}: {self.words}"
+        return f"{'could not be read' if self.unread else word}: {self.words}"
 
 
 @dataclass

@@ -184,7 +184,7 @@ def audit(
         delta=delta,
         shown=shown,
         confidence=confidence,
-        passed=passed,
+        outcome="passed" if passed else "failed",
         verdict=_verdict(claimed, shown, passed=passed),
         rows=rows,
         details=details,

@@ -73,8 +73,8 @@ def audit_command(
     files = finding.write(fresh_folder(output / f"{name}-{finding.kind}"))
     content = {**finding.as_dict(), "files": [str(path) for path in files]}
     answer_made(content, finding.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
-    if not finding.passed:
-        raise typer.Exit(1)
+    if finding.exit_code:
+        raise typer.Exit(finding.exit_code)
 
 
 def _attack(

@@ -60,7 +60,8 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     _require_allowed(folder)
     checks = [made(name, of, folder) for name, of in CHECKS]
     failed = [check.name for check in checks if check.passed is False]
-    left = [check.name for check in checks if check.passed is None]
+    unread = [check.name for check in checks if check.unread]
+    left = [check.name for check in checks if check.passed is None and not check.unread]
     worst = _worst(folder)
     drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
@@ -70,8 +71,8 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
         delta=folder.delta,
         shown=_shown(folder, worst),
         confidence=None,
-        passed=not failed,
-        verdict=_verdict(failed, left, len(checks)),
+        outcome="failed" if failed else "could not be read" if unread else "passed",
+        verdict=_verdict(failed, unread, left, len(checks)),
         rows=[("run", _described(folder)), *((check.name, check.line) for check in checks)],
         details={
             "experiment": folder.experiment["name"],
@@ -80,6 +81,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
             "nominal": folder.seeded,
             "failed": failed,
             "not_checked": left,
+            "not_read": unread,
             "checks": [check.as_dict() for check in checks],
         },
         draw=functools.partial(spent.draw, folder, worst) if worst and drawable else None,
@@ -96,11 +98,13 @@ def _require_allowed(folder: Folder) -> None:
         return
 
 
-def _verdict(failed: list[str], left: list[str], count: int) -> str:
+def _verdict(failed: list[str], unread: list[str], left: list[str], count: int) -> str:
     if failed:
         sentence = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
     else:
-        sentence = f"nothing in the folder contradicts the claim ({count - len(left)} of {count} checks)"
+        made = count - len(left) - len(unread)
+        sentence = f"nothing in the folder contradicts the claim ({made} of {count} checks)"
+    sentence += f"; could not be read: {', '.join(unread)}" if unread else ""
     return f"{sentence}; not checked: {', '.join(left)}" if left else sentence
 
 

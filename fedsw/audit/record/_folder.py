@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedsw._tools.database import opened
 from fedsw._tools.settings import ExperimentError
 from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
@@ -365,7 +365,7 @@ def read_book(path: Path, last: float = math.inf) -> Book:
 
     ValueError if it has more than its tables: statements would run.
     """
-    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    database = opened(path, "ro")
     try:
         kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
         if kinds != {"header": "table", "rows": "table"}:
@@ -423,7 +423,10 @@ def without_ledgers(name: str) -> Check:
 
 
 def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
-    """A check's outcome; what it cannot read counts as a failure, and stops no other check."""
+    """A check's outcome; what is no such file counts as a failure, and stops no other check.
+
+    Files that are there and that the system does not let be read are no failure of the run.
+    """
     try:
         return of(folder)
     except ModuleNotFoundError as missing:
@@ -431,5 +434,8 @@ def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
         return Check(name, None, f"needs {missing.name}, which is not installed ({brings})")
     except Unchecked as reason:
         return Check(name, None, str(reason))
+    except OSError as fault:
+        absent = isinstance(fault, FileNotFoundError)
+        return Check(name, False if absent else None, str(fault), unread=not absent)
     except Exception as fault:
         return Check(name, False, f"cannot be read: {type(fault).__name__}: {fault}")

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsw._tools import database as databases
 from fedsw._tools import files
 
 _SCHEMA = """
@@ -293,7 +294,7 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
+    return databases.opened(path, mode, isolation_level=None, check_same_thread=False)
 
 
 @functools.cache

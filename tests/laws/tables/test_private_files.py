@@ -56,7 +56,7 @@ def test_a_comparison_with_all_its_cells_is_private(tmp_path, monkeypatch):
 
 def test_findings_and_their_figures_are_private(tmp_path):
     drawn = partial(new_panels, 1, 1, size=(1.0, 1.0))
-    found = Finding("canary", "a", 1.0, 1e-5, 0.5, 0.95, True, "fine", draw=lambda: drawn()[0])
+    found = Finding("canary", "a", 1.0, 1e-5, 0.5, 0.95, "passed", "fine", draw=lambda: drawn()[0])
     assert [path.name for path in found.write(tmp_path / "audits" / "a")] == ["finding.json", "finding.png"]
     assert not open_below(tmp_path)
 
