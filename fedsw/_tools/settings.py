@@ -201,6 +201,8 @@ def real(value: Any, name: str) -> float:
 
 
 def _whole(value: Any) -> int | None:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # an array's or a tensor's one number
+        value = value.item()
     try:
         return operator.index(value)
     except TypeError:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, check_unit_columns, require_positive
+from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices
+from fedsw.mathematics.transport.given import positive, unit_columns
 from fedsw.mathematics.transport.sliced import Scheme, direction_shape, project
 from fedsw.mathematics.transport.sliced import directions as directions_from
 from fedsw.privacy.release import Bounded, Released
@@ -116,7 +117,7 @@ def unprotected_slices(features: Tensor, directions: Tensor) -> UnprotectedSlice
 
 def _in_the_ball(features: Tensor, radius: float) -> Tensor:
     """The features in the ball: (n, p) float64, detached and copied."""
-    require_positive(radius=radius)
+    radius = positive(radius, "radius")
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features have shape {tuple(features.shape)}; expected (n, p) with at least one record")
     return project(features.detach().to(torch.float64), radius * _INSIDE)
@@ -132,7 +133,7 @@ def _check_isotropic(theta: Tensor, p: int) -> None:
             f"directions have shape {tuple(theta.shape)} for features of dimension {p}: expected ({p}, k) with k a "
             f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (fresh_slices)"
         )
-    check_unit_columns(theta, ISOTROPY)
+    unit_columns(theta, p, tolerance=ISOTROPY)
     identity = torch.eye(p, dtype=theta.dtype, device=theta.device)
     gap = float(torch.linalg.matrix_norm(theta @ theta.T * (p / theta.shape[1]) - identity))
     if not gap <= ISOTROPY:

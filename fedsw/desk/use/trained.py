@@ -219,6 +219,11 @@ class TrainedModel(Short):
         self._require_other_names(keep)
         inputs = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
         values = self.outputs(inputs.features).numpy()
+        if not (finite := np.isfinite(values).all(axis=1)).all():
+            raise ExperimentError(
+                f"what the model of {self.directory} answers to row {inputs.rows[~finite][0]} is not finite: it has "
+                "diverged in training, and predicts nothing. Train anew with smaller steps (training.learning_rate)"
+            )
         columns = {"row": inputs.rows, **inputs.beside}
         return columns | (self._of_classes(values, inputs) if answer.classifies else self._of_numbers(values))
 

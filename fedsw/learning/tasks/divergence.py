@@ -50,3 +50,11 @@ def stopped_diverged(why: str, *, round_: int, planned: int, spent: str, promise
         f"nothing; epsilon {spent} of {promised} is spent. Train anew with smaller steps (a lower learning rate, less "
         "momentum or weight decay); on the same records what is spent adds up"
     )
+
+
+def lost_direction(theta: Tensor) -> Tensor:
+    """The direction (r,) of a round whose generated points are not finite: NaN, so that the model is, too.
+
+    Points follow from what was released. The round ends as any other, and the run says that the model has diverged.
+    """
+    return torch.full_like(theta, torch.nan)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.models import mlp
+from fedsw.learning.tasks import metrics
 from fedsw.mathematics.transport.sliced import direction_shape, sliced_w2
 from fedsw.mathematics.transport.sliced import directions as unit_directions
 
@@ -41,7 +42,7 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
 
     At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, so many
     of one block. They are the same at every call, public, and apart from those of any training. Points are projected in
-    float32.
+    float32. It is nan where a generated number is not finite.
 
     Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
     """
@@ -49,6 +50,8 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
         raise ValueError(f"directions = {directions}; it must be at least 1")
     d = generated.shape[1]
     k = directions if directions < d else d * math.ceil(directions / d)
+    if not bool(generated.isfinite().all()):
+        return math.nan
     theta = _public_directions(d, k).to(generated.device)
     return math.sqrt(float(sliced_w2(generated, fresh, theta, dtype=torch.float32)))
 
@@ -85,10 +88,10 @@ def image_classifier(
 
 
 def accuracy_of(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of images (n, p) whose largest logit is that of their label (n,) int64."""
+    """Share of images (n, p) whose largest logit is that of their label (n,) int64; nan where one is not finite."""
     with torch.no_grad():
-        parts = zip(torch.split(images.to(torch.float32), _CHUNK), torch.split(labels, _CHUNK), strict=True)
-        return sum(int((model(x).argmax(dim=1) == y).sum()) for x, y in parts) / len(images)
+        parts = [metrics.most_probable(model(x)) for x in torch.split(images.to(torch.float32), _CHUNK)]
+        return metrics.accuracy(torch.cat(parts), labels)
 
 
 def classifier_accuracy(

@@ -3,7 +3,8 @@
 Every function sees un-noised outputs and records: what it returns is a release. Held-out records that were
 declared outside the guarantee are the place for it.
 
-Rates are over groups 0 .. groups - 1. A rate over no records is nan, and so is everything that depends on it.
+Rates are over groups 0 .. groups - 1. A rate over no records is nan, and so is one over a record whose outputs are not
+finite, of which no class can be read, and everything that depends on either.
 """
 
 from __future__ import annotations
@@ -17,15 +18,30 @@ from torch import Tensor
 
 from fedsw.mathematics.transport.sliced import sliced_w2
 
+NO_CLASS = -1
+"""Among predicted classes: that of a record whose outputs are not finite."""
+
 
 def predictions(outputs: Tensor) -> Tensor:
-    """The classes (n,) that a classifier's probabilities (n, d) stand for; with d = 1 that of class 1 of two."""
-    return (outputs[:, 0] > 0.5).long() if outputs.shape[1] == 1 else outputs.argmax(dim=1)
+    """The classes (n,) that a classifier's probabilities (n, d) stand for; with d = 1 that of class 1 of two.
+
+    A record whose outputs are not finite has `NO_CLASS`.
+    """
+    if outputs.shape[1] > 1:
+        return most_probable(outputs)
+    return torch.where(outputs[:, 0].isfinite(), (outputs[:, 0] > 0.5).long(), NO_CLASS)
+
+
+def most_probable(scores: Tensor) -> Tensor:
+    """The class (n,) with the largest of scores (n, d), the first of equal ones; `NO_CLASS` where one is not finite."""
+    return torch.where(scores.isfinite().all(dim=1), scores.argmax(dim=1), NO_CLASS)
 
 
 def accuracy(predicted: Tensor, target: Tensor) -> float:
-    """Share of records whose predicted class (n,) is the true one (n,)."""
+    """Share of records whose predicted class (n,) is the true one (n,); nan where one has `NO_CLASS`."""
     _require_columns(predicted=predicted, target=target)
+    if bool((predicted == NO_CLASS).any()):
+        return math.nan
     return float((predicted == target).to(torch.float64).mean())
 
 
@@ -38,12 +54,17 @@ def mean_squared_error(outputs: Tensor, target: Tensor) -> float:
 
 
 def selection_rates(predicted: Tensor, sensitive: Tensor, *, groups: int = 2, outcomes: int = 2) -> Tensor:
-    """P(predicted = c | A = a), (groups, outcomes) float64; ValueError for unequal lengths, or what is out of range."""
+    """P(predicted = c | A = a), (groups, outcomes) float64; nan for a group with a record of `NO_CLASS`.
+
+    ValueError for unequal lengths, or what is out of range.
+    """
     _require_columns(predicted=predicted, sensitive=sensitive)
-    _require_range("predicted", predicted, outcomes)
+    known = predicted != NO_CLASS
+    _require_range("predicted", predicted[known], outcomes)
     _require_range("sensitive", sensitive, groups)
-    counts = torch.bincount(sensitive * outcomes + predicted, minlength=groups * outcomes)
+    counts = torch.bincount(sensitive[known] * outcomes + predicted[known], minlength=groups * outcomes)
     table = counts.reshape(groups, outcomes).to(torch.float64)
+    table[sensitive[~known]] = math.nan
     return table / table.sum(dim=1, keepdim=True)
 
 
@@ -88,13 +109,15 @@ def classification(
     """Every metric of a fair classifier by name, of outputs (n,) or (n, d) and of classes and groups (n,).
 
     `disparate_impact` is the smallest over the largest rate of the class ``positive`` among the groups, by default that
-    of class 1 of two, fairlearn's demographic_parity_ratio: 1 is parity, also where no group is ever in that class. Of
-    more than two classes there is `disparate_impact_c` for each class c, too, and `disparate_impact` is the least of
-    them where no class is positive. `eo_y` is `disparate_impact` among the records of true class y;
-    `demographic_parity_difference` the largest gap between two groups in the rate of a class, over all classes, and
-    `equalized_odds_difference` the largest among the records of one true class: 0 is parity, and for two classes both
-    are fairlearn's. `od_y` is `w2_squared`, with its ``directions``, among the records of true class y, `ks` there if
-    outputs have d = 1.
+    of class 1 of two, fairlearn's demographic_parity_ratio: 1 is parity, also where no group is ever in that class,
+    which is nan in fairlearn. Of more than two classes there is `disparate_impact_c` for each class c, too, and
+    `disparate_impact` is the least of them where no class is positive. `eo_y` is `disparate_impact` among the records
+    of true class y; `demographic_parity_difference` the largest gap between two groups in the rate of a class, over all
+    classes, and `equalized_odds_difference` the largest among the records of one true class: 0 is parity. For two
+    classes both are fairlearn's if every group has records of every class; if not, what depends on a rate over no
+    records is nan, and fairlearn leaves a group without records out and counts other such rates as 0. `od_y` is
+    `w2_squared`, with its ``directions``, among the records of true class y, `ks` there if outputs have d = 1. What
+    depends on a record whose outputs are not finite is nan.
 
     Raises:
         ValueError: for unequal lengths, what is out of range, or a positive class that is none of the classes.
@@ -105,6 +128,7 @@ def classification(
         raise ValueError(f"positive is {positive}; it must be one of the classes 0 .. {classes - 1}, or None")
     _require_columns(predicted=predicted, target=target, sensitive=sensitive)
     _require_range("target", target, classes)
+    predicted = torch.where(_rows(outputs).isfinite().all(dim=1), predicted, NO_CLASS)
     rates = selection_rates(predicted, sensitive, groups=groups, outcomes=classes)
     parts = [target == y for y in range(classes)]
     odds = [selection_rates(predicted[part], sensitive[part], groups=groups, outcomes=classes) for part in parts]
@@ -146,11 +170,13 @@ def _worst_pair(values: Tensor, sensitive: Tensor, groups: int, distance: Callab
     _require_range("sensitive", sensitive, groups)
     if len(values) != len(sensitive):
         raise ValueError(f"{len(values)} outputs for {len(sensitive)} records of sensitive; they belong together")
+    if not bool(values.isfinite().all()):
+        return math.nan
     if groups == 1:  # nobody to be apart from
         return 0.0
     parts = [values[sensitive == group] for group in range(groups)]
     if any(len(part) == 0 for part in parts):
-        return float("nan")
+        return math.nan
     distances = [distance(one, other) for one, other in combinations(parts, 2)]
     return float(torch.tensor(distances, dtype=torch.float64).amax())
 

@@ -1,1 +1,7 @@
-"""Optimal transport between samples: slices and rank matching, entropic, smoothed and flow variants."""
+"""Optimal transport between samples: slices and rank matching, entropic, smoothed and flow variants.
+
+Every function takes numbers, arrays and tensors alike, and refuses by name what is no finite number, no direction of
+length 1, or no sample (`given`).
+"""
+
+__all__ = ["barycentre", "denoise", "entropic", "flow", "given", "sliced"]

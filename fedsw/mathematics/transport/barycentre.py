@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
+from fedsw._tools.settings import real
+from fedsw.mathematics.transport.given import array, column
+
 _LEAST_WEIGHT = 1e-6
 
 Array = NDArray[np.float64]
@@ -30,17 +33,27 @@ class FairMaps:
     cost: float
 
     def __call__(self, scores: Array, groups: NDArray[np.int64], generator: np.random.Generator) -> Array:
-        """Fair scores (n,) of scores (n,) and groups (n,); what is random in them is for fairness, not for privacy."""
+        """Fair scores (n,) of scores (n,) and groups (n,); what is random in them is for fairness, not for privacy.
+
+        A score that is NaN stays NaN.
+        """
         middles = (self.edges[:-1] + self.edges[1:]) / 2
+        scores = column(scores, "scores")
         bins = bins_of(scores, self.edges)
         rising = self.maps.cumsum(axis=2)[groups, bins]
         draws = generator.random((len(scores), 1)) * rising[:, -1:]
-        return np.asarray(middles[(draws >= rising).sum(axis=1)])
+        return np.where(np.isnan(scores), np.nan, middles[(draws >= rising).sum(axis=1)])
 
 
 def bins_of(scores: Array, edges: Array) -> NDArray[np.int64]:
-    """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin."""
-    index = np.searchsorted(edges, np.asarray(scores, dtype=np.float64), side="right") - 1
+    """The bin of every score, (n,) to (n,); scores outside the edges (b + 1,) are in the first or the last bin.
+
+    NaN is in the last one: scores may be private, and nothing raises because of a private number.
+    """
+    edges = array(edges, "edges", 1)
+    if len(edges) < 2:
+        raise ValueError(f"{len(edges)} edges bound no bin; give at least 2")
+    index = np.searchsorted(edges, column(scores, "scores"), side="right") - 1
     return np.asarray(np.clip(index, 0, len(edges) - 2), dtype=np.int64)
 
 
@@ -50,6 +63,7 @@ def distributions_of(counts: Array) -> tuple[Array, Array]:
     A group's cumulative sums, over its total, are replaced by the nearest non-decreasing sequence in the largest
     deviation and clamped to [0, 1]. Post-processing. Source: Xian, Li, Kamath, Zhao 2024, Algorithm 1.
     """
+    counts = array(counts, "counts", 2)
     totals = counts.sum(axis=1)
     weights = np.maximum(totals / max(float(totals.sum()), _LEAST_WEIGHT), _LEAST_WEIGHT)
     rising = counts.cumsum(axis=1) / np.maximum(totals, _LEAST_WEIGHT)[:, None]
@@ -72,6 +86,8 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
 
     Source: Xian, Li, Kamath, Zhao 2024 (the linear program of Section 3); solved by HiGHS through scipy.
     """
+    distributions, weights = array(distributions, "distributions", 2), array(weights, "weights", 1)
+    edges, radius = array(edges, "edges", 1), real(radius, "radius")
     groups, b = distributions.shape
     if len(edges) != b + 1 or len(weights) != groups:
         raise ValueError(

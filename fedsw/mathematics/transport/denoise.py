@@ -11,6 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.settings import real, whole
+from fedsw.mathematics.transport.given import positive, sample
+
 Shape = Literal["image", "vector"]
 
 
@@ -39,12 +42,10 @@ def wavelet_denoise(
     """
     import pywt  # only here: PyWavelets is part of the `app` extra
 
-    if not 0.0 < deviation < math.inf:
-        raise ValueError(f"deviation is {deviation}; it is that of the release's noise, positive and finite.")
+    deviation, released = positive(deviation, "deviation"), sample(released, "released rows")
+    thresholds = [real(threshold, "a threshold") for threshold in thresholds]
     if shape not in get_args(Shape):
         raise ValueError(f"shape is {shape!r}; choose one of {', '.join(get_args(Shape))}.")
-    if released.dim() != 2:
-        raise ValueError(f"released rows have shape {tuple(released.shape)}; a matrix is needed, one record a row.")
     if wavelet not in pywt.wavelist(kind="discrete") or not pywt.Wavelet(wavelet).orthogonal:
         raise ValueError(f"wavelet {wavelet!r} is not an orthogonal one of PyWavelets: choose 'haar', 'db2' or 'sym4'.")
     n, p = released.shape
@@ -54,12 +55,12 @@ def wavelet_denoise(
         raise ValueError(f"rows of side {side} are too short for wavelet {wavelet!r}: choose 'haar' or longer rows.")
     if len(thresholds) > levels or not all(0 <= threshold < math.inf for threshold in thresholds):
         raise ValueError(
-            f"thresholds are {list(thresholds)}; at side {side} wavelet {wavelet!r} has {levels} levels at most, and a "
+            f"thresholds are {thresholds}; at side {side} wavelet {wavelet!r} has {levels} levels at most, and a "
             "threshold is finite and not negative."
         )
     levels = len(thresholds) or levels
     axes = (1, 2) if shape == "image" else (1,)
-    rows = released.detach().to(torch.float64).numpy().reshape(n, *(side for _ in axes))
+    rows = released.detach().to("cpu", torch.float64).numpy().reshape(n, *(side for _ in axes))
     padded = np.pad(rows, [(0, 0)] + [(0, -side % 2**levels)] * len(axes), mode="symmetric")
     coefficients = pywt.wavedecn(padded, wavelet, mode="periodization", level=levels, axes=axes)
     for level, bands in enumerate(coefficients[1:]):
@@ -73,14 +74,16 @@ def wavelet_denoise(
 
 def image_side(features: int) -> int:
     """Side of a square image of that many pixels; ValueError if the number is not a square."""
+    features = whole(features, "features", least=1)
     side = math.isqrt(features)
-    if side < 1 or side * side != features:
+    if side * side != features:
         raise ValueError(f"records have {features} features, which is no square image; this works on square images.")
     return side
 
 
 def cosine_matrix(side: int) -> Tensor:
     """Matrix (side, side) of the orthonormal cosine transform (DCT-II), float64: its inverse is its transpose."""
+    side = whole(side, "side", least=1)
     index = torch.arange(side, dtype=torch.float64)
     angles = math.pi / side * (index + 0.5) * index.unsqueeze(1)
     matrix = torch.cos(angles) * math.sqrt(2 / side)

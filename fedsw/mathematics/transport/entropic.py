@@ -12,12 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.settings import real, whole
+from fedsw.mathematics.transport.given import array, positive, require_finite, samples
+
 
 def l1_distances(x: Tensor, y: Tensor) -> Tensor:
     """||x_i - y_j||_1 of all pairs of (n, d) and (m, d): (n, m), differentiable in both; memory O(nm + (n + m) d).
 
     The same as `torch.cdist(x, y, p=1)`, which takes longer: one pair and one coordinate after the other.
+    ValueError for shapes that do not fit, or a number that is not finite.
     """
+    x, y = samples(x=x, y=y)
     distances: Tensor = _Distances.apply(x, y)  # type: ignore[no-untyped-call]
     return distances
 
@@ -77,7 +82,8 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
     Source: Cuturi 2013; Schmitzer 2019 (absorption); Thibault, Chizat, Dossal, Papadakis 2021 and Lehmann, von Renesse,
     Sambale, Uschmajew 2022 (over-relaxation); Young 1954 (omega from rates).
     """
-    scaling = _Scaling(costs, regulariser)
+    scaling = _Scaling(array(costs, "costs", 2), positive(regulariser, "regulariser"))
+    tolerance, iterations = positive(tolerance, "tolerance"), whole(iterations, "iterations", least=1)
     error, omega = scaling.step(1.0), 1.0
     seen, least, plain = [error], error, False
     for _ in range(iterations - 1):
@@ -98,8 +104,8 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
 
 def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
     """The plan (n, m) after so many plain iterations of Sinkhorn (Cuturi 2013), whether they have converged or not."""
-    scaling = _Scaling(costs, regulariser)
-    for _ in range(iterations):
+    scaling = _Scaling(array(costs, "costs", 2), positive(regulariser, "regulariser"))
+    for _ in range(whole(iterations, "iterations", least=1)):
         scaling.step(1.0)
     return scaling.plan()
 
@@ -221,7 +227,11 @@ def entropic_loss(
 
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
-    _check_scale(scale, tolerance, iterations if fixed is None else fixed)
+    scale, tolerance = positive(scale, "scale"), real(tolerance, "tolerance")
+    if not 0.0 < tolerance < 1.0:
+        raise ValueError(f"tolerance is {tolerance}; the l1 error of a plan's marginals lies in (0, 1).")
+    iterations = whole(iterations, "iterations", least=1)
+    fixed = None if fixed is None else whole(fixed, "fixed", least=1)
     costs = _costs(generated, released, order)
     value, error = _entropic_value(costs, order * scale**order, tolerance, iterations, fixed)
     return EntropicMatching(value, error, tolerance)
@@ -239,7 +249,8 @@ def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> Entropic
         plan, log = ot.emd(_uniform(n), _uniform(m), costs.numpy(), numItermax=_PIVOTS, log=True)
     error = math.inf if log["warning"] is not None else _marginal_error(plan)
     rows, columns = plan.nonzero()  # n + m - 1 at most: the loss and its gradient need no other pair
-    moves = (generated.to(torch.float64)[rows] - released.to(torch.float64)[columns]).abs() ** order
+    x, y = samples(generated=generated, released=released)
+    moves = (x.to(torch.float64)[rows] - y.to(torch.float64)[columns]).abs() ** order
     return EntropicMatching((torch.from_numpy(plan[rows, columns]) * moves.sum(dim=1)).sum(), error, 1e-9)
 
 
@@ -256,26 +267,16 @@ def sinkhorn_divergence(generated: Tensor, released: Tensor, **solved: Any) -> E
 
 def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:
     """||x - y||_p^p of all pairs, (n, m) float64, differentiable in the generated points."""
-    if generated.dim() != 2 or released.dim() != 2 or generated.shape[1] != released.shape[1]:
-        raise ValueError(
-            f"generated points have shape {tuple(generated.shape)} and released ones {tuple(released.shape)}; both "
-            "are matrices with as many columns."
-        )
     if order not in (1, 2):
         raise ValueError(f"order is {order!r}; choose 1 (Laplace noise) or 2 (Gaussian noise).")
-    if 0 in (*generated.shape, *released.shape):
-        raise ValueError(
-            f"there are {len(generated)} generated and {len(released)} released points: a plan needs some of each."
-        )
-    x, y = generated.to(torch.float64), released.to(torch.float64)
+    x, y = (points.to(torch.float64) for points in samples(generated=generated, released=released))
     if order == 1:
         costs = l1_distances(x, y)
     else:
         centre = y.detach().mean(dim=0)  # distances do not depend on it; nearer to zero they lose fewer digits
         x, y = x - centre, y - centre
         costs = (x * x).sum(dim=1).unsqueeze(1) + (y * y).sum(dim=1) - 2 * (x @ y.T)
-    if not bool(torch.isfinite(costs).all()):
-        raise ValueError("a cost between generated and released points is not finite: lower the learning rate.")
+    require_finite(costs, "costs")  # squares overflow before their points do
     return costs
 
 
@@ -319,12 +320,3 @@ def _marginal_error(plan: NDArray[np.float64]) -> float:
 
 def _uniform(count: int) -> NDArray[np.float64]:
     return np.full(count, 1.0 / count)
-
-
-def _check_scale(scale: float, tolerance: float, iterations: int) -> None:
-    if not 0.0 < scale < math.inf:
-        raise ValueError(f"scale is {scale}; it is that of the release's noise, positive and finite.")
-    if not 0.0 < tolerance < 1.0:
-        raise ValueError(f"tolerance is {tolerance}; the l1 error of a plan's marginals lies in (0, 1).")
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}; Sinkhorn needs at least 1.")

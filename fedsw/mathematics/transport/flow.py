@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream, smallest_keys
-from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, slot_means
-
-# How far from 1 the norm of a direction may be in a release that arrives (float32 on the way included).
-_UNIT = 1e-6
+from fedsw._tools.settings import real, whole
+from fedsw.mathematics.transport.given import positive, sample, unit_columns
+from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, w2_squared_of_columns
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,14 @@ class Slices:
 
     def __post_init__(self) -> None:
         self._check_sigma()
-        theta, values = self.directions, self.projections
-        shapes = (*theta.shape, *values.shape)
-        if theta.ndim != 2 or values.ndim != 2 or theta.shape[1] != values.shape[1] or 0 in shapes:
+        theta, values = unit_columns(self.directions), sample(self.projections, "projections")
+        if theta.shape[1] != values.shape[1]:
             raise ValueError(
                 f"directions have shape {tuple(theta.shape)} and projections {tuple(values.shape)}: "
-                "expected (p, k) and (n, k), none of them 0"
+                "expected (p, k) and (n, k)"
             )
-        object.__setattr__(self, "directions", theta.detach().to(torch.float64))
+        object.__setattr__(self, "directions", theta)
         object.__setattr__(self, "projections", values.detach().to(torch.float64))
-        check_unit_columns(self.directions, _UNIT)
-        if not bool(self.projections.isfinite().all()):
-            raise ValueError("projections hold a number that is not finite; a release is finite, refuse its sender")
 
     def __len__(self) -> int:
         """Number of records n."""
@@ -59,7 +54,7 @@ class Slices:
         return type(self)(self.directions[:, chosen], self.projections[:, chosen], self.sigma)
 
     def _check_sigma(self) -> None:
-        require_positive(sigma=self.sigma)
+        object.__setattr__(self, "sigma", positive(self.sigma, "sigma"))
 
 
 class UnprotectedSlices(Slices):
@@ -68,24 +63,6 @@ class UnprotectedSlices(Slices):
     def _check_sigma(self) -> None:
         if self.sigma != 0:
             raise ValueError(f"unprotected slices have no noise, got sigma = {self.sigma}; noised ones are Slices")
-
-
-def check_unit_columns(theta: Tensor, tolerance: float) -> None:
-    """Raise a ValueError unless the norm of every column of (d, k) is within `tolerance` of 1."""
-    worst = float((torch.linalg.vector_norm(theta, dim=0) - 1).abs().max())
-    if not worst <= tolerance:
-        raise ValueError(f"a direction's norm is {worst:.3g} from 1, above {tolerance:g}; directions are unit columns")
-
-
-def require_positive(**values: float) -> None:
-    """Raise a ValueError, with the name, for a number that is not finite and above 0."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(
-                f"{name} is {value}; zero or negative {name} protects nobody, it must be finite and above 0"
-                if name == "sigma"
-                else f"{name} is {value}; it must be finite and above 0"
-            )
 
 
 Order = Literal[1, 2]
@@ -127,9 +104,9 @@ def noised_swd(
         raise ValueError(f"order q = {order} is unknown; the distance has order 1 or 2")
     if not releases:
         raise ValueError("no release of slices to compare with; at least one client must send one")
-    points = generated.detach().to(torch.float64)
+    points = sample(generated, "generated features").detach().to(torch.float64)
     for slices in releases:
-        if points.ndim != 2 or points.shape[0] == 0 or points.shape[1] != slices.directions.shape[0]:
+        if points.shape[1] != slices.directions.shape[0]:
             raise ValueError(
                 f"generated features have shape {tuple(points.shape)}; slices of dimension "
                 f"{slices.directions.shape[0]} take (m, {slices.directions.shape[0]}) with m >= 1"
@@ -142,7 +119,7 @@ def noised_swd(
         if dummy:
             normals = stream.normals(projected.numel())
             projected = projected + pool.sigma * torch.from_numpy(normals).reshape(projected.shape).to(projected)
-        losses, slopes = (_w1 if order == 1 else _w2_squared)(projected, pool.projections.to(points))
+        losses, slopes = (_w1 if order == 1 else w2_squared_of_columns)(projected, pool.projections.to(points))
         weight = len(pool) / total / pool.count
         value = value + weight * losses.sum()
         cotangents += weight * slopes @ theta.T
@@ -165,14 +142,6 @@ def _pools(releases: Sequence[Slices]) -> list[Slices]:
         else type(pool[0])(pool[0].directions, torch.cat([slices.projections for slices in pool]), pool[0].sigma)
         for pool in pools
     ]
-
-
-def _w2_squared(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """W2^2 of every column, (k,), and its derivative in the sample's values (m, k); the other sample is (n, k)."""
-    means = slot_means(sample, other)
-    gaps = sample - means
-    within = (other.square().mean(dim=0) - means.square().mean(dim=0)).clamp(min=0)
-    return gaps.square().mean(dim=0) + within, gaps * (2 / sample.shape[0])
 
 
 def _w1(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,11 +190,10 @@ def flow_step(
 
     Source: SPF, Algorithms 1 and 2; Liutkus et al. 2019 (the flow).
     """
-    if not 0 < step < math.inf:
-        raise ValueError(f"step h = {step}; it must be finite and above 0 (below twice the dimension to be stable)")
+    step, diffusion = positive(step, "step h"), real(diffusion, "diffusion lambda")
     if not 0 <= diffusion < math.inf:
         raise ValueError(f"diffusion lambda = {diffusion}; it must be finite and at least 0")
-    points = particles.detach().to(torch.float64)
+    points = sample(particles, "particles").detach().to(torch.float64)
     pull = noised_swd(points, slices, order=2, dummy=dummy, stream=stream).cotangents
     moved = points - step * points.shape[0] / 2 * pull
     if diffusion > 0:
@@ -245,7 +213,6 @@ def draw_stored(releases: Sequence[Slices], count: int, *, stream: Stream) -> li
     if len(sizes) != 1:
         raise ValueError(f"stored releases have {sorted(sizes)} directions; give at least one, all of one number")
     (stored,) = sizes
-    if not 1 <= count <= stored:
-        raise ValueError(f"{count} directions asked from {stored} stored ones; take between 1 and {stored}")
+    count = whole(count, "count of directions", least=1, most=stored)
     positions = smallest_keys(stream.words(stored), count).tolist()
     return [slices.columns(positions) for slices in releases]

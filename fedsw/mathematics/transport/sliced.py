@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Label, Stream
+from fedsw._tools.settings import whole
 from fedsw.mathematics.transport._ranks import Ties as Ties
 from fedsw.mathematics.transport._ranks import means_by_rank, means_of_slots, ranked, share_out, sort_rows
+from fedsw.mathematics.transport.given import matrix, positive, sample, samples, unit_columns
 
 Scheme = Literal["orthogonal", "iid"]
 
@@ -33,7 +35,7 @@ _WORTH_THREADS = 2**20
 
 def direction_shape(d: int, k: int, scheme: Scheme = "orthogonal") -> tuple[int, int]:
     """Return the shape (d, k) of the standard normals that `directions` turns into k directions of R^d."""
-    _require_at_least_one(d=d, k=k)
+    d, k = whole(d, "d", least=1), whole(k, "k", least=1)
     if scheme not in ("orthogonal", "iid"):
         raise ValueError(f"directions scheme {scheme!r} is unknown: choose 'orthogonal' or 'iid'.")
     return d, k
@@ -51,11 +53,12 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     Guarantee: the result depends on `normals` alone. Sensitivities (docs/guarantees/sensitivity.md) need directions
     that are drawn independently of the data.
 
-    The normals have the shape of `direction_shape`; None if d is 1.
+    The normals, finite, have the shape of `direction_shape`; None if d is 1.
 
     Source: Mezzadri 2007, "How to generate random matrices from the classical compact groups" (sign fix).
     """
-    shape = direction_shape(d, k, scheme)
+    shape = d, k = direction_shape(d, k, scheme)
+    normals = None if normals is None else sample(normals, "normals").to(torch.float64)
     if normals is not None and tuple(normals.shape) != shape:
         raise ValueError(
             f"normals have shape {tuple(normals.shape)}; {k} {scheme} directions of R^{d} take {shape}. "
@@ -65,12 +68,11 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
         return torch.ones((1, k), dtype=torch.float64, device=None if normals is None else normals.device)
     if normals is None:
         raise ValueError(f"directions of R^{d} need standard normals of shape {shape}; only d = 1 does not.")
-    normals = normals.to(torch.float64)
     if scheme == "iid":
         return normals.div(torch.linalg.vector_norm(normals, dim=0, keepdim=True))
-    whole = k - k % d
-    blocks = _haar(normals[:, :whole].reshape(d, whole // d, d).transpose(0, 1)).transpose(0, 1).reshape(d, whole)
-    return torch.cat([blocks, _haar(normals[:, whole:])], dim=1) if whole < k else blocks.contiguous()
+    full = k - k % d
+    blocks = _haar(normals[:, :full].reshape(d, full // d, d).transpose(0, 1)).transpose(0, 1).reshape(d, full)
+    return torch.cat([blocks, _haar(normals[:, full:])], dim=1) if full < k else blocks.contiguous()
 
 
 def _haar(normals: Tensor) -> Tensor:
@@ -82,16 +84,16 @@ def _haar(normals: Tensor) -> Tensor:
 
 
 def spread(directions: Tensor) -> float:
-    """Largest eigenvalue of directions @ directions.T / k for (d, k), from 1/d to 1: how unevenly they cover R^d."""
-    theta = directions.to(torch.float64)
+    """Largest eigenvalue of directions @ directions.T / k for unit columns (d, k), from 1/d to 1: their unevenness."""
+    theta = unit_columns(directions)
     if len(theta) == 1:
-        return float(theta.square().mean())
+        return 1.0
     return float(torch.linalg.eigvalsh(theta @ theta.T / theta.shape[1])[-1])
 
 
 def orthogonal_spread(d: int, k: int) -> float:
     """The spread of k orthogonal-block directions of R^d, known before they are drawn: 1/d if d divides k."""
-    _require_at_least_one(d=d, k=k)
+    d, k = whole(d, "d", least=1), whole(k, "k", least=1)
     return math.ceil(k / d) / k
 
 
@@ -99,9 +101,10 @@ def project(outputs: Tensor, radius: float) -> Tensor:
     """Project the rows of `outputs` (n, d) onto the ball of radius M, in float64.
 
     A row that is not finite becomes 0, and saturated rows of dimension 1 are exactly +-M. Nothing branches on
-    the values.
+    the values: they may be private. ValueError for another shape, or a radius that is not finite and above 0.
     """
-    rows = outputs.detach().to(torch.float64)
+    radius = positive(radius, "radius")
+    rows = matrix(outputs, "outputs").detach().to(torch.float64)
     if rows.shape[-1] == 1:
         return torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0).clamp_(-radius, radius)
     rows = torch.where(torch.isfinite(rows).all(dim=-1, keepdim=True), rows, 0.0)
@@ -127,16 +130,37 @@ def slot_means(
 
     Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
     """
-    _require_same_width(sample, other)
+    memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
     left, right = _as_rows(sample.detach().T), _as_rows(other.detach().T)
-    means = torch.empty_like(left)
+    means, centres = torch.empty_like(left), right.mean(dim=-1, keepdim=True)
 
     def fill(part: slice) -> None:
-        u = ranked(left[part], ties)
-        means[part].scatter_(-1, u.order, means_by_rank(u, sort_rows(right[part]), ties))
+        u, centre = ranked(left[part], ties), centres[part]
+        slots = means_by_rank(u, sort_rows(right[part] - centre), ties)  # sums of what is common would lose its digits
+        means[part].scatter_(-1, u.order, slots.add_(centre))
 
     share_out(fill, *_blocks(left.shape[0], left.shape[1] + right.shape[1], memory_limit, left.device))
     return means.T.contiguous()
+
+
+def w2_squared_of_columns(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """W2^2 of every column, (k,), of samples (n, k) and (m, k), and its derivative in the sample's values (n, k).
+
+    Both are float64. A number that is common to all values of a column changes neither.
+    """
+    sample, other = samples(sample=sample, other=other)
+    sample, other = sample.detach().to(torch.float64), other.detach().to(torch.float64)
+    centre = other.mean(dim=0)
+    sample, other = sample - centre, other - centre
+    means = slot_means(sample, other)
+    gaps = sample - means
+    return _w2_squared(gaps, means, other, 0), gaps * (2 / len(sample))
+
+
+def _w2_squared(gaps: Tensor, means: Tensor, other: Tensor, dim: int) -> Tensor:
+    """W2^2 along a dimension, of gaps to slot means, of these, and of the other sample, which lies about 0."""
+    within = other.square().mean(dim=dim) - means.square().mean(dim=dim)
+    return gaps.square().mean(dim=dim) + within.clamp(min=0)
 
 
 def cotangents(
@@ -157,12 +181,16 @@ def cotangents(
     move by at most `fedsw.privacy.sensitivity.swd_sensitivity` in l2 norm when one record is replaced at its
     position, for outputs in the ball of radius M, ties included.
 
-    Outputs (n, d) and (m, d) are projected onto the ball already; directions (d, k) are unit columns, independent of
-    the data; ties and memory are as in `slot_means`. Cotangents are (n, d) and (m, d), float64.
+    Outputs (n, d) and (m, d) are projected onto the ball already, so that they are finite; directions (d, k) are unit
+    columns, independent of the data; ties and memory are as in `slot_means`. Cotangents are (n, d) and (m, d), float64.
+
+    Raises:
+        ValueError: for shapes that do not fit, a number that is not finite, or directions that are no unit columns.
 
     Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
     """
-    theta = _unit_columns(sample, other, directions)
+    memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
+    theta = unit_columns(directions, sample.shape[1])
     u_all, v_all = _as_rows(sample.detach().T), _as_rows(other.detach().T)
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)
@@ -195,30 +223,35 @@ def sliced_w2(
     """Mean over the directions of the squared 2-Wasserstein distance between the projected samples.
 
     Outputs are (n, d) and (m, d), directions (d, k) unit columns. The scalar, float64, is accurate to about 1e-15 times
-    the largest squared norm; projected and sorted in float32, which takes half the time, its root to 1e-7 of the norm.
+    the largest squared distance from the other outputs' mean; projected and sorted in float32, which takes half the
+    time, its root to 1e-7 of that distance.
+
+    Raises:
+        ValueError: for shapes that do not fit, a number that is not finite, or directions that are no unit columns.
     """
-    theta = _unit_columns(sample, other, directions)
+    memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
+    theta = unit_columns(directions, sample.shape[1])
     n, m, k = len(sample), len(other), theta.shape[1]
+    exact = torch.promote_types(torch.promote_types(sample.dtype, other.dtype), dtype)
+    centre = other.detach().to(torch.float64).mean(dim=0).to(exact)  # the same number for both sides
     total = torch.zeros((), dtype=torch.float64, device=sample.device)
     for part in _parts(k, memory_limit // (_BYTES_PER_SAMPLE * (n + m))):
         turned = theta[:, part].T.to(dtype)  # ties do not matter to the value: a matrix product may untie points here
-        u, v = (sort_rows(_turned(side.detach(), turned)) for side in (sample, other))
+        u, v = (sort_rows(_turned(side.detach(), centre, turned)) for side in (sample, other))
         if n == m:
             total += u.sub_(v).square_().sum(dtype=torch.float64) / n
         else:
             u, v = u.to(torch.float64), v.to(torch.float64)
-            product = (u * means_of_slots(n, v)).sum()
-            total += u.square_().sum() / n + v.square_().sum() / m - 2 * product / n
-    return total.clamp(min=0) / k
+            means = means_of_slots(n, v)
+            total += _w2_squared(u.sub_(means), means, v, -1).sum()
+    return total / k
 
 
-def _turned(points: Tensor, directions: Tensor) -> Tensor:
-    """Projections (k, n) of points (n, d) on directions (k, d), in their type; converted in blocks in the cache."""
-    if points.dtype == directions.dtype:
-        return directions @ points.T
+def _turned(points: Tensor, centre: Tensor, directions: Tensor) -> Tensor:
+    """Projections (k, n) of points (n, d) about a centre on directions (k, d), in their type; a cacheful at a time."""
     slices = directions.new_empty((len(directions), len(points)))
     for rows in _parts(len(points), _most_numbers(points.device) // points.shape[1]):
-        slices[:, rows] = directions @ points[rows].to(directions.dtype).T
+        slices[:, rows] = directions @ (points[rows].to(centre.dtype) - centre).to(directions.dtype).T
     return slices
 
 
@@ -264,16 +297,6 @@ def _halves(values: Tensor, top: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return high, (values - high).add_(fine).sub_(fine)
 
 
-def _unit_columns(sample: Tensor, other: Tensor, directions: Tensor) -> Tensor:
-    _require_same_width(sample, other)
-    if directions.ndim != 2 or directions.shape[0] != sample.shape[1]:
-        raise ValueError(
-            f"directions have shape {tuple(directions.shape)} for outputs of dimension {sample.shape[1]}: "
-            f"expected ({sample.shape[1]}, k)."
-        )
-    return directions.detach().to(torch.float64)
-
-
 def _as_rows(columns: Tensor) -> Tensor:
     return columns.to(torch.float64).contiguous()
 
@@ -296,28 +319,10 @@ def _parts(k: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
 
-def _require_same_width(sample: Tensor, other: Tensor) -> None:
-    if sample.ndim != 2 or other.ndim != 2 or sample.shape[1] != other.shape[1]:
-        raise ValueError(
-            f"samples have shapes {tuple(sample.shape)} and {tuple(other.shape)}: expected (n, d) and (m, d)."
-        )
-    if sample.shape[0] == 0 or other.shape[0] == 0:
-        raise ValueError(
-            f"a sample is empty (sizes {sample.shape[0]} and {other.shape[0]}): a Wasserstein distance needs at "
-            "least one record on each side. Raise the batch fraction or drop the empty group."
-        )
-
-
-def _require_at_least_one(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} = {size}; it must be at least 1.")
-
-
 def public_directions(d: int, k: int, scheme: Scheme, seed: int, *purpose: Label) -> Tensor:
     """Unit columns (d, k), float64, the same for everybody with the seed; the single direction 1 where d is 1."""
-    if d == 1:
-        return directions(1, 1)
     rows, columns = direction_shape(d, k, scheme)
+    if rows == 1:
+        return directions(1, 1)
     normals = Stream.seeded(seed, *purpose).normals(rows * columns).reshape(rows, columns)
     return directions(d, k, normals=torch.from_numpy(normals), scheme=scheme)

@@ -261,7 +261,7 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
     if measured.losses is not None and bool(torch.isfinite(measured.losses).all()):
         around["loss"] = intervals.mean(measured.losses.numpy(), units)
     for name in report.keys() - around.keys():
-        if name == "accuracy":
+        if name == "accuracy" and math.isfinite(report[name]):
             count = len(np.unique(units))
             around[name] = intervals.share(report[name] * count, count)
         elif interval := intervals.left_out(report[name], [rest.get(name, math.nan) for rest in measured.without]):

@@ -384,7 +384,8 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
     `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
     classes `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of
-    Euclidean distances, and `r2`. What a group's records do not define is nan.
+    Euclidean distances, and `r2`. What a group's records do not define is nan, and all of it where an output of theirs
+    is not finite.
     """
     facts = task.task.facts
     if not facts.supervised or len(task.groups) < 2:
@@ -397,7 +398,7 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     for group, name in enumerate(task.groups):
         rows = (records.sensitive == group).cpu().numpy()
         counts[name] = int(rows.sum())
-        if not counts[name]:
+        if not counts[name] or not bool(outputs[rows].isfinite().all()):
             measures[name] = {}
         elif answers is None:
             measures[name] = _numbers_of_group(outputs, records, rows, task.units)

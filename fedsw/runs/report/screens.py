@@ -265,7 +265,10 @@ def _metrics(held_out: Mapping[str, Any], intervals: Mapping[str, Any], called: 
     shown = (f"{metric_name(name, called)} {measured(held_out[name], intervals.get(name))}" for name in names)
     text = Text(" · ".join(shown))
     lacking = [metric_name(name, called) for name in names if name not in intervals]
-    if len(lacking) == len(names):
+    numbers = [to_float(held_out[name]) for name in names]
+    if not any(value is not None and math.isfinite(value) for value in numbers):
+        text.append(" (what the model returns is not finite)")
+    elif len(lacking) == len(names):
         text.append(" (no intervals: they come with the end of a run)")
     elif lacking:
         text.append(f" (no interval is known of {', '.join(lacking)})")

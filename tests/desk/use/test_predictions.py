@@ -64,6 +64,14 @@ def test_a_cell_that_was_not_declared_is_refused_and_not_guessed(classifier, pla
         fedsw.load(classifier).predict(frame if column == "work" else frame.astype({"age": float}))
 
 
+def test_a_model_that_diverged_predicts_nothing(classifier, place):
+    model = fedsw.load(classifier)
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)
+    with pytest.raises(ExperimentError, match="answers to row 2 is not finite: it has diverged in training"):
+        model.predict(place / "held-out.csv")
+
+
 def test_a_table_without_a_column_or_a_record_says_so(classifier, place, tmp_path):
     frame = pd.read_csv(place / "held-out.csv")
     with pytest.raises(BadRecords, match="has no column 'work'"):

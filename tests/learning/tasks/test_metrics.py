@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement, product
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,59 @@ def test_three_groups_agree_with_fairlearn(table: tuple[torch.Tensor, ...]) -> N
     found = report(predicted, target, sensitive, groups=3)
     for name in ("demographic_parity_difference", "equalized_odds_difference"):
         assert found[name] == pytest.approx(getattr(fairlearn, name)(*arrays, **by), abs=1e-12)
+
+
+PAIRS = list(combinations_with_replacement(list(product((0, 1), repeat=3)), 2))
+"""Every table of two records (prediction, target, group)."""
+THEIRS = {
+    "demographic_parity_difference": "demographic_parity_difference",
+    "disparate_impact": "demographic_parity_ratio",
+    "equalized_odds_difference": "equalized_odds_difference",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("add", [(), tuple((p, y, a) for p in (0, 1) for y in (0, 1) for a in (0, 1))])
+def test_at_the_edges_of_fairlearn_metrics_are_nan_and_a_class_that_nobody_gets_is_parity(add: tuple[Any, ...]) -> None:
+    """Four cases: nobody is chosen; a group is absent; a class is, in one group; a class is, in all."""
+    fairlearn, differ = pytest.importorskip("fairlearn.metrics"), set()
+    for rows in PAIRS[:: 4 if add else 1]:
+        predicted, target, sensitive = torch.tensor([*rows, *add]).T
+        found, arrays = report(predicted, target, sensitive), (target.numpy(), predicted.numpy())
+        strata = {(y, a) for _, y, a in (*rows, *add)}
+        groups = {a for _, a in strata}
+        for ours, theirs in THEIRS.items():
+            value = getattr(fairlearn, theirs)(*arrays, sensitive_features=sensitive.numpy())
+            if len(strata) < 4 if ours == "equalized_odds_difference" else len(groups) < 2:
+                assert math.isnan(found[ours]) and (math.isfinite(value) or not predicted.any())
+                differ.add((ours, len(groups), len(strata)))
+            elif ours == "disparate_impact" and not predicted.any():
+                assert found[ours] == 1.0 and math.isnan(value)
+            else:
+                assert found[ours] == pytest.approx(value, abs=1e-12)
+    assert bool(differ) is not bool(add)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_metrics_of_outputs_that_are_not_finite_are_nan(odd: float) -> None:
+    """What a record without a class takes part in: all of it, or what is of its class or group."""
+    _, target, sensitive = torch.tensor([(p, y, a) for p in (0, 1) for y in (0, 1) for a in (0, 1)]).T
+    outputs = torch.linspace(0.1, 0.9, 8, dtype=torch.float64)[:, None]
+    outputs[7] = odd  # of class 1 and group 1
+    for shaped in (outputs[:, 0], torch.cat([1 - outputs, outputs], dim=1)):
+        rows = shaped[:, None] if shaped.ndim == 1 else shaped
+        theta = torch.eye(rows.shape[1], dtype=torch.float64)
+        for predicted in (metrics.predictions(rows), rows.nan_to_num().argmax(dim=1)):
+            found = metrics.classification(shaped, predicted, target, sensitive, directions=theta)
+            assert {name for name, value in found.items() if math.isfinite(value)} == {"eo_0", "od_0"}
+        assert math.isnan(metrics.accuracy(metrics.predictions(rows), target))
+        assert metrics.selection_rates(metrics.predictions(rows), sensitive).isnan().tolist() == [
+            [False] * 2,
+            [True] * 2,
+        ]
+    alone = torch.zeros(8, dtype=torch.int64)
+    assert math.isnan(metrics.w2_squared(outputs, alone, groups=1))
+    assert metrics.w2_squared(outputs[:7], alone[:7], groups=1) == 0.0
 
 
 @given(tables(groups=3, classes=4))

@@ -292,10 +292,14 @@ def test_the_marginals_meet_the_asked_tolerance(tolerance):
         ({"scale": 0.0}, "scale is 0.0"),
         ({"scale": math.nan}, "scale is nan"),
         ({"tolerance": 0.0}, "tolerance is 0.0"),
-        ({"iterations": 0}, "iterations is 0"),
-        ({"released": torch.zeros(4, 2)}, r"\(12, 3\) and released ones \(4, 2\)"),
-        ({"released": torch.zeros(0, 3)}, "12 generated and 0 released"),
-        ({"generated": torch.full((12, 3), math.inf)}, "not finite: lower the learning rate"),
+        ({"iterations": 0}, "iterations = 0"),
+        ({"released": torch.zeros(4, 2)}, r"generated \(12, 3\) and released \(4, 2\)"),
+        ({"released": torch.zeros(0, 3)}, "released is empty"),
+        ({"generated": torch.full((12, 3), math.inf)}, r"generated\[0, 0\] = inf is not finite"),
+        (
+            {"generated": torch.full((12, 3), 1e200, dtype=torch.float64)},
+            r"costs\[0, 0\] = inf .* lower the learning rate",
+        ),
     ],
 )
 @pytest.mark.parametrize("loss", [entropic_loss, sinkhorn_divergence])

@@ -157,7 +157,7 @@ def test_settings_out_of_range_are_refused() -> None:
         with pytest.raises(ValueError, match="diffusion lambda"):
             flow_step(particles, [store], step=1.0, diffusion=diffusion, dummy=True, stream=Stream.seeded(0))
     for count in (0, 5):
-        with pytest.raises(ValueError, match=f"{count} directions asked from 4"):
+        with pytest.raises(ValueError, match=f"directions = {count}; it is a whole number, 1 to 4"):
             draw_stored([store], count, stream=Stream.seeded(0))
     with pytest.raises(ValueError, match=r"\[4, 6\] directions"):
         draw_stored([store, release(normal(20, 2), k=6)], 2, stream=Stream.seeded(0))

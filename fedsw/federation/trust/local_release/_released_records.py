@@ -24,6 +24,7 @@ from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_release._release_plan import release_charge, release_epsilon, release_of
 from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary, Learner
 from fedsw.mathematics.transport.denoise import wavelet_denoise
@@ -122,6 +123,8 @@ class LocalRelease(LocalMethod):
         if self._adversary is not None:
             return self._adversary.gradient(theta, target, round_, attempt)
         points = self._learner.points(theta, len(target), round_, attempt).requires_grad_()
+        if not bool(points.isfinite().all()):
+            return lost_direction(theta)
         (cotangents,) = torch.autograd.grad(self._loss(points, target).loss, points)
         return self._learner.gradient(cotangents)
 

@@ -27,6 +27,7 @@ from fedsw.federation.trust.budget_split import own_batch, sampling_rate
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
 from fedsw.federation.trust.round_plan import Plan
+from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
@@ -178,6 +179,8 @@ class LocalSlices(LocalMethod):
         """Gradient for the optimizer: the distance's, or minus the flow's velocity."""
         local = self._task.experiment.own(SliceSettings)
         points = self._learner.points(theta, sum(len(part) for part in slices), round_, attempt)
+        if not bool(points.isfinite().all()):
+            return lost_direction(theta)
         dummy = not isinstance(slices[0], UnprotectedSlices)
         if local.algorithm == "dp-swd":
             match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)

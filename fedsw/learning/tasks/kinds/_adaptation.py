@@ -50,7 +50,7 @@ class Adaptation(Task):
         """Loss and accuracy on the private domain."""
         from fedsw.learning.tasks import metrics
 
-        predicted = part(held_out.raw, "classes", 1).argmax(dim=1)
+        predicted = metrics.most_probable(part(held_out.raw, "classes", 1))
         return {"loss": held_out.loss, "accuracy": metrics.accuracy(predicted, held_out.records.target)}
 
     @classmethod

@@ -58,7 +58,7 @@ def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:
     targets = torch.nn.functional.one_hot(labels[::2], classes).double()
     penalty = _RIDGE * torch.eye(design.shape[1], dtype=torch.float64, device=design.device)
     weights = torch.linalg.solve(fit.T @ fit / len(fit) + penalty, fit.T @ targets / len(fit))
-    return metrics.accuracy((tested @ weights).argmax(dim=1), labels[1::2])
+    return metrics.accuracy(metrics.most_probable(tested @ weights), labels[1::2])
 
 
 TASK = Representation
