@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +19,7 @@ from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
 from fedsw.federation._origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.messages import AnyExchange, Terms
-from fedsw.federation.messages._common import Joined, Sizes
+from fedsw.federation.messages._common import Here, Joined, Sizes
 from fedsw.federation.node._own_ledger import Planned, account_of, reserve, spent_epsilon
 from fedsw.federation.node._replies import (
     COUNTED,
@@ -33,7 +35,7 @@ from fedsw.federation.node._replies import (
     state_of_node,
 )
 from fedsw.federation.node.joining import join
-from fedsw.federation.node.limits import choice_of
+from fedsw.federation.node.limits import choice_of, require_code
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.trust import promise
@@ -70,6 +72,15 @@ def from_server(message: Message, context: Context, answering: Callable[[Message
 app = ClientApp(mods=[refusing, from_server, noting])
 
 
+@app.query(messages.ROLL.action)
+def roll(message: Message, context: Context) -> Message:
+    """Say which node this is, with which code, Flower and clock; no experiment and no record is looked at for it."""
+    asked_of(messages.ROLL, message.content, Terms())
+    number, now = int(context.node_config.get("partition-id", 0)), int(1000 * time.time())
+    here = Here(number, importlib.metadata.version("flwr"), now)
+    return Message(messages.encode(here, Terms()), reply_to=message)
+
+
 @app.query(messages.SIZES.action)
 def sizes(message: Message, context: Context) -> Message:
     """Load and validate the records of this node's clients; report how many of every group they train on (public).
@@ -79,7 +90,9 @@ def sizes(message: Message, context: Context) -> Message:
     """
     request = asked_of(messages.SIZES, message.content, Terms())
     _require_same_run(request.experiment, request.run, context)
-    _require_counted(Experiment.model_validate_json(request.experiment))
+    experiment = Experiment.model_validate_json(request.experiment)
+    _require_counted(experiment)
+    require_code(experiment, request.code, context.node_config)
     node = join(request.experiment, request.run, context.run_id, context.node_config)
     context.state[COUNTED] = ConfigRecord({"experiment": request.experiment, "run": request.run})
     clients, by_group = torch.from_numpy(node.clients), torch.from_numpy(node.by_group)
@@ -121,6 +134,7 @@ def hello(message: Message, context: Context) -> Message:
     request = asked_of(messages.HELLO, message.content, Terms())
     experiment, run = request.experiment, request.run
     _require_same_run(experiment, run, context)
+    require_code(Experiment.model_validate_json(experiment), request.code, context.node_config)
     node = join(experiment, run, context.run_id, context.node_config)
     require_settled(node.task.experiment)
     privacy = node.task.experiment.privacy
@@ -182,5 +196,5 @@ def _answer(exchange: AnyExchange) -> Handler:
 
 
 for _exchange in messages.EXCHANGES:
-    if _exchange not in (messages.HELLO, messages.SIZES):
+    if _exchange not in (messages.ROLL, messages.HELLO, messages.SIZES):
         getattr(app, _exchange.kind.partition(".")[0])(_exchange.action)(_answer(_exchange))

@@ -2,6 +2,7 @@
 
 `run_files` names its files, `directory` writes them; `checkpoint` and `recovery` go on from them, `releases` are what
 left, `optimizer` steps along them; `accounts`, `client_status` and `participation` say what it cost whom.
+`roll_call` says who is there.
 `view` reads a folder once, `status` how far a run is, `additive_shapes`, `account_records` and `group_names` parts of
 it; `report` makes words, figures and screens of a view, `page` pages, `write` files of these; `commands` go on with it.
 `observer` is the interface of who watches, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
@@ -11,5 +12,5 @@ measures on held-out records; `single` is a run on one machine.
 __all__ = [
     "account_records", "accounts", "additive_shapes", "checkpoint", "client_status", "commands", "directory",
     "evaluation", "group_names", "observer", "observers", "page", "participation", "progress", "recovery", "releases",
-    "report", "run_files", "single", "status", "optimizer", "telemetry", "view", "write",
+    "report", "roll_call", "run_files", "single", "status", "optimizer", "telemetry", "view", "write",
 ]  # fmt: skip

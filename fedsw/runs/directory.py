@@ -42,9 +42,10 @@ ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them 
 class RunDirectory:
     """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
 
-    Not from here, and for the operator only: `log.jsonl`, which says when each round was released, `deployment/logs`,
-    what the processes of a deployed run printed, and the times that the file system keeps. Attempts do not wait for the
-    disk where they would be `forgotten` if the machine failed, but for those in the ledger: clients are this process.
+    Not from here, and for the operator only: `log.jsonl`, which says when each round was released, `roll.json`, which
+    clients were there and what they said, `deployment/logs`, what the processes of a deployed run printed, and the
+    times that the file system keeps. Attempts do not wait for the disk where they would be `forgotten` if the machine
+    failed, but for those in the ledger: clients are this process.
     """
 
     def __init__(self, path: Path) -> None:

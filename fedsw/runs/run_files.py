@@ -56,6 +56,8 @@ class RunFile:
     """The run's entry for the registry of deployments, with questions for who deploys it."""
     LOG = "log.jsonl"
     """When each round was released: for the operator only, not for publication."""
+    ROLL = "roll.json"
+    """Which clients are there, and how each stands: for the operator only, for it repeats clients' words."""
     ATTEMPTS = "attempts.log"
     """Every attempt that was begun: round and number."""
     AGREED = "charge-lost"
@@ -107,14 +109,15 @@ KEPT_BACK = (
     RunFile.REPORT,
     RunFile.REGISTRY,
     RunFile.LOG,
+    RunFile.ROLL,
     RunFile.AGREED,
     RunFile.GAP,
     RunFile.MOMENTS_ALONE,
     RunFile.RELEASES,
     RunFile.LOCK,
 )
-"""Files that no copy has: the log, which says when; locks and agreements, which say of which process; what an
-account or single clients know; and card, page and entry, which are written anew from the rest."""
+"""Files that no copy has: log and roll call, which say when and who; locks and agreements, which say of which process;
+what an account or single clients know; and card, page and entry, which are written anew from the rest."""
 
 
 FORMATS = (0, 1)
@@ -262,7 +265,7 @@ def names_in(directory: Path, columns: Columns | None = None) -> Names:
     return names_of_plan(found_json(directory / RunFile.PLAN), columns)
 
 
-_BEGINS, _RELEASED = "run begins", "round released"
+_BEGINS, _RELEASED, _CALLED = "run begins", "round released", "roll call"
 
 
 def round_seconds(directory: Path) -> list[float]:
@@ -290,6 +293,8 @@ def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
             at, event = datetime.datetime.fromisoformat(content["time"]).timestamp(), content["event"]
         except (ValueError, LookupError, TypeError):
             continue  # cut short by a crash
+        if event == _CALLED:
+            continue  # of who is there, before a process of the run begins
         if event == _BEGINS:
             processes.append([])
         if processes:

@@ -30,11 +30,12 @@ LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
 FIELDS = frozenset(
     {
-        "attempt", "bytes_down", "bytes_up", "client", "clients", "code", "delta", "engine", "epsilon", "fault",
-        "ledger", "resumed", "round", "rounds", "run", "snr", "status",
+        "attempt", "bytes_down", "bytes_up", "client", "clients", "clock", "code", "delta", "engine", "epsilon",
+        "fault", "flower", "key", "ledger", "resumed", "round", "rounds", "run", "snr", "software", "state", "status",
     }
 )  # fmt: skip
-"""All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out.
+"""All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out,
+and who is there, with which key, installed code (`software`), Flower and clock.
 
 Not in it: norms, losses, outputs, sizes of messages, counts of records, and what a client says in its errors, which may
 quote a record. Who drops out may not depend on records (docs/guarantees/attempts.md).

@@ -253,5 +253,5 @@ def test_a_client_that_says_nothing_to_the_greeting_is_lost_and_one_that_refuses
     few = ("federation.min_clients=2", "federation.timeout=1.0", "privacy.epsilon=2.0")
     summary = federation.run(small(*few), app=Saboteur(hang))
     assert summary["status"] == "completed" and summary["clients"] == 2
-    with pytest.raises(FederationError, match="a client could not join: RuntimeError: not with these columns"):
+    with pytest.raises(FederationError, match=r"\(node 1001\) could not join: RuntimeError: not with these columns"):
         federation.run(small(*few), app=Saboteur(refuse))

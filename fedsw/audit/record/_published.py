@@ -25,8 +25,11 @@ LINE = frozenset(
 there, and metrics on records outside the guarantee."""
 
 _QUIET = frozenset(
-    {"run begins", "round released", "kept records released", "moments released", "scores released", "run ended"}
-)
+    {
+        "roll call", "run begins", "round released", "kept records released", "moments released", "scores released",
+        "run ended",
+    }
+)  # fmt: skip
 """Events of a run in which every round is like the others."""
 
 UNSAFE = frozenset({"training_loss"})
@@ -34,8 +37,9 @@ UNSAFE = frozenset({"training_loss"})
 
 LOG = frozenset(
     {
-        "time", "level", "event", "attempt", "bytes_down", "bytes_up", "client", "clients", "code", "delta", "engine",
-        "epsilon", "fault", "ledger", "resumed", "round", "rounds", "run", "snr", "status",
+        "time", "level", "event", "attempt", "bytes_down", "bytes_up", "client", "clients", "clock", "code", "delta",
+        "engine", "epsilon", "fault", "flower", "key", "ledger", "resumed", "round", "rounds", "run", "snr", "software",
+        "state", "status",
     }
 )  # fmt: skip
 """All that a line of log.jsonl may say; the whole run's seconds are the summary's."""

@@ -314,6 +314,11 @@ class Federation(Section):
             processes always have masks.
         threads: that a process computes with, or its machine's cores where these are fewer.
         drop_out: the probability with which a simulated client is lost between the two exchanges of a round.
+        refusals: what a client that refuses at the greeting does to the start: "stop" it, once all have answered; or
+            it is "lost", as one that does not answer, and the run begins with the others if they are `min_clients`.
+        code: whether clients must have the "same" fedsw installed as the server, to the byte, or "any"; None for what
+            the trust model asks for: under `distributed`, where each client's guarantee rests on the others' code, the
+            same. A client's own `--code` is asked, too.
     """
 
     clients: PositiveInt = 4
@@ -323,6 +328,8 @@ class Federation(Section):
     min_clients: PositiveInt | None = None
     timeout: PositiveFloat = 120.0
     max_attempts: PositiveInt = 3
+    refusals: Literal["stop", "lost"] = "stop"
+    code: Literal["same", "any"] | None = None
     threads: Annotated[int, Field(gt=0, le=1024, strict=True)] = 1
 
     @property

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsw._tools import files
 from fedsw._tools.settings import require_data_set
 from fedsw.data.columns.declaration import read_columns
 from fedsw.federation._origin import SERVER_KEY, SIGNING_KEY
 from fedsw.federation.deploy._processes import Processes, require_free_port, script
 from fedsw.federation.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.federation.deploy.certificates import ServerCertificates, read_signing_key
+from fedsw.federation.exchange._roll import NODE_KEYS
 from fedsw.federation.node._own_ledger import ACCOUNT, ACCOUNTS, SHARED
-from fedsw.federation.node.limits import CHOICE, read_limit, read_modules, read_trust, room_of
+from fedsw.federation.node.limits import CHOICE, read_codes, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.runs.run_files import found_json
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
+_NODE_KEYS_FILE = "node-keys.json"
+_MOST_SAID = 2**20
+_ADMITTED = r"(?:^node |SuperNode )(\d+)(?:: | registered)"
+"""How the number of a node that was admitted is told, by superlink.py and by Flower's own command."""
 
 
 def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:
@@ -56,19 +64,31 @@ class SuperLink:
         address = f"127.0.0.1:{port}"
         (home / "config.toml").write_text(profile(address, certificates.authority), encoding="utf-8")
         command = superlink_command(certificates, host, port, stock=stock)
-        environment = {"FLWR_HOME": str(home), SIGNING_KEY: str(certificates.signing.resolve())}
+        environment = {
+            "FLWR_HOME": str(home),
+            SIGNING_KEY: str(certificates.signing.resolve()),
+            NODE_KEYS: str((home / _NODE_KEYS_FILE).resolve()),
+        }
+        (home / _NODE_KEYS_FILE).unlink(missing_ok=True)  # of the nodes of a SuperLink before
         process = processes.start_listening("superlink", command, port, environment)
         return cls(processes, process, address, certificates.authority, home, stock)
 
     def register(self, public_keys: Sequence[Path]) -> None:
-        """Admit the nodes with these keys; all others are refused. An error has Flower's message."""
+        """Admit the nodes with these keys; all others are refused. An error has Flower's message.
+
+        Which node has which key is written down beside the logs, for the roll call of a run.
+        """
         if self.stock:
             one = [script("flwr"), "supernode", "register"]
             commands = [[*one, str(key), _PROFILE] for key in public_keys]
         else:
             commands = [[*_WARM_LINK, "register", self.address, str(self.authority), *map(str, public_keys)]]
+        nodes: list[str] = []
         for command in commands:
             self._ask("register", command, "the SuperLink did not take a node key")
+            nodes += re.findall(_ADMITTED, self.processes.said("register", _MOST_SAID), flags=re.MULTILINE)
+        known = found_json(self._node_keys)
+        self._write_node_keys(known | {node: key.name for node, key in zip(nodes, public_keys, strict=False)})
 
     def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
         """Refuse from now on every admitted node whose key is not among these; runs go on without it."""
@@ -76,6 +96,15 @@ class SuperLink:
             raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
         command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
         self._ask("revoke", command, "the SuperLink revoked no node key")
+        left = {key.name for key in public_keys}
+        self._write_node_keys({node: key for node, key in found_json(self._node_keys).items() if key in left})
+
+    @property
+    def _node_keys(self) -> Path:
+        return self.home / _NODE_KEYS_FILE
+
+    def _write_node_keys(self, keys: Mapping[str, str]) -> None:
+        files.replace(self._node_keys, json.dumps(keys).encode(), durable=False)
 
     def _ask(self, name: str, command: Sequence[str], refusal: str) -> None:
         if self.processes.start(name, command, {"FLWR_HOME": str(self.home)}).wait() != 0:
@@ -142,6 +171,7 @@ class NodeSettings:
     account: str | None = None
     accounts: Path | None = None
     server_key: Path | None = None
+    code: str | None = None
 
     def __post_init__(self) -> None:
         read_address(self.superlink)
@@ -180,6 +210,8 @@ class NodeSettings:
         room_of(self.node_config)
         if self.bundle is not None:
             object.__setattr__(self, "bundle", read_bundle(self.bundle))
+        if self.code is not None:
+            read_codes(self.code)
         read_modules(",".join(self.modules or ()))
         if self.own_data and self.account == SHARED:
             raise ValueError(
@@ -199,6 +231,7 @@ class NodeSettings:
             "own-data": 1 if self.own_data else None,
             "trust": self.trust,
             "bundle": self.bundle,
+            "code": self.code,
             "modules": ANY_MODULE if self.modules is None else ",".join(self.modules),
             ACCOUNT: self.account,
             COLLUDING: self.colluding,

@@ -13,7 +13,9 @@ from flwr.serverapp import Grid
 
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import upward
+from fedsw.federation import _wire as wire
 from fedsw.federation import messages
+from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic, answers_to
 from fedsw.federation.exchange.participants import Present, Site, clients_of, greeting, site_of
 from fedsw.federation.messages import Fault
@@ -132,13 +134,29 @@ class Availability:
     """
 
     def __init__(
-        self, grid: Grid, task: Problem, sites: Sequence[Site], run: str, traffic: Traffic, spending: Spending
+        self,
+        grid: Grid,
+        task: Problem,
+        sites: Sequence[Site],
+        run: str,
+        traffic: Traffic,
+        spending: Spending,
+        roll: Roll | None = None,
     ) -> None:
         self._grid, self._sites, self._traffic, self.spending = grid, sites, traffic, spending
         self._task, self._run, self._timeout = task, run, task.experiment.federation.timeout
         self._greetings: dict[str, _Greeting] = {}
         self._next_look = 0.0
+        self._roll = roll or Roll(grid, run)
         self.away = Away()
+
+    def lose(self, site: Site, reason: str, client: int | None = None) -> None:
+        """Count a site with all its clients as away, or one client of it, and say so in the roll call."""
+        if client is None:
+            self.away.lose(site, reason)
+        else:
+            self.away.lose_client(site, client, reason)
+        self._roll.mark(site.node, "away", reason)
 
     def hear_clients(self) -> None:
         """Take note of what the clients' own ledgers have spent; see `Spending`."""
@@ -172,8 +190,8 @@ class Availability:
     def _online(self) -> frozenset[int]:
         here = frozenset(self._grid.get_node_ids()) & {site.node for site in self._sites}
         for site in self._sites:
-            if site.node not in here:
-                self.away.sites.setdefault(site.node, "it is offline")
+            if site.node not in here and site.node not in self.away.sites:
+                self.lose(site, "it is offline")
         return here
 
     def _found(self, here: frozenset[int], without: Away | None) -> tuple[Present, ...]:
@@ -206,10 +224,12 @@ class Availability:
         for name, site in zip(self._grid.push_messages(sent), fresh, strict=True):
             if name:
                 self._greetings[name] = _Greeting(site, now + self._timeout)
+        self._roll.call_again([site.node for site in fresh])
         return True
 
     def _look(self) -> None:
         self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._roll.hear()
         if not self._greetings:
             return
         nodes = {name: sent.site.node for name, sent in self._greetings.items()}
@@ -219,6 +239,7 @@ class Availability:
     def _hear(self, site: Site, reply: RecordDict | Fault) -> None:
         if isinstance(reply, Fault):
             self.away.lose(site, reply.reason)
+            self._roll.mark(site.node, "away" if reply.code in wire.ABSENT else "not taken", reply.reason)
             return
         self._traffic.up += messages.bytes_of(reply)
         try:
@@ -228,8 +249,10 @@ class Availability:
             self._hear_spent(back)
         except FederationError as fault:
             self.away.lose(site, str(fault))
+            self._roll.mark(site.node, "not taken", str(fault))
             return
         self.away.back(site)
+        self._roll.mark(site.node, "back")
         name = named(site)
         _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=int(site.clients[0])))
 

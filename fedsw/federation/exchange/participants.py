@@ -14,10 +14,12 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedsw._tools.installed import code_digest
 from fedsw._tools.settings import FederationError
 from fedsw.experiment.sections import Federation
 from fedsw.federation import _wire as wire
 from fedsw.federation import messages
+from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import MOST_RECORDS, Fault, Malformed, Message, Terms
 from fedsw.federation.messages._common import Greeting, Joined, Sizes, SizesAsked
@@ -26,6 +28,10 @@ from fedsw.learning.tasks.problem import Problem
 Counts = NDArray[np.int64]
 _Read = TypeVar("_Read")
 _POLL_SECONDS = 0.2
+_REMEDY = (
+    "ask the others' operators, or take their keys away; with federation.refusals='lost' a run begins without them "
+    "once federation.min_clients are there"
+)
 _MOST_FORGOTTEN = 10_000
 """Attempts of a round that a folder put back from a backup may have forgotten."""
 
@@ -108,22 +114,30 @@ def totals(present: Sequence[Present]) -> tuple[int, ...]:
 
 
 def gather(
-    grid: Grid, task: Problem, run: str, traffic: Traffic, *, known: Mapping[int, int] | None = None
+    grid: Grid,
+    task: Problem,
+    run: str,
+    traffic: Traffic,
+    *,
+    known: Mapping[int, int] | None = None,
+    roll: Roll | None = None,
 ) -> tuple[tuple[Site, ...], list[str]]:
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
-    Every node loads and validates the records of its clients here, before anything is spent. One whose answer is
-    unreadable, or that does not answer, or that says it has answered what it cannot have, is lost for the run, by
-    name; the run begins with the others if they are enough.
+    Every node loads and validates the records of its clients here, before anything is spent. All are asked before
+    anything is raised. One whose answer is unreadable, or that does not answer, or that says it has answered what it
+    cannot have, is lost for the run, by name; the run begins with the others if they are enough. One that refuses is
+    lost so, too, where `federation.refusals` says it.
 
-    For a resumed run, `known` has the next attempt of each round. Returns the sites, and sentences on those lost.
+    For a resumed run, `known` has the next attempt of each round; `roll` is the run's roll call. Returns the sites, and
+    sentences on those lost.
 
     Raises:
         FederationError: if too few nodes come within the time limit, fewer clients than `federation.min_clients` are
-            left, or a client refuses (with its reason).
+            left, or clients refuse (all of them, with their reasons).
     """
-    settings = task.experiment.federation
-    requests = {node: greeting(task, run) for node in _wait_for_nodes(grid, settings)}
+    settings, roll = task.experiment.federation, roll or Roll(grid, run)
+    requests = {node: greeting(task, run) for node in _wait_for_nodes(grid, settings, roll)}
     replies = exchange(grid, messages.HELLO.kind, requests, group="hello", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Site:
@@ -131,23 +145,26 @@ def gather(
         _refuse_invented(site, task, known)
         return site
 
-    sites, lost = _understood(replies, read)
-    sites, lost = _without_rivals(sites, lost)
+    sites, lost = _understood(replies, read, settings, roll)
+    sites, lost = _without_rivals(sites, lost, roll)
     _require_enough(sum(len(site.clients) for site in sites), settings, lost)
     sites.sort(key=lambda site: int(site.clients[0]))
     _refuse_wrong_clients(task, sites, all_there=not lost)
     _refuse_sizes(task, sites)
+    for site in sites:
+        roll.mark(site.node, "greeted")
     return tuple(sites), lost
 
 
-def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[str, int]:
+def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic, roll: Roll | None = None) -> dict[str, int]:
     """Wait for the asked number of nodes and ask them how many records of every group they train on, all together.
 
     Every node loads and validates the records of its clients here; nothing is spent. Raises as `gather`.
     """
     settings, terms = task.experiment.federation, Terms.of(task, g=len(task.groups))
+    roll = roll or Roll(grid, run)
     request = messages.encode(SizesAsked(_as_sent(task), run), terms)
-    requests = dict.fromkeys(_wait_for_nodes(grid, settings), request)
+    requests = dict.fromkeys(_wait_for_nodes(grid, settings, roll), request)
     replies = exchange(grid, messages.SIZES.kind, requests, group="sizes", timeout=settings.timeout, traffic=traffic)
 
     def read(node: int, reply: RecordDict) -> Sizes:
@@ -156,7 +173,7 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
         except Malformed as fault:
             raise FederationError(f"{_who(Sizes, reply, terms)}'s sizes are unreadable: {fault}") from None
 
-    sizes, lost = _understood(replies, read)
+    sizes, lost = _understood(replies, read, settings, roll)
     _require_enough(sum(len(answer.clients) for answer in sizes), settings, lost)
     by_group = sum(
         (answer.by_group.numpy().sum(axis=0) for answer in sizes), np.zeros(len(task.groups), dtype=np.int64)
@@ -167,21 +184,32 @@ def public_sizes(grid: Grid, task: Problem, run: str, traffic: Traffic) -> dict[
 
 
 def _understood(
-    replies: Mapping[int, RecordDict | Fault], read: Callable[[int, RecordDict], _Read]
+    replies: Mapping[int, RecordDict | Fault],
+    read: Callable[[int, RecordDict], _Read],
+    settings: Federation,
+    roll: Roll,
 ) -> tuple[list[_Read], list[str]]:
-    """Split replies into those that can be read and reasons why others cannot; a client's refusal is raised."""
-    answers, lost = list[_Read](), list[str]()
+    """Split replies into those that can be read and reasons why others cannot, each by its client's name.
+
+    Refusals are raised, all in one error with whoever else is lost, unless `settings` count them as lost.
+    """
+    answers, lost, refused, alone = list[_Read](), list[str](), list[str](), len(replies) == 1
     for node, reply in replies.items():
         if isinstance(reply, Fault):
-            lost.append(f"a client could not join: {reply.reason}")
-            if reply.code in (wire.APP_ABSENT, wire.APP_RAISED):
-                raise FederationError(lost[-1])
+            refuses = reply.code in (wire.APP_ABSENT, wire.APP_RAISED)
+            why = f"{roll.name(node, alone=alone, answers=refuses)} could not join: {reply.reason}"
+            (refused if refuses else lost).append(why)
+            roll.mark(node, "refused" if refuses else "silent", reply.reason)
             continue
         try:
             answers.append(read(node, reply))
         except FederationError as fault:
             lost.append(str(fault))
-    return answers, lost
+            roll.mark(node, "not taken", str(fault))
+    if refused and settings.refusals == "stop":
+        remedy = "" if alone else f". {len(answers)} of {len(replies)} did not refuse; {_REMEDY}"
+        raise FederationError("; ".join([*refused, *lost]) + remedy)
+    return answers, [*refused, *lost]
 
 
 def _require_enough(clients: int, settings: Federation, lost: Sequence[str]) -> None:
@@ -202,16 +230,25 @@ def _as_sent(task: Problem) -> str:
     return task.experiment.model_dump_json(exclude={"metrics"})
 
 
-def _wait_for_nodes(grid: Grid, settings: Federation) -> list[int]:
+def _wait_for_nodes(grid: Grid, settings: Federation, roll: Roll) -> list[int]:
+    """The nodes to greet, once as many as are asked for are online; each is called as it comes."""
     wanted, what = (settings.sites, "sites") if settings.sites else (settings.clients, "clients")
     deadline = time.monotonic() + settings.timeout
-    while len(nodes := sorted(grid.get_node_ids())) < wanted:
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        roll.see(nodes)
+        if len(nodes) >= wanted:
+            break
         if time.monotonic() >= deadline:
+            keys = roll.keys()
+            absent = sorted(set(keys.values()) - {keys.get(node) for node in nodes})
+            missing = f" (not there: {', '.join(absent)})" if absent else ""
             raise FederationError(
-                f"{len(nodes)} of {wanted} {what} are online after {settings.timeout:g} s; start the others, "
+                f"{len(nodes)} of {wanted} {what} are online after {settings.timeout:g} s; start the others{missing}, "
                 f"or lower federation.{what}"
             )
         time.sleep(_POLL_SECONDS)
+    roll.settle()
     return nodes[:wanted]
 
 
@@ -229,7 +266,19 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
     spent = None if joined.epsilon is None else joined.epsilon.numpy()
     held_out = None if joined.kept is None else joined.kept.numpy()
+    _refuse_other_code(int(clients[0]), joined.code, task)
     return Site(node, clients, sizes, ids, spent, held_out, joined.answered.numpy())
+
+
+def _refuse_other_code(client: int, code: str | None, task: Problem) -> None:
+    """Refuse a client whose installed fedsw is another, by its own word, where all must have the same."""
+    federation, model = task.experiment.federation, task.experiment.privacy.model
+    if (federation.code or model.sites_code) == "same" and code != code_digest():
+        raise FederationError(
+            f"client {client}'s fedsw has the code {code or '(it states none)'}, and this server's has "
+            f"{code_digest()}: install the same on both, or set federation.code to 'any' and have the clients' "
+            "operators allow it (--code)"
+        )
 
 
 def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
@@ -281,14 +330,20 @@ def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
         return "a client"
 
 
-def _without_rivals(sites: Sequence[Site], lost: Sequence[str]) -> tuple[list[Site], list[str]]:
+def _without_rivals(sites: Sequence[Site], lost: Sequence[str], roll: Roll) -> tuple[list[Site], list[str]]:
     """Drop all sites that claim the same client as another one: nobody can tell which of them has it."""
     times = Counter(int(client) for site in sites for client in site.clients)
     twice = sorted(client for client, count in times.items() if count > 1)
     if not twice:
         return list(sites), list(lost)
     why = f"two nodes claim the same partition-id: clients {twice[:10]}; give each node its own"
-    return [site for site in sites if not np.isin(site.clients, twice).any()], [*lost, why]
+    alone = list[Site]()
+    for site in sites:
+        if np.isin(site.clients, twice).any():
+            roll.mark(site.node, "not taken", why)
+        else:
+            alone.append(site)
+    return alone, [*lost, why]
 
 
 def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bool) -> None:

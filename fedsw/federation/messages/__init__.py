@@ -21,6 +21,7 @@ from fedsw.federation.messages._codec import unpacked as unpacked
 from fedsw.federation.messages._common import HELLO as HELLO
 from fedsw.federation.messages._common import MOST_BELIEVED as MOST_BELIEVED
 from fedsw.federation.messages._common import MOST_RECORDS as MOST_RECORDS
+from fedsw.federation.messages._common import ROLL as ROLL
 from fedsw.federation.messages._common import SIZES as SIZES
 from fedsw.federation.messages._exact_sums import MOMENTS as MOMENTS
 from fedsw.federation.messages._exact_sums import NOISY_MOMENTS as NOISY_MOMENTS
@@ -50,6 +51,7 @@ from fedsw.federation.messages._trusted import SUM as SUM
 AnyExchange = Exchange[Any, Any]
 
 EXCHANGES: tuple[AnyExchange, ...] = (
+    ROLL,
     SIZES,
     HELLO,
     MOMENTS,
@@ -80,7 +82,7 @@ EXCHANGES: tuple[AnyExchange, ...] = (
 
 def trusts_of(exchange: AnyExchange) -> tuple[str, ...]:
     """The trust models under which a client answers it."""
-    if exchange is HELLO:
+    if exchange in (ROLL, HELLO):
         return tuple(trust_models())
     if exchange is SIZES:
         return releasing_gradients()

@@ -6,6 +6,7 @@ Its reply holds what each of them would send alone, its records under its positi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections import UserDict
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ _RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRe
 _CALLED = {ArrayRecord: "array", ConfigRecord: "setting", MetricRecord: "metric"}
 
 
-@dataclass_transform(frozen_default=True, eq_default=False)
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 class Message:
     """A message in one direction, a frozen dataclass; every attribute is annotated with what it is and its `Field`."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import field
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from fedsw._tools.installed import code_digest
 from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RecordIds, Values, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._fields import PUBLIC, RELEASED, Limits, Real, Text, Whole
@@ -21,12 +23,20 @@ MOST_BELIEVED = 2**40
 MOST_OF_SETTINGS = 2**22
 """Letters of an experiment: thousands of declared columns fit."""
 
+_LATEST = 2**43  # ms since 1970: the year 2248
+
 FROM_ZERO = Limits(0, MOST_BELIEVED)
 DEVIATIONS = Limits(1e-30, 1e30)
 """Standard deviations of noise that are believed: their squares, and those of sums over them, stay finite."""
 FINITE_EPSILON = Limits(0.0, sys.float_info.max)
 
 _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
+
+
+def digits(name: str, *, spare: bool = False) -> Text:
+    """A field of 64 hexadecimal digits, which anybody may see."""
+    return Text(name, PUBLIC, most=64, pattern="[0-9a-f]{64}", form="64 hexadecimal digits", spare=spare)
+
 
 Round = Annotated[int, "number of the round", Whole("round", PUBLIC, limits=Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
@@ -67,6 +77,18 @@ Prepared = Annotated[
 ]
 
 
+RunName = Annotated[
+    str,
+    "name of the run; stays when it is resumed",
+    Text("run", PUBLIC, most=32, pattern=RUN_NAME, form="32 hexadecimal digits"),
+]
+Code = Annotated[
+    str | None,
+    "SHA-256 of the files of the fedsw that its sender has installed",
+    digits("code", spare=True),
+]
+
+
 class Asked(Message):
     """The base of requests for an attempt."""
 
@@ -86,11 +108,8 @@ class Greeting(Message):
     """Before the first round, and whenever a client that was away is back."""
 
     experiment: Annotated[str, "the experiment, as JSON", Text("experiment", PUBLIC, most=MOST_OF_SETTINGS)]
-    run: Annotated[
-        str,
-        "name of the run; stays when it is resumed",
-        Text("run", PUBLIC, most=32, pattern=RUN_NAME, form="32 hexadecimal digits"),
-    ]
+    run: RunName
+    code: Code = field(default_factory=code_digest)
 
 
 class SizesAsked(Greeting):
@@ -120,6 +139,8 @@ class Sizes(_OfClients):
 class Joined(_OfClients):
     """A node whose clients can take part: of one, or of many if it is a site."""
 
+    nonce = "config"
+
     sizes: Annotated[
         Tensor,
         "each client's records by cell",
@@ -142,7 +163,30 @@ class Joined(_OfClients):
         "or 1 for one before it",
         WholeValues("answered", PUBLIC, shape=("A", "e"), limits=FROM_ZERO),
     ] = _NOTHING
+    code: Code = field(default_factory=code_digest)
 
 
+class Called(Message):
+    """When a node on a machine of its own is there, before its greeting and whenever it is back: who is it?"""
+
+    run: RunName
+
+
+class Here(Message):
+    """A node says who it is, before it looks at an experiment or a record."""
+
+    nonce = "config"
+
+    number: Annotated[int, "the node's number, from 0", Whole("number", PUBLIC, limits=FROM_ZERO)]
+    flower: Annotated[
+        str,
+        "Flower's version",
+        Text("flower", PUBLIC, most=40, pattern=r"[0-9A-Za-z.+!-]*", form="a version"),
+    ]
+    clock: Annotated[int, "the node's time, in ms since 1970", Whole("clock", PUBLIC, limits=Limits(0, _LATEST))]
+    code: Code = field(default_factory=code_digest)
+
+
+ROLL = Exchange("query.roll", Called, Here)
 SIZES = Exchange("query.sizes", SizesAsked, Sizes)
 HELLO = Exchange("query.hello", Greeting, Joined)

@@ -17,6 +17,7 @@ from fedsw.federation.messages._common import (
     Round,
     SpentBefore,
     Theta,
+    digits,
 )
 from fedsw.federation.messages._exact_sums import BeforeRounds, CutIfUsed, Learnt
 from fedsw.federation.messages._fields import NOISED, PUBLIC, Limits, Text, Whole
@@ -32,11 +33,6 @@ Sites = Annotated[
 ]
 
 
-def _digits(name: str) -> Text:
-    """A field of 64 hexadecimal digits, which anybody may see."""
-    return Text(name, PUBLIC, most=64, pattern="[0-9a-f]{64}", form="64 hexadecimal digits")
-
-
 class ReadyAsked(Asked):
     """Before an attempt's masked sums: who is there, with a fresh nonce; nothing is drawn or charged."""
 
@@ -46,8 +42,8 @@ class ReadyAsked(Asked):
 class Ready(Message):
     """A site that can be asked: its public key, and a nonce that it never had before."""
 
-    key: Annotated[str, "the site's public key; the others know it from their rosters", _digits("key")]
-    fresh: Annotated[str, "the site's nonce of this attempt", _digits("fresh")]
+    key: Annotated[str, "the site's public key; the others know it from their rosters", digits("key")]
+    fresh: Annotated[str, "the site's nonce of this attempt", digits("fresh")]
 
 
 class MaskedNumbers(Message):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from fedsw._tools.installed import code_digest
 from fedsw._tools.text import upward
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.choices import references
@@ -23,6 +25,8 @@ from fedsw.privacy.accountants import is_proven
 
 ANY_TRUST = "any"
 """The `trust` of a node that takes part in whatever the server asks."""
+OWN_CODE, ANY_CODE = "own", "any"
+"""The `code` of a node that takes part with the fedsw that it has installed alone, and of one that takes any."""
 CHOICE = (
     "`fedsw client --init` writes a node file that explains the choice; or give --trust NAMES (trust models), "
     "--max-epsilon E, or --trust any: whatever the server asks"
@@ -64,6 +68,41 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
             "column is the public group and which bounds the records must keep, and read records off the answers; "
             "start the node with --schema FILE (`fedsw client`), the columns that it agrees to"
         )
+
+
+def require_code(experiment: Experiment, stated: str | None, node_config: Mapping[str, Any]) -> None:
+    """Refuse a server whose installed fedsw, by the digest that it stated, is none that this node's `code` names.
+
+    Without one any is taken, but where each site's guarantee rests on the code of all: there it must be this node's.
+    It is the server's own word, against versions that were mixed up, and not against one that lies.
+    """
+    codes = codes_of(experiment, node_config)
+    if codes is not None and stated not in codes:
+        raise ExperimentError(
+            f"the server's fedsw has the code {stated or '(it states none)'}, and this node takes part with "
+            f"{' or '.join(sorted(codes))}{' (its own)' if codes == {code_digest()} else ''} only: install the same "
+            f"fedsw on both, or this client's operator allows the other (--code)"
+        )
+
+
+def codes_of(experiment: Experiment, node_config: Mapping[str, Any]) -> frozenset[str] | None:
+    """The digests of installed code that a node takes part with; None for any."""
+    named = node_config.get("code", OWN_CODE if experiment.privacy.model.sites_code == "same" else ANY_CODE)
+    return read_codes(str(named))
+
+
+def read_codes(text: str) -> frozenset[str] | None:
+    """The digests of a node's `code`, separated by commas, with its own for "own"; None for "any" alone."""
+    names = [name.strip().lower() for name in text.split(",")]
+    if names == [ANY_CODE]:
+        return None
+    for name in names:
+        if name != OWN_CODE and re.fullmatch("[0-9a-f]{64}", name) is None:
+            raise ExperimentError(
+                f"this node's code names {name!r}, which is no SHA-256 in 64 hexadecimal digits; `fedsw bundle --json` "
+                f"prints that of a machine's fedsw. {OWN_CODE!r} stands for this one's, {ANY_CODE!r} alone for any"
+            )
+    return frozenset(code_digest() if name == OWN_CODE else name for name in names)
 
 
 def require_room(

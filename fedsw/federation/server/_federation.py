@@ -6,10 +6,12 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.experiment.trust import TrustModel
 from fedsw.federation._origin import signing
+from fedsw.federation.exchange._roll import NODE_KEYS, Roll
 from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
@@ -53,6 +56,7 @@ from fedsw.privacy.relations import require_relation
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.additive_shapes import keep_shapes
+from fedsw.runs.commands import ELSEWHERE
 from fedsw.runs.directory import ALONE, RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.group_names import Names, names_of
@@ -62,6 +66,10 @@ from fedsw.runs.releases import Releases, of_stage
 from fedsw.runs.run_files import RunFile, total_seconds
 
 __all__ = ["Job", "federate"]
+
+
+_WITH_KEYS = ("deployed", *ELSEWHERE)
+"""Engines whose clients are processes of their own, each with a key."""
 
 
 @dataclass
@@ -108,13 +116,17 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     if the folder is older than what the clients, or the account of the data set, remember of it.
     """
     require_one_client_each(job.experiment)
-    run = _joined(grid, job)
-    path = run.directory.path
+    with telemetry.logging_to(job.directory) as log:  # from the roll call on
+        return _federated(_joined(grid, job), log)
+
+
+def _federated(run: _Run, log: logging.Logger) -> dict[str, Any]:
+    """Run what clients have joined, or go on with it; see `federate`."""
+    job, path = run.job, run.directory.path
     with (
         recovery.explaining_storage(path),
         recovery.held(path),
         budgeted(run.plan, path, run.name, resume=job.resume) as budget,
-        telemetry.logging_to(path) as log,
     ):
         state = _taken_up(run, budget)
         with run.side:
@@ -143,25 +155,34 @@ def _joined(grid: Grid, job: Job) -> _Run:
     directory.make()
     name = directory.name()
     grid = signing(grid, name)
+    roll = _roll(grid, name, job)
     new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
-    job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic))
+    job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic, roll))
     task = Problem.from_experiment(job.experiment)
     require_moments(task, alone=directory.stops_after_moments())
     require_thresholds(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
-    sites, lost = gather(grid, task, name, traffic, known=directory.next_attempts() if job.resume else None)
+    known = directory.next_attempts() if job.resume else None
+    sites, lost = gather(grid, task, name, traffic, known=known, roll=roll)
     trust = job.experiment.privacy.model
     plan: Plan = trust.plan(task, sites)
     _require_said(plan)
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
         plan = replace(plan, epsilon=selection.epsilon)
-    availability = Availability(grid, task, sites, name, traffic, Spending())
+    availability = Availability(grid, task, sites, name, traffic, Spending(), roll)
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
     return _Run(
         job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
         Evaluator(task, job.metrics), selection, lost, new, started,
     )  # fmt: skip
+
+
+def _roll(grid: Grid, name: str, job: Job) -> Roll:
+    """The run's roll call; one that is told where clients are processes with keys of their own."""
+    keys = os.environ.get(NODE_KEYS)
+    folder = job.directory if job.engine in _WITH_KEYS else None
+    return Roll(grid, name, folder, Path(keys) if keys else None)
 
 
 def _require_said(plan: Plan) -> None:

@@ -26,6 +26,7 @@ from fedsw.experiment.sources import (
 )
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import trust_model
+from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
 from fedsw.learning.models.coded import typical_length
@@ -50,7 +51,9 @@ def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experimen
     return _settled(experiment, lambda: numbers or numbers_of(experiment))
 
 
-def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic) -> Experiment:
+def settled_among(
+    grid: Grid, experiment: Experiment, run: str, traffic: Traffic, roll: Roll | None = None
+) -> Experiment:
     """The experiment to train: `training.preset` is settled by the public sizes that the clients report.
 
     Nobody is asked if nothing is left open, or only the shares of a sketch's stages: a resumed run keeps the settings
@@ -61,7 +64,7 @@ def settled_among(grid: Grid, experiment: Experiment, run: str, traffic: Traffic
         problem = Problem.from_experiment(experiment)
         if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret
             return numbers_of(experiment, problem=problem)
-        return numbers_of(experiment, public_sizes(grid, problem, run, traffic), problem)
+        return numbers_of(experiment, public_sizes(grid, problem, run, traffic, roll), problem)
 
     return _settled(experiment, reported)
 

@@ -157,10 +157,7 @@ class LocalMethod(AtClients, ABC):
         """Count a client as lost; with its whole site, unless it is `alone` in that."""
         site = self._of_node[member.node]
         lost[member.client] = fault.reason
-        if alone:
-            self._availability.away.lose_client(site, member.client, fault.reason)
-        else:
-            self._availability.away.lose(site, fault.reason)
+        self._availability.lose(site, fault.reason, member.client if alone else None)
         if fault.code == wire.BUDGET_EXHAUSTED:
             self._exhausted.lose_client(site, member.client, fault.reason)
             self._used_up.add(member.client)

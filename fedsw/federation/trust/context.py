@@ -296,7 +296,7 @@ class Collector:
         self._lost.lose(site, fault.reason)
         if fault.code not in wire.ABSENT:
             self._refused.lose(site, fault.reason)
-        self._context.availability.away.lose(site, fault.reason)
+        self._context.availability.lose(site, fault.reason)
         first, last = int(site.clients[0]), int(site.clients[-1])
         lines = event("client lost", client=first, code=fault.code)
         who = f"client {first}" if first == last else f"site of clients {first} to {last}"

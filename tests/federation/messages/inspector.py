@@ -28,8 +28,9 @@ Sent = tuple[str, tuple[int, ...]]
 """Type of the numbers and their shape; a lone number has shape ()."""
 
 LEAVES: Mapping[str, set[str]] = {
+    "query.roll": {"number", "code", "flower", "clock", "nonce"},
     "query.sizes": {"clients", "by group"},
-    "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept", "answered"},
+    "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept", "answered", "code", "nonce"},
     "train.moments": {"steps", "lost"},
     "train.noisy_moments": {"noised", "epsilon", "sigma", "nonce"},
     "train.outputs": {"outputs"},

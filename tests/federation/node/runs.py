@@ -130,11 +130,14 @@ _MADE: dict[str, WatchedRun] = {}
 
 
 def watched_run(name: str, folder: Path) -> WatchedRun:
-    """What was seen of a run of `RUNS`, which is made in the folder where no test before has made it."""
+    """What was seen of a run of `RUNS`, which is made in the folder where no test before has made it.
+
+    It has a roll call, as runs of real processes have.
+    """
     if name not in _MADE:
         raw, overrides = RUNS[name]
         chosen = parse_experiment(raw, (*SMALLEST, *overrides))
         seen = WatchedRun(chosen, Inspector(chosen), Transport(), Kept(chosen))
-        Federation(folder).run(chosen, app=Watched(seen.inspector, seen.transport, seen.kept))
+        Federation(folder).run(chosen, engine="deployed", app=Watched(seen.inspector, seen.transport, seen.kept))
         _MADE[name] = seen
     return _MADE[name]

@@ -48,7 +48,7 @@ class Transport:
         objects = get_all_nested_objects(content)
         for name, record in content.items():
             public = way == "down" and (
-                kind in ("query.hello", "query.sizes", "query.ready") or name in PUBLIC or _shared(record)
+                kind in ("query.roll", "query.hello", "query.sizes", "query.ready") or name in PUBLIC or _shared(record)
             )
             if not public and any(each in self._seen for each in get_all_nested_objects(record)):
                 self.repeated.add(f"{kind} {way}: {name}")

@@ -105,7 +105,7 @@ def test_whoever_cannot_tell_its_sizes_stops_a_run_before_it_begins(tmp_path):
         if context.node_config["partition-id"] == 1:
             raise ExperimentError("no records here")
 
-    with pytest.raises(FederationError, match="a client could not join: ExperimentError: no records here"):
+    with pytest.raises(FederationError, match=r"\(node 1001\) could not join: ExperimentError: no records here"):
         Federation(tmp_path).run(asked(), app=Saboteur(refuse))
     assert not (tmp_path / "run1" / "ledger.sqlite").exists()
 

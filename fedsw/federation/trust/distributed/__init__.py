@@ -28,6 +28,7 @@ class Distributed(OwnLedgers):
     own_bounds: ClassVar[frozenset[Word]] = frozenset(("proven",))
     held_out_to: ClassVar[frozenset[str]] = frozenset(("operator", "everybody"))
     masks = frozenset(("real", "simulated"))
+    sites_code = "same"
     law: ClassVar[Law | None] = "masked sum"
     sections = {"local": MaskedSettings, "sketch": Sketch}
     why_not = "its masked sums are of tables, of contributions and of sketches"
