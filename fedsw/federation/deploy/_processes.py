@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import secrets
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,9 @@ from fedsw.federation.deploy._watchdog import end, marked
 MARK = "FEDSW_DEPLOYMENT"
 _WATCHDOG = Path(__file__).with_name("_watchdog.py")
 _START_SECONDS = 90.0
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_SOCKS = ("socks", "socks4", "socks4a", "socks5", "socks5h")
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 class Processes:
@@ -32,14 +37,21 @@ class Processes:
 
     Each has a session of its own (Ctrl-C reaches only us, and we stop them in order) and a log file, if `logs` names
     their folder. A watchdog that holds one end of a pipe stops the marked processes if this process dies without doing
-    so, whatever killed it. Telemetry, update checks and run-time installs are off.
+    so, whatever killed it. Telemetry, update checks and run-time installs are off. None asks this machine through a
+    proxy.
     """
 
     def __init__(self, logs: Path | None, environment: Mapping[str, str] | None = None) -> None:
         self.mark = secrets.token_hex(16)
         self._logs = logs
         own_scripts = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-        self._environment = {**os.environ, "PATH": own_scripts, **(environment or {}), **OFFLINE, MARK: self.mark}
+        self._environment = {
+            **straight(os.environ),
+            "PATH": own_scripts,
+            **(environment or {}),
+            **OFFLINE,
+            MARK: self.mark,
+        }
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._logged: dict[str, int] = {}  # bytes in a log before its last process started
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -121,6 +133,29 @@ class Processes:
 
     def _log(self, name: str) -> Path | None:
         return None if self._logs is None else self._logs / f"{name}.log"
+
+
+def straight(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which nothing asks this machine through a proxy, whichever its variables name.
+
+    Those of SOCKS proxies are left out, for Flower's client does not begin with one, wherever it is going; others stay:
+    a server elsewhere, and a download, may need them.
+    """
+    plain = {
+        name: value
+        for name, value in environment.items()
+        if name.lower() not in _PROXIES or urllib.parse.urlsplit(value).scheme not in _SOCKS
+    }
+    excepted = [word for name in ("no_proxy", "NO_PROXY") for word in plain.get(name, "").split(",") if word.strip()]
+    return plain | dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(dict.fromkeys([*excepted, *_THIS_MACHINE])))
+
+
+def is_this_machine(host: str) -> bool:
+    """True for a name or an address of the loopback interface, which no proxy is asked for."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def script(name: str) -> str:

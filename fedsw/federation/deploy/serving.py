@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw._tools.files import private_folder
-from fedsw.federation.deploy._processes import Processes, free_port
+from fedsw.federation.deploy._processes import Processes, free_port, is_this_machine
 from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_expiry
 from fedsw.federation.deploy.executor import REFUSAL
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
@@ -180,15 +180,17 @@ def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Ca
 def probe(address: str, authority: Path) -> str | None:
     """Reason why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
 
-    Through the proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host: as Flower's own requests go.
+    Through the proxy that HTTPS_PROXY or ALL_PROXY names, unless NO_PROXY excepts the host, or it is this machine: as
+    Flower's own requests go.
 
     Raises:
-        ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate.
+        ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate, or a proxy of another kind.
     """
     host, port = read_address(address)
     context = ssl.create_default_context(cafile=str(authority))
+    connection = _connection(host, port, context)
     try:
-        with contextlib.closing(_connection(host, port, context)) as connection:
+        with contextlib.closing(connection):
             connection.connect()
             return None
     except ssl.SSLCertVerificationError as untrusted:
@@ -203,10 +205,16 @@ def probe(address: str, authority: Path) -> str | None:
 
 def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
     """A connection to a server that is not made yet: straight, or in a tunnel through the proxy."""
-    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
-    if proxy is None:
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get("https") or proxies.get("all")
+    if proxy is None or is_this_machine(host) or urllib.request.proxy_bypass(host):
         return http.client.HTTPSConnection(host, port, timeout=_PROBE_SECONDS, context=context)
     url = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if url.scheme not in ("http", "https"):
+        raise ConnectionError(
+            f"HTTPS_PROXY or ALL_PROXY names the proxy {url.scheme}://{url.hostname}, and a tunnel is made by an HTTP "
+            f"proxy alone: name one in HTTPS_PROXY, or except {host} from it (NO_PROXY={host}), and leave ALL_PROXY out"
+        )
     tunnel = http.client.HTTPSConnection(url.hostname or "", url.port, timeout=_PROBE_SECONDS, context=context)
     allowed = {}
     if url.username:

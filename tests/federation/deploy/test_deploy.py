@@ -8,8 +8,9 @@ import socket
 import socketserver
 import ssl
 import stat
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.cli.app import main
-from fedsw.federation.deploy._processes import free_port
+from fedsw.federation.deploy._processes import Processes, free_port
 from fedsw.federation.deploy.certificates import (
     LOOPBACK,
     ServerCertificates,
@@ -166,8 +167,7 @@ def _proxy(asked: list[str]) -> Iterator[int]:
             place = self.rfile.readline().split()[1].decode()
             lines = iter(lambda: self.rfile.readline().strip().decode(), "")
             asked.extend([place, *(line for line in lines if line.startswith("Proxy-Authorization"))])
-            host, _, port = place.rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=10) as other:
+            with socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2])), timeout=10) as other:
                 self.wfile.write(b"HTTP/1.1 200 there\r\n\r\n")
                 back = threading.Thread(target=_pass_on, args=(other, self.connection), daemon=True)
                 back.start()
@@ -196,13 +196,52 @@ def test_a_client_probes_through_its_proxy_and_still_checks_the_server_s_certifi
     with _proxy(asked) as proxy, _tls_server(own) as port:
         monkeypatch.setenv("https_proxy", f"http://ward:secret@127.0.0.1:{proxy}")
         monkeypatch.setenv("no_proxy", "")
-        assert probe(f"127.0.0.1:{port}", own.authority) is None
-        assert asked == [f"127.0.0.1:{port}", "Proxy-Authorization: Basic d2FyZDpzZWNyZXQ="]
+        assert probe(f"fed.example.org:{port}", own.authority) is None
+        assert asked == [f"fed.example.org:{port}", "Proxy-Authorization: Basic d2FyZDpzZWNyZXQ="]
         with pytest.raises(ConnectionError, match="A proxy that looks into TLS"):
-            probe(f"127.0.0.1:{port}", stranger.authority)
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
+            probe(f"fed.example.org:{port}", stranger.authority)
         asked.clear()
         assert probe(f"127.0.0.1:{port}", own.authority) is None and not asked
+        monkeypatch.setenv("no_proxy", "fed.example.org")
+        with monkeypatch.context() as names:
+            names.setattr(socket, "create_connection", _to_this_machine(socket.create_connection))
+            assert probe(f"fed.example.org:{port}", own.authority) is None and not asked
+
+
+def _to_this_machine(connect: Callable[..., socket.socket]) -> Callable[..., socket.socket]:
+    return lambda address, *rest, **more: connect(("127.0.0.1", address[1]), *rest, **more)
+
+
+PROXIES = {
+    "http": {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"},
+    "small letters": {"http_proxy": "http://127.0.0.1:9", "https_proxy": "127.0.0.1:9", "no_proxy": ""},
+    "all": {"ALL_PROXY": "http://127.0.0.1:9", "NO_PROXY": ".example.org"},
+    "socks": {"all_proxy": "socks5h://127.0.0.1:9", "https_proxy": "socks5://127.0.0.1:9"},
+    "an unknown socks": {"ALL_PROXY": "socks://127.0.0.1:9"},
+}
+ASK = "import sys, httpx; ca, *urls = sys.argv[1:]; print(*(httpx.Client(verify=ca).get(url).text for url in urls))"
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+def test_a_process_of_a_deployment_asks_this_machine_through_no_proxy(federation, tmp_path, monkeypatch, kind) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, value in PROXIES[kind].items():
+        monkeypatch.setenv(name, value)
+    own = ServerCertificates.of(federation / "server")
+    with _tls_server(own, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nthere") as port, Processes(tmp_path) as started:
+        assert probe(f"127.0.0.1:{port}", own.authority) is None
+        urls = [f"https://{host}:{port}/" for host in ("127.0.0.1", "localhost")]
+        assert started.start("ask", [sys.executable, "-c", ASK, str(own.authority), *urls]).wait() == 0
+        assert started.said("ask") == "there there"
+
+
+def test_a_proxy_of_another_kind_is_refused_by_name_where_a_server_elsewhere_is_asked(federation, monkeypatch) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://ward:secret@proxy.example.org:1080")
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConnectionError, match=r"socks5://proxy\.example\.org, .*NO_PROXY=fed\.example\.org"):
+        probe("fed.example.org:9092", ServerCertificates.of(federation / "server").authority)
 
 
 @pytest.mark.parametrize(
@@ -381,11 +420,10 @@ def _verified(authority: Path, certificate: Path, host: str) -> bool:
 
 
 class _tls_server:
-    """Accepts connections on loopback and shakes hands, until it is left."""
+    """Accepts connections on loopback and shakes hands, and says one thing to all who ask, until it is left."""
 
-    def __init__(self, files: ServerCertificates) -> None:
-        import socket
-
+    def __init__(self, files: ServerCertificates, answer: bytes = b"") -> None:
+        self._answer = answer
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(files.certificate, files.key)
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -404,7 +442,9 @@ class _tls_server:
             except OSError:
                 return
             try:
-                self._context.wrap_socket(connection, server_side=True).close()
+                with self._context.wrap_socket(connection, server_side=True) as secured:
+                    if self._answer and secured.recv(4096):
+                        secured.sendall(self._answer)
             except OSError:
                 connection.close()
 

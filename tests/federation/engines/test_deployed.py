@@ -72,6 +72,13 @@ def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: P
     assert not (theirs.directory / "deployment").exists(), "keys and certificates belong to the run only"
 
 
+def test_proxies_that_are_out_of_reach_disturb_no_run_on_this_machine(tmp_path, monkeypatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9" if name != "ALL_PROXY" else "socks5://127.0.0.1:9")
+    ended = run(small("federation.clients=2", "training.rounds=1", PATIENT), engine="deployed", runs=tmp_path)
+    assert ended.summary["status"] == "completed"
+
+
 def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
     experiment = small("seed=5", "federation.clients=2", "training.rounds=1", PATIENT)
     ours = run(experiment, runs=tmp_path / "ours")
