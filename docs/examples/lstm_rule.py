@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedsw.mathematics.clipping import Term, clipped_sum, layer_rule, record, require_exact
+from fedsw.mathematics.clipping import Term, Worst, clipped_sum, layer_rule, record, require_exact
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -28,7 +28,13 @@ class Recurrent(nn.LSTM):
         return states
 
 
-@layer_rule(Recurrent, parameters=NAMES, least_dims=3)
+def worst(layer: Recurrent) -> list[Worst]:
+    """The records that an audit attacks the rule with: gates that saturate, and measurements that nearly cancel."""
+    signs = torch.tensor([1.0, -1.001, 1.0]).reshape(1, 3, 1).expand(1, 3, layer.input_size)
+    return [Worst(layer, 10 * torch.ones_like(signs), "saturated gates"), Worst(layer, signs, "signs that alternate")]
+
+
+@layer_rule(Recurrent, parameters=NAMES, least_dims=3, worst=worst)
 def gradients(layer: Recurrent, a: Tensor, delta: Tensor) -> dict[str, Tensor]:
     """Each record's gradients, (n, 4h, features), (n, 4h, h), (n, 4h) and (n, 4h)."""
     into, across, own, other = (getattr(layer, name).detach() for name in NAMES)

@@ -23,6 +23,7 @@ from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Attempt, attempts
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds
 from fedsw.federation.trust.distributed.members import least, own_counts
+from fedsw.mathematics.clipping.rules import Worst
 from fedsw.privacy.masks import Share, Whole, summed
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity
@@ -90,8 +91,16 @@ class MaskedTrial(Trial):
 
     trials = 1_000_000  # every honest site draws noise of its own for each release
 
-    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
-        super().__init__(experiment, neighbours, folder, canary=canary)
+    def __init__(
+        self,
+        experiment: Experiment,
+        neighbours: Pair | None,
+        folder: Path,
+        *,
+        canary: bool,
+        worst: Worst | None = None,
+    ) -> None:
+        super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
         self._rounds = _Lying(self.context)
         self._rounds.holder = neighbours.client if neighbours else 0
         self._honest = least(experiment) - experiment.own(MaskedSettings).colluding

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.audit._neighbours import Trial, View, exchanged, holding
+from fedsw.audit._neighbours import Trial, View, exchanged
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node.node import Node
@@ -23,6 +23,7 @@ from fedsw.learning.models import flatten
 from fedsw.learning.sketches.from_settings import Stage, classifier_of, sent_size, table_of
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records
 from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping.rules import Worst
 from fedsw.privacy.release import Bounded, Paid, Released
 
 _CANDIDATES, _FAR = 25, 1e3
@@ -61,9 +62,15 @@ class SketchTrial(Trial):
     trials = 100_000  # a release has thousands of numbers, and noise of its own in each
 
     def __init__(
-        self, experiment: Experiment, neighbours: SketchNeighbours | None, folder: Path, *, canary: bool
+        self,
+        experiment: Experiment,
+        neighbours: SketchNeighbours | None,
+        folder: Path,
+        *,
+        canary: bool,
+        worst: Worst | None = None,
     ) -> None:
-        super().__init__(experiment, neighbours, folder, canary=canary)
+        super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
         self._holder, self._open = neighbours.client if neighbours else 0, ExitStack()
         self.context.stored = folder / "releases"
         self.context.ledger = self._ledger(folder)
@@ -73,9 +80,13 @@ class SketchTrial(Trial):
         """One: all stages together have the noise of one release."""
         return 1
 
-    def holding(self, neighbours: Any, *, canary: bool) -> AbstractContextManager[None]:
+    def staged(self, worst: Worst) -> AbstractContextManager[None]:
         """See `Trial`: the network and the task are the experiment's own, for a bound asks nothing of them."""
-        return holding(neighbours, canary=canary)
+        return nullcontext()
+
+    def layers(self) -> list[Worst]:
+        """None: no gradient of a record is clipped."""
+        return []
 
     def holder(self, cell: int) -> int:
         """The client with most records."""

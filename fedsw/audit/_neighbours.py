@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import math
 from collections import Counter
@@ -39,43 +40,69 @@ from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import Plan, draw
 from fedsw.learning.models import flatten
+from fedsw.learning.models.coded import Centred, Coding, Hats
+from fedsw.learning.moments import beside_rounds
+from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks import problem as problems
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs, Raw, Task, part
+from fedsw.mathematics.clipping.rules import Worst, worst_of
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.release import Released
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile
 
 WIDTH = 4
-"""Parameters of the model: one would do for the bound; more of them see noise that misses a coordinate."""
+"""Parameters of the free layer: one would do for the bound; more of them see noise that misses a coordinate."""
 
-_PULL, _PUSH, _ZERO, _FIRST = 0, 1, 2, 3  # columns of a record: the rest are its output and its Jacobian's direction
+_PULL, _PUSH, _UNIT, _FIRST = 0, 1, 2, 3  # columns of a record: the rest are its output and its Jacobian's direction
 _JUST_BELOW = 1 - 1e-3
+
+
+def free_layer() -> Worst:
+    """A linear layer of a few parameters, in place of a model's own: a bound asks nothing of them."""
+    layer = nn.Linear(WIDTH, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    return Worst(layer, torch.ones(1, WIDTH), "a linear layer")
 
 
 class Freely(nn.Module):
     """A model whose outputs, Jacobians and loss gradients the records choose, as a bound lets them.
 
-    With u and w in R^d, a pull and a push from the record, the output is u + pull (theta . 1) w, and one coordinate of
-    what is returned for the loss is 1 + pull push (theta . 1), everything else being constant: all gradients lie along
-    one direction of the parameters, and every clip binds.
+    With u and w in R^d, a pull and a push from the record, and l the sum of what a layer makes of its worst input, over
+    the length of its gradient and less its value, the output is u + pull l w, and one coordinate of what is returned
+    for the loss is 1 + pull push l, everything else being constant: l is 0, all gradients lie along that of l, and
+    every clip binds, if the layer's rule measures it.
+
+    Records that were ``scaled`` to a length have a 1 among their numbers, by which they are brought back.
     """
 
-    def __init__(self, dimension: int) -> None:
+    input: Tensor
+    layer: nn.Module
+
+    def __init__(self, dimension: int, worst: Worst, *, scaled: bool = False) -> None:
         super().__init__()
-        self._dimension = dimension
-        self.linear = nn.Linear(WIDTH, 1, bias=False)
-        nn.init.zeros_(self.linear.weight)
+        self._dimension, self._scaled = dimension, scaled
+        self.layer = copy.deepcopy(worst.module)
+        self.register_buffer("input", worst.input, persistent=False)
+        trained = [parameter for parameter in self.layer.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(self.layer(worst.input).sum(), trained, allow_unused=True)
+        lengths = [float(torch.linalg.vector_norm(gradient.double())) for gradient in gradients if gradient is not None]
+        self._length = math.hypot(*lengths)
 
     def forward(self, records: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs (n, d) and what the loss compares with the records, (n, p), of records (n, p)."""
-        d = self._dimension
-        lever = self.linear(records[:, _PULL : _PULL + 1].expand(-1, WIDTH))
-        outputs = records[:, _FIRST : _FIRST + d] + lever * records[:, _FIRST + d : _FIRST + 2 * d]
-        compared = 1.0 + lever * records[:, _PUSH : _PUSH + 1]
-        return outputs, F.pad(compared, (_ZERO, records.shape[1] - _ZERO - 1))
+        d, given = self._dimension, records
+        if self._scaled:
+            unit = records[:, _UNIT : _UNIT + 1]
+            given = records / torch.where(unit > 0, unit, 1.0)
+        made = self.layer(self.input.repeat(len(records), *[1] * (self.input.dim() - 1))).flatten(1)
+        total = made.sum(1, keepdim=True)
+        lever = given[:, _PULL : _PULL + 1] * (total - total.detach()) / self._length
+        outputs = given[:, _FIRST : _FIRST + d] + lever * given[:, _FIRST + d : _FIRST + 2 * d]
+        compared = 1.0 + lever * given[:, _PUSH : _PUSH + 1]
+        return outputs, F.pad(compared, (_UNIT, records.shape[1] - _UNIT - 1))
 
 
 class ComparedFreely(Task):
@@ -117,7 +144,7 @@ class Neighbours:
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
-        features = torch.zeros_like(genuine.features)
+        features = genuine.features.new_zeros((len(genuine), task.features))
         strength = 1e4 * max(task.clip.jacobian, task.clip.loss * task.features, 1.0)
         m = task.clip.output
         for cell, rows in enumerate(task.cells_of(genuine)):
@@ -128,6 +155,8 @@ class Neighbours:
                 at = m if task.objective.other_side is None else m * _JUST_BELOW
                 at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
                 features[canary_rows(genuine, rows)] = _row(task, strength, at, jacobian=jacobian, loss=1.0)
+        if task.coding is not None:  # the numbers that the model takes are the worst case
+            features = torch.from_numpy(task.coding.inputs(features.double().numpy())).to(features)
         return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
 
 
@@ -149,10 +178,10 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
     Source: docs/guarantees/sensitivity.md, Theorem 5.
     """
     needed = _FIRST + 2 * task.dimension
-    if task.features < needed:
+    if task.shape.features < needed:
         raise ExperimentError(
-            f"records have {task.features} features; the worst case for outputs in {task.dimension} dimensions is "
-            f"written in {needed}"
+            f"records have {task.shape.features} features; the worst case for outputs in {task.dimension} dimensions "
+            f"is written in {needed}"
         )
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
@@ -194,12 +223,34 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
         yield
 
 
+def in_front(experiment: Experiment, coding: Coding | None) -> Coding | None:
+    """The map in front of the free model, whose numbers records can choose: the experiment's own, or none for hats.
+
+    Of hats two a column are not 0: what reads them is attacked by its rule's own neighbours. ExperimentError for any
+    other map, named.
+    """
+    if isinstance(coding, Hats):
+        return None
+    if coding is None or isinstance(coding, Centred):
+        return coding
+    raise ExperimentError(
+        f"model.kind {experiment.model.kind!r} sees records through {type(coding).__name__}, and --canary knows no "
+        "worst case behind it: attack the same settings with model.kind 'logistic', whose clips and release are the "
+        "same"
+    )
+
+
 @contextmanager
-def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
-    """Let clients that join now hold the neighbours' records, and problems have the free model without a head."""
+def staged(worst: Worst) -> Iterator[None]:
+    """Let problems have the free model without a head, by a layer's worst input.
+
+    The server does not weigh contributions here: a clip that is missing is to end in a verdict, not in a refusal.
+    """
+
+    coding_of = getattr(problems, "coding_of")  # noqa: B009, whose module is its room's own
 
     def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
-        return Freely(outputs)
+        return Freely(outputs, worst, scaled=experiment.data.row_norm is not None)
 
     def task_of(experiment: Experiment) -> Task:
         genuine = own.task_of(experiment)
@@ -208,9 +259,12 @@ def staged(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
     Problem.from_json.cache_clear()  # a task is remembered by its experiment, whatever its model
     try:
         with (
-            holding(neighbours, canary=canary),
             exchanged(problems, "of_shape", build),
             exchanged(problems, "task_of", task_of),
+            exchanged(problems, "coding_of", lambda experiment: in_front(experiment, coding_of(experiment))),
+            exchanged(Problem, "most_pulled", lambda *contribution: math.inf),
+            # moments that the experiment releases before its rounds were found to fit its own model
+            exchanged(beside_rounds, "foldable", lambda model, features: True),
         ):
             yield
     finally:
@@ -221,6 +275,7 @@ def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss:
     """A record whose output is `along` the first axis, about the centre, and the sides that its gradients go to."""
     row, d = torch.zeros(task.features), task.dimension
     row[_PULL], row[_PUSH] = strength, loss
+    row[_UNIT] = 0.0 if task.experiment.data.row_norm is None else 1.0
     row[_FIRST : _FIRST + d] = task.experiment.clip.centre
     row[_FIRST] += along
     row[_FIRST + d] = jacobian
@@ -228,14 +283,14 @@ def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss:
 
 
 @contextmanager
-def exchanged(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    """Let a name of a module stand for something else meanwhile."""
-    before = getattr(module, name)
-    setattr(module, name, value)
+def exchanged(owner: ModuleType | type, name: str, value: object) -> Iterator[None]:
+    """Let a name of a module or a class stand for something else meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(module, name, before)
+        setattr(owner, name, before)
 
 
 @dataclass(frozen=True)
@@ -267,13 +322,25 @@ class View:
 class Trial:
     """One data set behind the real apps, at the initial model: ServerApp and ClientApp, messages, throw-away ledgers.
 
-    A context manager. The experiment has no seed; without neighbours, clients hold its own records, to learn sizes.
+    A context manager. The experiment has no seed. Without neighbours clients hold its own records, and the model is its
+    own, to learn what is settled, sizes and plan; otherwise the model is free, by a layer's ``worst`` input.
     ``trials`` is how often each neighbour is released by default.
     """
 
     trials: int
 
-    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        neighbours: Pair | None,
+        folder: Path,
+        *,
+        canary: bool,
+        worst: Worst | None = None,
+    ) -> None:
+        self._stage = contextlib.ExitStack()
+        if neighbours is not None:
+            self._stage.enter_context(self.staged(worst or free_layer()))
         files.new_folder(folder.parent)
         folder.mkdir(mode=files.PRIVATE_FOLDER)
         clients = experiment.federation.clients
@@ -282,18 +349,22 @@ class Trial:
         self._grid = InProcessGrid(client_app, self._configs)
         self._name = RunDirectory(folder).name()
         try:
-            with self.holding(neighbours, canary=canary):
+            with holding(neighbours, canary=canary):
                 traffic = Traffic()
                 experiment = settled_among(self._grid, experiment, self._name, traffic)
                 self.task = Problem.from_experiment(experiment)
                 self.sites, _ = gather(self._grid, self.task, self._name, traffic)
                 self.plan: Plan = experiment.privacy.model.plan(self.task, self.sites)
+                if neighbours is not None and experiment.privacy.moments:  # released before: of all maps, none
+                    count = self.task.features
+                    nothing = Preparation(torch.zeros(count).double(), torch.eye(count).double(), 1.0)
+                    self.plan = self.plan.under(nothing)
                 self.theta = flatten(self.task.build_model())
                 availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
                 self._attempts = Counter[int]()
                 self.context = Context(self._grid, self.plan, self.sites, availability, traffic, self.begin)
         except BaseException:
-            self._grid.close()
+            Trial.__exit__(self)
             raise
 
     @property
@@ -306,13 +377,25 @@ class Trial:
         """The noise's standard deviation by the plan."""
         return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
 
-    def holding(self, neighbours: Pair | None, *, canary: bool) -> AbstractContextManager[None]:
-        """Let clients that join meanwhile hold the neighbours' records."""
-        return staged(neighbours, canary=canary)
+    def staged(self, worst: Worst) -> AbstractContextManager[None]:
+        """What is not the experiment's own as long as neighbours are attacked."""
+        return staged(worst)
 
     def worst(self, cell: int) -> Pair:
         """The worst neighbours of a cell; see `worst_neighbours`."""
         return worst_neighbours(self.task, cell, self.holder(cell))
+
+    def layers(self) -> list[Worst]:
+        """The worst neighbours of the layers of the experiment's own model, as holders of records have it.
+
+        ExperimentError, naming it, for a layer without, or a map of inputs behind which nothing is known.
+        """
+        experiment = self.task.experiment
+        in_front(experiment, self.task.coding)
+        try:
+            return worst_of(self.task.of_holder().build_model())
+        except ValueError as fault:
+            raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
 
     def rounds(self, most: int) -> Sequence[int]:
         """Numbers of the real rounds to make, at most so many: only those planned, where clients have budgets."""
@@ -351,6 +434,7 @@ class Trial:
 
     def __exit__(self, *raised: object) -> None:
         self._grid.close()
+        self._stage.close()
 
     def _ledger(self, folder: Path) -> Ledger:
         """A new ledger of the server's, without a limit."""
@@ -376,8 +460,16 @@ class TrialRun(Trial):
 
     trials = 10_000_000
 
-    def __init__(self, experiment: Experiment, neighbours: Pair | None, folder: Path, *, canary: bool) -> None:
-        super().__init__(experiment, neighbours, folder, canary=canary)
+    def __init__(
+        self,
+        experiment: Experiment,
+        neighbours: Pair | None,
+        folder: Path,
+        *,
+        canary: bool,
+        worst: Worst | None = None,
+    ) -> None:
+        super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
         self._rounds = Rounds(self.context)
         self._charged = self._ledger(folder)
 

@@ -25,8 +25,6 @@ from fedsw.audit._neighbours import Trial, TrialRun, View
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import Law
 from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
 from fedsw.runs.report.figures import colour, house_style, new_panels
@@ -85,9 +83,19 @@ _BINS = 80
 
 
 def finding(
-    experiment: Experiment, cell: str, why: str, claim: Claim, measured: AttackResult, confidence: float
+    experiment: Experiment,
+    cell: str,
+    why: str,
+    claim: Claim,
+    measured: AttackResult,
+    confidence: float,
+    layers: Mapping[str, float] | None = None,
 ) -> Finding:
-    """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts."""
+    """Bounds on mu and on the rate that hold together, the epsilon that they prove, and whether any contradicts.
+
+    ``layers`` are those of the experiment's own model, and how far a record moves the sum through each.
+    """
+    layers = layers or {}
     # Half of what may go wrong to the draws, where there are any; the bounds then hold together.
     risk = (1 - confidence) / (1 if measured.drawn is None else 2)
     rates = measured.attack.rates(1 - risk)
@@ -97,7 +105,7 @@ def finding(
     instance = shown_epsilon(measured.shift / claim.sigma, claim.rate, claim.rounds, claim.delta)
     lower, _ = epsilon_bracket({Step(claim.rate, claim.mu): claim.rounds}, claim.delta)
     share = measured.shift / claim.sensitivity
-    against = _contradictions(claim, measured, mu, rate, shown)
+    against = _contradictions(claim, {"one record": measured.shift, **_by_layer(layers)}, measured, mu, rate, shown)
     wholes = {"the claim": claim.epsilon, "the bracket's lower end": lower, "what these neighbours can show": instance}
     shares = ", ".join(f"{_share(shown, whole)} of {name}" for name, whole in wholes.items())
     verdict = "; ".join(against) if against else f"the attack shows {shares}"
@@ -105,11 +113,13 @@ def finding(
         ("bracket", f"{downward(lower, 4)} to {upward(claim.epsilon, 4)}, T = {claim.rounds}"),
         ("worst case", f"{why} (group {cell})"),
         ("instance ε", f"{upward(instance, 4)}: it moves the sum by {share:.1%} of the sensitivity"),
+        *_attacked_rows(experiment, claim, layers),
         ("one release", f"μ at least {number(mu, 4)} of {number(claim.mu, 4)}, from {measured.attack.trials} of each"),
         ("one draw", _drawn(claim, measured, rate)),
     ]
     details = _details(cell, claim, measured, rates, mu, rate)
     details.update(trust=experiment.privacy.trust, instance_epsilon=instance, bracket_lower=lower, instance_share=share)
+    details.update(layers={layer: shift / claim.sensitivity for layer, shift in layers.items()})
     return Finding(
         "canary",
         experiment.name,
@@ -125,11 +135,34 @@ def finding(
     )
 
 
-def _contradictions(claim: Claim, measured: AttackResult, mu: float, rate: float, shown: float) -> list[str]:
+def _by_layer(layers: Mapping[str, float]) -> dict[str, float]:
+    return {f"one record, through {layer},": shift for layer, shift in layers.items()}
+
+
+def _attacked_rows(experiment: Experiment, claim: Claim, layers: Mapping[str, float]) -> list[tuple[str, str]]:
+    """What stood in for the experiment's model, and how its own layers were attacked."""
+    if not layers:
+        return []
+    kind = experiment.model.kind
+    parts = "; ".join(f"{layer}: {shift / claim.sensitivity:.1%}" for layer, shift in layers.items())
+    return [
+        ("model", f"outputs and gradients are what records say, in place of those of model.kind {kind!r}"),
+        ("its layers", f"{parts} of the sensitivity"),
+    ]
+
+
+def _contradictions(
+    claim: Claim, moved: Mapping[str, float], measured: AttackResult, mu: float, rate: float, shown: float
+) -> list[str]:
     """List the results that the claim rules out, part by part: the whole has room that would hide a part's fault."""
-    times = measured.shift / claim.sensitivity
     checked = [
-        (measured.shift > claim.sensitivity, f"one record moves the sum by {times:.4g} times the sensitivity"),
+        *(
+            (
+                shift > claim.sensitivity,
+                f"{what} moves the sum by {shift / claim.sensitivity:.4g} times the sensitivity",
+            )
+            for what, shift in moved.items()
+        ),
         (measured.repeated > 0, f"{measured.repeated} releases have the noise of an earlier one"),
         (mu > claim.mu, f"one release shows a μ of {downward(mu, 4)}, claimed is {upward(claim.mu, 4)}"),
         (rate > claim.rate, f"the canary is drawn at a rate of at least {rate:.4g}, claimed is {claim.rate:.4g}"),
@@ -212,18 +245,28 @@ def audit(
     many as ``singly`` says are made one by one; ``draws`` are of batches, where records are sampled. Everything that
     the shown epsilon rests on holds together with ``confidence``.
 
-    ExperimentError for a trust model or an objective without worst neighbours here, naming those that have them;
-    FederationError if a client or the server refuses a round.
+    ExperimentError for a trust model, an objective, a map of inputs or a layer without worst neighbours here, naming
+    those that have them; FederationError if a client or the server refuses a round.
     """
-    attacked = _attackable(experiment)
+    _require_attackable(experiment)
+    open_experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     draws, singly = draws or DRAWS, SINGLE if singly is None else singly
-    model, begun = attacked.privacy.model, Console(stderr=True, quiet=not show).status("sizes and plan")
-    trial = _TRIALS[model.law]
+    begun = Console(stderr=True, quiet=not show).status("sizes and plan")
+    trial = _TRIALS[experiment.privacy.model.law]
     with tempfile.TemporaryDirectory() as name, begun as status:
         folder = Path(name)
-        with trial(attacked, None, folder / "sizes", canary=False) as plain:
-            cell, claim = _claim(plain)
-            neighbours = plain.worst(cell)
+        with trial(open_experiment, None, folder / "sizes", canary=False) as plain:
+            attacked, (cell, claim) = plain.task.experiment, _claim(plain)
+            own, neighbours = plain.layers(), plain.worst(cell)
+        layers = {}
+        for number, layer in enumerate(own):
+            status.update(f"layers: {layer.why}")
+            with (
+                trial(attacked, neighbours, folder / f"with-{number}", canary=True, worst=layer) as one,
+                trial(attacked, neighbours, folder / f"without-{number}", canary=False, worst=layer) as other,
+            ):
+                ((direction, _), *_), _ = _real_rounds(one, other, claim, least=1, enough=1)
+                layers[layer.why] = direction.mu * claim.sigma
         with (
             trial(attacked, neighbours, folder / "with", canary=True) as one,
             trial(attacked, neighbours, folder / "without", canary=False) as other,
@@ -233,7 +276,7 @@ def audit(
                 status.update("draws of batches")
                 attack = replace(attack, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
             group = one.plan.strata[cell]
-    return finding(experiment, group, neighbours.why, claim, attack, confidence)
+    return finding(attacked, group, neighbours.why, claim, attack, confidence, layers)
 
 
 _TRIALS: Mapping[Law | None, type[Trial]] = {
@@ -244,10 +287,14 @@ _TRIALS: Mapping[Law | None, type[Trial]] = {
 """Attacked runs by what a trust model noises."""
 
 
-def _attackable(experiment: Experiment) -> Experiment:
+def _require_attackable(experiment: Experiment) -> None:
+    """Refuse, by name, what is not among the relations, trust models and penalties that worst neighbours are known of.
+
+    The map of inputs and the layers of the model follow, where they are known: `Trial.layers`.
+    """
     privacy, goal = experiment.privacy, experiment.objective
     model = privacy.model
-    if privacy.hides_sizes:
+    if privacy.relation != "replace-one":
         raise ExperimentError(
             f"privacy.relation is {privacy.relation!r}, and --canary replaces a record, of which that epsilon promises "
             "nothing: attack the same settings with relation 'replace-one', whose clips and release are the same"
@@ -262,7 +309,7 @@ def _attackable(experiment: Experiment) -> Experiment:
         )
     if model.law == "sum of waves":
         sketched.require_sketch(experiment)
-        return experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
+        return
     if goal.also:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
@@ -270,16 +317,6 @@ def _attackable(experiment: Experiment) -> Experiment:
     if not PENALTIES.get(goal.penalty).canary:
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
-    if MODELS.get(experiment.model.kind).filtered:
-        raise ExperimentError(
-            f"model.kind {experiment.model.kind!r} sees filtered records, in which no worst case is written: "
-            "attack the same settings with model.kind 'logistic', whose clips and release are the same"
-        )
-    data = experiment.data.model_copy(update={"row_norm": None})  # the worst case is not written in unit rows
-    changed: dict[str, object] = {"seed": None, "unsafe_metrics": False, "data": data}
-    if MODELS.get(experiment.model.kind).columns or experiment.model.inputs != "plain":  # nor in coded columns
-        changed["model"] = Model(seed=experiment.model.seed)
-    return experiment.model_copy(update=changed)
 
 
 def _claim(plain: Trial) -> tuple[int, Claim]:
@@ -336,7 +373,8 @@ def _sizes(trials: int, singly: int) -> list[int]:
 def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status: Status) -> AttackResult:
     """Run the distinguishing attack on a round's full view; of the rounds with the canary the weakest result counts."""
     status.update("real rounds on both neighbours")
-    present, rounds = _real_rounds(one, other, claim)
+    least, enough = min(_ROUNDS, claim.rounds), 1 if claim.rate == 1.0 else 3
+    present, rounds = _real_rounds(one, other, claim, least=least, enough=enough)
     status.update("releases with real noise")
     direction, views = min(present, key=lambda seen_round: seen_round[0].mu)
     repeated, scores = 0, []
@@ -350,16 +388,18 @@ def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status
     return AttackResult(shift, rounds, len(present), judgement, None, repeated, (scores[0], scores[1]))
 
 
-def _real_rounds(one: Trial, other: Trial, claim: Claim) -> tuple[list[tuple[_Direction, _Views]], int]:
+def _real_rounds(
+    one: Trial, other: Trial, claim: Claim, *, least: int, enough: int
+) -> tuple[list[tuple[_Direction, _Views]], int]:
     """Views of both data sets in rounds with the canary, until they are enough; and how many rounds were made."""
-    enough, present, made = 1 if claim.rate == 1.0 else 3, [], 0
+    present, made = list[tuple[_Direction, _Views]](), 0
     for round_ in one.rounds(math.ceil(_ABSENT / claim.rate) + _ROUNDS):
         made += 1
         views = one.views(round_), other.views(round_)
         direction = _Direction.between(*views)
         if direction.mu > 0.01 * claim.mu:
             present.append((direction, views))
-        if made >= min(_ROUNDS, claim.rounds) and len(present) >= enough:
+        if made >= least and len(present) >= enough:
             break
     if not present:
         raise ExperimentError(

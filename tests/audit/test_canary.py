@@ -6,7 +6,6 @@ Noise and draws are secret; bounds hold with probability 1 - 1e-10, so that no l
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.round_plan
 from fedsw._tools.randomness import Stream
 from fedsw.audit import canary
-from fedsw.audit._neighbours import Freely, staged
+from fedsw.audit._neighbours import Freely, free_layer, staged
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
@@ -96,14 +95,13 @@ def _sensitivity_for_twice_the_records(monkeypatch):
     monkeypatch.setattr(problem, "sensitivities", halved)
 
 
-def _no_clip_and_a_server_that_does_not_weigh(monkeypatch):
+def _no_clip(monkeypatch):
     genuine = fedsw.federation.node.node.clipped_sum
 
     def freed(tape, terms, **more):
         return genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms], **more)
 
     monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
-    monkeypatch.setattr(fedsw.learning.tasks.problem.Problem, "most_pulled", lambda *given: math.inf)
 
 
 def _one_seed_for_all_noise(monkeypatch):
@@ -117,7 +115,7 @@ def _one_seed_for_all_noise(monkeypatch):
         (_less_noise_than_the_slack_hides, ALL, "one release shows"),
         (_half_the_noise, HALF, "one release shows"),
         (_sensitivity_for_twice_the_records, ALL, "times the sensitivity"),
-        (_no_clip_and_a_server_that_does_not_weigh, ALL, "times the sensitivity"),
+        (_no_clip, ALL, "times the sensitivity"),
         (_one_seed_for_all_noise, ALL, "noise of an earlier one"),
     ],
     ids=["half", "a tenth less", "half, sampled", "sensitivity for the wrong n", "no clip", "a seed reused"],
@@ -162,7 +160,7 @@ def test_the_stage_is_struck_afterwards():
     experiment = small(*ALL)
     words = experiment.model_dump_json()
     before = Problem.from_json(words).parameters
-    with staged(None):
+    with staged(free_layer()):
         assert isinstance(Problem.from_json(words).build_model(), Freely)
     assert Problem.from_json(words).parameters == before
     assert isinstance(Problem.from_json(words).build_model(), torch.nn.Sequential)

@@ -48,6 +48,7 @@ RAISES = "the last branch raises"
 ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
 DECIDES = {
     "audit/_canaries.py:_labels_are_free": ATTACK,
+    "audit/canary.py:_require_attackable": "all but one are refused",
     "audit/record/_folder.py:Folder.delta": "the larger delta is for every accountant that is not pure",
     "audit/record/_sums_row.py:check": "one check more for pld; the others have theirs",
     "audit/record/_promise.py:_fixed": "the names are those of `Folder.penalties`, which raises",

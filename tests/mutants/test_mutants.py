@@ -15,7 +15,7 @@ from tests.mutants.table import BadMutant, Mutant, checked, read, sample
 from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
-    "accounting", "added_records",
+    "accounting", "added_records", "canaries",
     "clients", "clipping", "deploy", "device", "first_moments", "held_out", "ledger", "lifetime", "local",
     "masked_sketches", "masks", "messages", "moments", "noise", "own_tables", "penalties", "ranks", "records",
     "resumed", "sampling", "sensitivity", "shown", "sketched_runs", "sketches", "tasks", "thresholds",

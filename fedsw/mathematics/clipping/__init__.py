@@ -4,7 +4,8 @@
 to the gradients of `Term`s, each clipped to its bound. A module that would escape the clip is refused by name:
 `UnsupportedModule`, at once by `check`, or by `probe_independence` and `probe_moved` on made-up records. Tables at the
 heads of `_refusals` and `_tape` list how each edge case is treated. `layer_rule` gives a layer of a user's own a rule,
-and `require_exact` compares its rule with autograd; `OutputForm` says how a module arranges what it returns.
+which an audit attacks with its `Worst` records, and `require_exact` compares it with autograd; `OutputForm` says how a
+module arranges what it returns.
 """
 
 from fedsw.mathematics.clipping._clipped_terms import Term as Term
@@ -19,5 +20,6 @@ from fedsw.mathematics.clipping._tape import UnsupportedModule as UnsupportedMod
 from fedsw.mathematics.clipping.clip import Mode as Mode
 from fedsw.mathematics.clipping.clip import Safety as Safety
 from fedsw.mathematics.clipping.clip import clip_cotangents as clip_cotangents
+from fedsw.mathematics.clipping.rules import Worst as Worst
 from fedsw.mathematics.clipping.rules import layer_rule as layer_rule
 from fedsw.mathematics.clipping.rules import require_exact as require_exact

@@ -496,7 +496,7 @@ def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
     return combined
 
 
-_KNOWN = ("torch.nn.", "fedsw.learning.models.", "fedsw.mathematics.clipping.rules.")
+_KNOWN = ("torch.nn.", "fedsw.learning.models.", "fedsw.mathematics.clipping.rules.", "fedsw.audit.")
 _ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
 _MOVED = 0.01
 _TRIES = 8

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedsw._tools.registry import Registry
+from fedsw.mathematics.clipping.rules import _attention as attention
 from fedsw.mathematics.clipping.rules._attention import OUTPUT
 from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
 from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
 from fedsw.mathematics.clipping.rules._hats import HATS, HatLinear
-from fedsw.mathematics.clipping.rules._rule import Formed, Rule, trains
+from fedsw.mathematics.clipping.rules._rule import Formed, Rule, Worst, trains
 
 RULES: Registry[Rule] = Registry("a layer with a rule", Rule)
 """The rule of each class of layer; a subclass is another class."""
@@ -38,7 +41,11 @@ _EXACT = 1e-6
 
 
 def layer_rule(
-    kind: type[nn.Module], *, parameters: Sequence[str] = ("weight", "bias"), least_dims: int = 2
+    kind: type[nn.Module],
+    *,
+    parameters: Sequence[str] = ("weight", "bias"),
+    least_dims: int = 2,
+    worst: Callable[[Any], Sequence[Worst]] | None = None,
 ) -> Callable[[Gradients], Gradients]:
     """Give a kind of layer its rule: `@layer_rule(MyLayer)` over a function that forms each record's gradient.
 
@@ -49,6 +56,7 @@ def layer_rule(
 
     The class must have no rule yet; a subclass needs one of its own, since it may compute anything. ``parameters`` are
     those whose gradients the function forms; below ``least_dims`` input dimensions it would read across records.
+    ``worst`` makes of a layer the records that `fedsw audit --canary` attacks it with; without, an audit refuses it.
     """
 
     def registered(gradients: Gradients) -> Gradients:
@@ -64,7 +72,7 @@ def layer_rule(
             return d * entries + 4 * (a[:1].numel() + delta[:1].numel())
 
         formed = Formed(rows=rows, floats=floats, cheaper=lambda layer, a, delta, d: True)
-        RULES.register(kind, Rule(lambda layer: least_dims, formed=formed, parameters=tuple(parameters)))
+        RULES.register(kind, Rule(lambda layer: least_dims, formed=formed, parameters=tuple(parameters), worst=worst))
         return gradients
 
     return registered
@@ -94,4 +102,30 @@ def require_exact(layer: nn.Module, inputs: Tensor) -> None:
                 raise ValueError(f"the rule of {type(layer).__name__} is off by {off:.3g} in {name} of a record")
 
 
-__all__ = ["RULES", "HatLinear", "Rule", "layer_rule", "require_exact"]
+def worst_of(module: nn.Module) -> list[Worst]:
+    """The worst neighbours of every kind of layer that trains in a module: of the smallest layer of each, a copy.
+
+    ValueError for a layer whose rule has none, or that has no rule, named.
+    """
+    smallest: dict[type[nn.Module], tuple[int, nn.Module]] = {}
+    for layer in module.modules():
+        size = sum(parameter.numel() for parameter in layer.parameters(recurse=False) if parameter.requires_grad)
+        if size and size < smallest.get(type(layer), (size + 1, layer))[0]:
+            smallest[type(layer)] = size, layer
+    cases: list[Worst] = []
+    for kind, (_, layer) in smallest.items():
+        make: Callable[[Any], Sequence[Worst]] | None = (
+            attention.worst_projections if kind is nn.MultiheadAttention else None
+        )
+        if kind in RULES:
+            make = RULES.get(kind).worst
+        if make is None:
+            raise ValueError(
+                f"a layer of type {kind.__name__} trains, and its rule has no worst neighbours: give them, as in "
+                f"layer_rule({kind.__name__}, worst=...)"
+            )
+        cases += [replace(case, why=f"{kind.__name__}, {case.why}") for case in make(copy.deepcopy(layer))]
+    return cases
+
+
+__all__ = ["RULES", "HatLinear", "Rule", "Worst", "layer_rule", "require_exact", "worst_of"]

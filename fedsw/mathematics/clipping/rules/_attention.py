@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsw.mathematics.clipping.rules._dense import LINEAR
+from fedsw.mathematics.clipping.rules._rule import Worst, all_but_cancelling
 
 NAMES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
 """The parameters that `nn.MultiheadAttention` holds itself; those of its `out_proj` are that layer's."""
@@ -102,6 +103,31 @@ def attended(
     else:
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return layer.out_proj(mixed.transpose(1, 2).flatten(2)), weights
+
+
+class _Attending(nn.Module):
+    """Attention of queries (n, T, E) to a few public keys, which are values, too."""
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, queries: Tensor) -> Tensor:
+        """What is attended to, (n, T, E)."""
+        n, layer = len(queries), self.attention
+        keys, values = (queries.new_ones((n, _KEYS, width)) for width in (layer.kdim, layer.vdim))
+        keys = keys * torch.arange(_KEYS).to(keys).unsqueeze(1)
+        attended_to: Tensor = layer(queries, keys, values, need_weights=False)[0]
+        return attended_to
+
+
+_KEYS = 3
+
+
+def worst_projections(layer: nn.MultiheadAttention) -> list[Worst]:
+    """The worst neighbours of the projections of an attention layer; see `Rule`."""
+    sites = all_but_cancelling(layer.embed_dim, 2).mT.contiguous()
+    return [Worst(_Attending(layer), sites, "two sites that nearly cancel")]
 
 
 def refusal(layer: nn.MultiheadAttention) -> str | None:

@@ -14,6 +14,8 @@ from fedsw.mathematics.clipping.rules._rule import (
     Factored,
     Formed,
     Rule,
+    Worst,
+    all_but_cancelling,
     forming_is_cheaper,
     inner_products,
     outer_cost,
@@ -171,8 +173,20 @@ def _least_dims(layer: Any) -> int:
     return 2 + len(layer.stride)
 
 
+def _worst(layer: Convolution) -> list[Worst]:
+    """An image so large that the kernel stops at several places, also where padding crops what is made of it."""
+    sides = []
+    for axis, stride in enumerate(layer.stride):
+        padding = 0 if isinstance(layer.padding, str) else int(layer.padding[axis])
+        sides.append(layer.dilation[axis] * (layer.kernel_size[axis] - 1) + 1 + stride + 2 * padding)
+    shape = (layer.in_channels, *sides)
+    cancelling = Worst(layer, all_but_cancelling(*shape), "sites that nearly cancel")
+    return [Worst(layer, torch.ones(1, *shape), "an image of one shade"), cancelling]
+
+
 CONVOLUTION = Rule(
     least_dims=_least_dims,
     factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
     formed=Formed(rows=_rows, floats=_floats, cheaper=_cheaper),
+    worst=_worst,
 )

@@ -13,6 +13,8 @@ from fedsw.mathematics.clipping.rules._rule import (
     Factored,
     Formed,
     Rule,
+    Worst,
+    all_but_cancelling,
     forming_is_cheaper,
     inner_products,
     outer_cost,
@@ -97,10 +99,17 @@ def _sites(values: Tensor) -> Tensor:
     return values.reshape(n, 1, values[:1].numel() // width if n else 0, width)
 
 
+def _worst(layer: nn.Linear) -> list[Worst]:
+    width = layer.in_features
+    sites = all_but_cancelling(width, 2).mT.contiguous()
+    return [Worst(layer, torch.ones(1, width), "a vector"), Worst(layer, sites, "two sites that nearly cancel")]
+
+
 LINEAR = Rule(
     least_dims=lambda layer: 2,
     factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_input_squares),
     formed=Formed(rows=_rows, floats=lambda layer, a, delta, d: d * layer.weight.numel(), cheaper=_cheaper),
+    worst=_worst,
 )
 
 
@@ -156,15 +165,30 @@ def _refusal(layer: nn.Embedding) -> str | None:
     return None
 
 
+def _embedding_worst(layer: nn.Embedding) -> list[Worst]:
+    index = next(index for index in range(layer.num_embeddings) if index != layer.padding_idx)
+    return [Worst(layer, torch.full((1, _SITES), index), "one index at every site")]
+
+
+_SITES = 4
+
 EMBEDDING = Rule(
     least_dims=lambda layer: 1,
     factored=Factored(gram=_embedding_gram, gradient=_embedding_gradient, reach=_embedding_reach),
     refusal=_refusal,
+    worst=_embedding_worst,
 )
 
 
-def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, Tensor], Tensor]) -> Rule:
-    """Rule of y = w * standardise(x) + b, where `reduce` sums (n, ...) over what shares an entry of w."""
+def _rule(
+    standardise: Callable[[Any, Tensor], Tensor],
+    reduce: Callable[[Any, Tensor], Tensor],
+    shape: Callable[[Any], Sequence[int]],
+) -> Rule:
+    """Rule of y = w * standardise(x) + b, where `reduce` sums (n, ...) over what shares an entry of w.
+
+    A record of several sites has this ``shape``.
+    """
 
     def rows(layer: Any, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
         formed = {}
@@ -175,11 +199,16 @@ def _rule(standardise: Callable[[Any, Tensor], Tensor], reduce: Callable[[Any, T
             formed["bias"] = [reduce(layer, delta).flatten(1) for delta in deltas]
         return formed
 
+    def worst(layer: Any) -> list[Worst]:
+        sites = all_but_cancelling(*shape(layer))
+        return [Worst(layer, sites, "sites that differ"), Worst(layer, 1e6 + sites, "sites far from 0 that differ")]
+
     return Rule(
         least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 2,
         formed=Formed(
             rows=rows, floats=lambda layer, a, delta, d: 3 * a[:1].numel(), cheaper=lambda layer, a, delta, d: True
         ),
+        worst=worst,
     )
 
 
@@ -204,6 +233,10 @@ def _group_reduce(layer: nn.GroupNorm, values: Tensor) -> Tensor:
     return values.flatten(2).sum(2) if values.dim() > 2 else values
 
 
-LAYER_NORM = _rule(_layer_standardise, _layer_reduce)
-RMS_NORM = _rule(_rms_standardise, _layer_reduce)
-GROUP_NORM = _rule(_group_standardise, _group_reduce)
+def _layer_shape(layer: nn.LayerNorm | nn.RMSNorm) -> tuple[int, ...]:
+    return (2, *layer.normalized_shape)
+
+
+LAYER_NORM = _rule(_layer_standardise, _layer_reduce, _layer_shape)
+RMS_NORM = _rule(_rms_standardise, _layer_reduce, _layer_shape)
+GROUP_NORM = _rule(_group_standardise, _group_reduce, lambda layer: (layer.num_channels, 2))

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedsw.mathematics.clipping.rules._rule import Factored, Rule, inner_products, total_squares, trains
+from fedsw.mathematics.clipping.rules._rule import Factored, Rule, Worst, inner_products, total_squares, trains
 
 _MOST_BITS, _WHOLE = 24, 30
 """Binary digits of a part, which float32 has too; and of a slot with its part, which int32 has."""
@@ -74,6 +74,13 @@ class HatLinear(nn.Module):
             spread = float(torch.linalg.matrix_norm(self.matrix))
         self.reach = 1.0 + (longest * spread) ** 2
         """At least the squared norm of all that a record's numbers and the 1 of the bias are sums of."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> HatLinear:
+        """Leave the map in the precision in which lengths were measured behind it, whatever parameters become."""
+        centre, matrix = self.centre, self.matrix
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.centre, self.matrix = centre, matrix
+        return self
 
     def write(self, places: Tensor, inputs: Tensor) -> None:
         """Put what the layer takes for finite places (n, q), each cut to its column, into `inputs` (n, q + 1)."""
@@ -251,7 +258,30 @@ def _reach(layer: HatLinear, a: Tensor, delta: Tensor) -> Tensor:
     return total_squares(delta).mul_(layer.reach)
 
 
+_HIDDEN, _WIDENED = 2.0**-12, 2.0**14
+
+
+def _worst(layer: HatLinear) -> list[Worst]:
+    """A record on two knots of every column, where hats are shortest: as they are, and where a map changes lengths.
+
+    A map about nearly this record hides it, and is so wide that what is left is longer than it was.
+    """
+    places = (layer.last - 1).clamp(max=1).unsqueeze(0) / 2.0
+    plain = HatLinear(layer.last.tolist(), layer.scale, len(layer.bias), dtype=layer.weight.dtype)
+    hats = plain.hats(plain.inputs(places), torch.float64)[0]
+    about, wide = (1 - _HIDDEN) * hats, _WIDENED * torch.eye(len(hats), dtype=torch.float64)
+    behind = HatLinear(
+        layer.last.tolist(), layer.scale, len(layer.bias), centre=about, matrix=wide, dtype=layer.weight.dtype
+    )
+    words = "on two knots of every column"
+    return [
+        Worst(plain, plain.inputs(places), words),
+        Worst(behind, behind.inputs(places), f"{words}, nearly hidden by a wide map"),
+    ]
+
+
 HATS = Rule(
     least_dims=lambda layer: 2,
     factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_shared, apart=_apart),
+    worst=_worst,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Floats in one temporary; larger batches are cut into tiles, so that nothing of size n x d x r ever exists. A tile of a
 # processor stays in its cache; elsewhere few large kernels are quicker.
@@ -182,11 +182,24 @@ class Formed:
 
 
 @dataclass(frozen=True)
+class Worst:
+    """A module around one layer, and a record's input (1, ...) of it, where the layer's rule may most easily be wrong.
+
+    Either neighbour has this input, with backprops of opposite signs; ``why`` says in words what is worst about it.
+    """
+
+    module: nn.Module
+    input: Tensor
+    why: str
+
+
+@dataclass(frozen=True)
 class Rule:
     """Rule to measure and add the per-sample Jacobians of a kind of layer: by their factors, formed, or either.
 
     Below ``least_dims`` input dimensions the layer would read across records; ``refusal`` says why an instance is not
-    supported; no parameters but these may be trained.
+    supported; no parameters but these may be trained. ``worst`` makes the worst neighbours of such a layer, which may
+    be changed; a rule without them is not attacked.
     """
 
     least_dims: Callable[[Any], int]
@@ -194,12 +207,23 @@ class Rule:
     formed: Formed | None = None
     refusal: Callable[[Any], str | None] = lambda layer: None
     parameters: tuple[str, ...] = ("weight", "bias")
+    worst: Callable[[Any], Sequence[Worst]] | None = None
 
 
 def trains(layer: Any, name: str) -> bool:
     """Say whether the layer has a parameter of this name that receives gradient."""
     parameter = getattr(layer, name, None)
     return parameter is not None and bool(parameter.requires_grad)
+
+
+def all_but_cancelling(*shape: int) -> Tensor:
+    """One record's input (1, *shape) whose entries along the last axis nearly cancel each other, pair by pair."""
+    places = torch.arange(torch.Size(shape).numel())
+    signs = 1.0 - 2.0 * (places % 2)
+    return (signs * (1.0 + _NEARLY * places)).reshape(1, *shape)
+
+
+_NEARLY = 2.0**-10
 
 
 def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: int) -> Tensor:
