@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from fedsw._tools.settings import whole
 from fedsw.privacy.accounting import Composition, Step, lower_epsilon
 from fedsw.privacy.accounting.epsilons import gaussian_epsilon
 
@@ -45,10 +46,15 @@ class Attack:
 def judged(scores: Scores, others: Scores, threshold: float) -> Attack:
     """Count the errors of a threshold test on scores (n,) of the first neighbour, which tend to be higher, and (m,).
 
-    The threshold is fixed before the trials are drawn. ValueError without a trial of each.
+    The threshold is fixed before the trials are drawn. ValueError without a trial of each, or for a score that is NaN:
+    it is on neither side of the threshold.
     """
     if min(len(scores), len(others)) < 1:
         raise ValueError(f"{len(scores)} and {len(others)} trials; at least one of each neighbour is needed")
+    if np.isnan([threshold, *scores, *others]).any():
+        raise ValueError(
+            "a score or the threshold is NaN, which is neither above nor below; such a trial shows nothing"
+        )
     misses, alarms = int((scores <= threshold).sum()), int((others > threshold).sum())
     return Attack(threshold, misses, len(scores), alarms, len(others))
 
@@ -70,6 +76,7 @@ def gaussian_mu(false_positive: float, false_negative: float) -> float:
 
     A test has Phi^-1(1 - alpha) + Phi^-1(1 - beta) <= mu. Source: Dong, Roth, Su 2022, Equation (6).
     """
+    _require_rates(false_positive, false_negative)
     if false_positive + false_negative >= 1.0:
         return 0.0
     return float(stats.norm.isf(false_positive) + stats.norm.isf(false_negative))
@@ -84,6 +91,11 @@ def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
 
     Source: docs/guarantees/attacks.md.
     """
+    _require_delta(delta)
+    _require_rates(rate)
+    steps = whole(steps, "steps", least=0)
+    if math.isnan(mu):
+        raise ValueError("mu is NaN, which bounds nothing")
     if mu <= 0.0 or rate <= 0.0 or steps < 1:
         return 0.0
     if rate == 1.0:
@@ -96,11 +108,24 @@ def epsilon_of_rates(false_positive: float, false_negative: float, delta: float)
 
     (epsilon, delta)-DP means 1 - beta <= e^epsilon alpha + delta, either way round (Kairouz, Oh, Viswanath 2015).
     """
+    _require_rates(false_positive, false_negative)
+    _require_delta(delta)
     largest = 0.0
     for alpha, beta in ((false_positive, false_negative), (false_negative, false_positive)):
         if 1 - delta - beta > alpha:
             largest = max(largest, math.log((1 - delta - beta) / alpha) if alpha > 0 else math.inf)
     return largest
+
+
+def _require_rates(*rates: float) -> None:
+    for rate in rates:
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"a rate is {rate}; it lies between 0 and 1")
+
+
+def _require_delta(delta: float) -> None:
+    if not 0.0 <= delta < 1.0:
+        raise ValueError(f"delta is {delta}; it lies between 0 and 1, and is not 1")
 
 
 def _require(events: int, trials: int, confidence: float) -> None:
@@ -131,6 +156,9 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
     the output's law (epsilon, delta)-close, so it is that of replacement as well.
     """
     _check(correct, guesses, canaries)
+    _require_delta(delta)
+    if not epsilon >= 0.0:
+        raise ValueError(f"epsilon is {epsilon}; it is at least 0")
     law = stats.binom(guesses, 1 / (1 + math.exp(-epsilon)))
     tail = float(law.sf(correct - 1))
     below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1)))
@@ -141,6 +169,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, *, error: float) -> float:
     """A lower bound on epsilon, at most 60, wrong with probability at most `error`, for a mechanism of that delta."""
     _check(correct, guesses, canaries, error)
+    _require_delta(delta)
 
     def excluded(epsilon: float) -> bool:
         return p_value(correct, guesses, canaries, epsilon, delta) <= error

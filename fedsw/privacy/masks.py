@@ -78,9 +78,15 @@ class MaskKey:
         is masked once. Two sites' parts cancel if both got the same request; else they are independent.
 
         ``others`` are the public keys of the other sites in the sum, ``request`` is the digest of all that the sites
-        are asked, with the nonces of all of them (`digest_of`). BadKey as `shared`.
+        are asked, with the nonces of all of them (`digest_of`).
+
+        Raises:
+            BadKey: as `shared`; for this site's own key, or one that is named twice, whose masks would not cancel.
         """
-        public, total = self.public, np.zeros(length, dtype=np.uint64)
+        public, total, others = self.public, np.zeros(length, dtype=np.uint64), list(others)
+        if len({public, *others}) <= len(others):
+            again = next(key for place, key in enumerate(others) if key == public or key in others[:place])
+            raise BadKey(f"{again.hex()[:16]} is {'this site' if again == public else 'a site that is named twice'}")
         for other in others:
             stream = Stream(_pad_key(self.shared(other), public, other, request))
             for start in range(0, length, BLOCK):

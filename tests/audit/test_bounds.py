@@ -89,3 +89,39 @@ def test_the_truth_about_a_step_shows_the_lower_pair_and_never_the_guarantee(rat
     assert shown_epsilon(0.9 * mu, rate, steps, delta) < shown > shown_epsilon(mu, 0.9 * rate, steps, delta)
     if rate == 1.0:
         assert shown == gaussian_epsilon(math.sqrt(steps) * mu, delta) <= epsilon({Step(1.0, mu): steps}, delta)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [(np.array([0.1, math.nan]), np.array([0.0]), 0.5)] * 1
+    + [
+        (np.array([0.1]), np.array([math.nan, 0.0]), 0.5),
+        (np.array([0.1]), np.array([0.0]), math.nan),
+    ],
+)
+def test_a_trial_that_shows_nothing_is_no_error_avoided(broken):
+    with pytest.raises(ValueError, match="NaN"):
+        judged(*broken)
+
+
+@pytest.mark.parametrize("odd", [-1.0, 1.0, math.nan, math.inf])
+def test_a_delta_that_is_none_and_a_rate_that_is_none_show_nothing(odd):
+    calls = {
+        "delta": [
+            lambda: epsilon_of_rates(0.1, 0.1, odd),
+            lambda: shown_epsilon(1.0, 0.5, 3, odd),
+            lambda: shown_epsilon(1.0, 1.0, 3, odd),
+        ],
+        "rate": [
+            lambda: epsilon_of_rates(odd * 2, 0.1, 1e-5),
+            lambda: gaussian_mu(0.1, odd * 2),
+            lambda: shown_epsilon(1.0, odd * 2, 3, 1e-5),
+        ],
+    }
+    for name, wrong in calls.items():
+        for call in wrong:
+            with pytest.raises(ValueError, match=f"{name} is {'' if name == 'delta' else '.'}"):
+                call()
+    for mu, steps in ((math.nan, 3), (1.0, 2.5), (1.0, math.nan)):
+        with pytest.raises(ValueError, match="NaN|whole number"):
+            shown_epsilon(mu, 0.5, steps, 1e-5)

@@ -154,3 +154,12 @@ def test_an_impossible_error_and_a_curve_of_another_relation_are_refused() -> No
         epsilon_of_guesses(1, 1, 1, 0.0, error=0.0)
     with pytest.raises(ValueError, match="no curve under replacement"):
         Leakage(Step(0.1, 1.0, "poisson"), 1, 1e-6)
+
+
+@pytest.mark.parametrize("delta", [-1.0, 1.0, math.nan, math.inf])
+def test_a_delta_that_is_none_is_refused(delta: float) -> None:
+    for call in (lambda: p_value(9, 10, 20, 1.0, delta), lambda: epsilon_of_guesses(9, 10, 20, delta, error=0.05)):
+        with pytest.raises(ValueError, match="delta is"):
+            call()
+    with pytest.raises(ValueError, match="epsilon is"):
+        p_value(9, 10, 20, math.nan, 1e-5)

@@ -276,3 +276,11 @@ def test_a_part_leaves_once_and_only_for_all_clients_at_one_scale():
     wider = Bounded(vector, Sensitivity(1.5, "any"))
     with pytest.raises(ValueError, match="moves by up to"):
         release_share(wider, paid(part, 2), "sum", share, mask, Stream.secure())
+
+
+@pytest.mark.parametrize(("again", "said"), [("own", "this site"), ("twice", "named twice")])
+def test_a_mask_with_the_site_itself_or_with_one_site_twice_is_refused(again, said):
+    own, other = MaskKey.fresh(), MaskKey.fresh().public
+    others = [other, own.public] if again == "own" else [other, other]
+    with pytest.raises(BadKey, match=said):
+        own.mask(others, b"request", 3)

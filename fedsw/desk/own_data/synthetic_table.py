@@ -104,10 +104,16 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
     or has not ended, naming the command that goes on.
     """
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
-    if table_of(experiment) is None:
+    coded, columns = table_of(experiment), experiment.data.columns
+    if coded is None or columns is None:
         raise ExperimentError(
             f"{directory} is a run of {experiment.objective.task!r}, which learnt no table: give one of "
             "`fedsw synthesize`"
+        )
+    if columns.target and not experiment.sketch.labels and columns.target.name not in {each.name for each in coded}:
+        raise ExperimentError(
+            f"{directory} measured no class (sketch.labels is false), so that no table has the column "
+            f"{columns.target.name!r}: set sketch.labels, or leave the class out of the columns"
         )
     summary = read_json(directory / RunFile.SUMMARY) or {}
     if summary.get("status") != "completed" or not (directory / RunFile.MODEL).is_file():
@@ -122,7 +128,8 @@ def table_cells(learnt_table: LearntTable, rows: int, *, seed: int = 0) -> dict[
     """The cells of a synthetic table by column; another seed gives other rows, at no cost."""
     coded = table_of(learnt_table.experiment)
     assert coded is not None
-    return made_table(learnt_table.network, learnt_table.columns, coded, rows, seed=seed)
+    labels = learnt_table.experiment.sketch.labels
+    return made_table(learnt_table.network, learnt_table.columns, coded, rows, labels=labels, seed=seed)
 
 
 def write_table(path: Path, cells: dict[str, list[str]], columns: Columns) -> None:

@@ -30,16 +30,17 @@ from fedsw.mathematics.clipping import OutputForm
 
 
 def made_table(
-    network: nn.Module, columns: Columns, coded: tuple[Coded, ...], count: int, *, seed: int = 0
+    network: nn.Module, columns: Columns, coded: tuple[Coded, ...], count: int, *, labels: bool, seed: int = 0
 ) -> dict[str, list[str]]:
     """The cells of `count` synthetic rows by column, as text, in the declared order of columns.
 
     Guarantee: post-processing of the sketch that the network learnt from; any number of rows costs nothing.
-    The network is a trained generator of the columns' codes (``coded``); ``seed`` is of noise, codes and numbers.
+    The network is a trained generator of the columns' codes (``coded``); ``labels`` says if its cells have the class,
+    which is a code of its own or the first one where they have not; ``seed`` is of noise, codes and numbers.
     """
     chances, cells = generate(network, proportions_of(network), count, seed=seed)
     codes, where = drawn_codes(chances, coded, seed=seed), cells.cpu()
-    classes = max(1, len(columns.classes)) if columns.target is not None else 1
+    classes = max(1, len(columns.classes)) if labels and columns.target is not None else 1
     groups = int(getattr(network, "cells")) // classes  # noqa: B009
     label = torch.div(where, groups, rounding_mode="floor")
     return cells_of_table(codes, label, where % groups, columns, coded, seed=seed)
@@ -187,7 +188,7 @@ class Measuring:
         count = sketch.generated if evaluation.mode == "full" else min(sketch.generated, evaluation.records)
         columns = experiment.data.columns
         if (coded := table_of(experiment)) is not None and columns is not None:
-            made = records_of_table(made_table(self._model, columns, coded, count), columns)
+            made = records_of_table(made_table(self._model, columns, coded, count, labels=sketch.labels), columns)
             labels = made.target.to(self._problem.device) if made.is_classification and sketch.labels else None
             return self._problem.inputs(made), labels
         features, cells = generate(self._model, proportions_of(self._model), count)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from fedsw._tools.later import torch
+from fedsw._tools.settings import whole
 from fedsw.privacy.accountants import GAUSSIAN, require_noise
 from fedsw.privacy.accounting._composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.privacy.accounting._slicing import Slicing
@@ -43,8 +44,7 @@ def noise_multiplier(
     mechanism's noise.
     """
     _check(epsilon, sampling_rate, accountant, mechanism)
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; at least 1 is needed.")
+    steps = whole(steps, "steps", least=1)
     settled = counts_of(beside)
 
     def found(multiplier: float) -> float:

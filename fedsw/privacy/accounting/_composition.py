@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import get_args
 
 from fedsw._tools.later import torch
+from fedsw._tools.settings import whole
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting._arrays import Device
 from fedsw.privacy.accounting._discretise import Harmonics
@@ -42,8 +43,9 @@ StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
 
 
 def counts_of(steps: StepCounts) -> list[tuple[Step, int]]:
-    """Steps, and how often each is taken."""
-    return list(steps.items() if isinstance(steps, Mapping) else steps)
+    """Steps, and how often each is taken; ValueError where that is no whole number of 0 or more."""
+    counts = steps.items() if isinstance(steps, Mapping) else steps
+    return [(step, whole(times, "times a step is taken", least=0)) for step, times in counts]
 
 
 class Composition:
@@ -90,9 +92,8 @@ class Composition:
         return accounting_device(self._wanted)
 
     def add(self, step: Step, times: int = 1) -> None:
-        """Take ``times`` >= 0 more steps; ValueError if they are for another neighbouring relation."""
-        if times < 0:
-            raise ValueError(f"a step taken {times} times; the count must be >= 0.")
+        """Take so many more steps; ValueError if they are for another neighbouring relation, or no whole number."""
+        times = whole(times, "times a step is taken", least=0)
         if self._relation not in (None, step.relation):
             raise ValueError(
                 f"a {step.sampling} step ({step.relation}) cannot be composed with steps for {self._relation} "

@@ -93,7 +93,7 @@ def test_a_budget_for_less_than_one_step_allows_none():
         ({"delta": 1e-11}, "delta is 1e-11"),
         ({"sampling_rate": 0.0}, "sampling_rate is 0.0"),
         ({"sampling_rate": 1.5}, "sampling_rate is 1.5"),
-        ({"steps": 0}, "steps is 0"),
+        ({"steps": 0}, "steps = 0"),
         ({"accountant": "moments"}, "'moments'"),
         ({"accountant": "laplace"}, "'laplace' is of laplace noise"),
         ({"steps": 10**7, "delta": 1e-10, "epsilon": 1e-3}, "of it is set aside for the floating-point round-off"),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.privacy.accounting import (
+    ACCOUNTANTS,
     Composition,
     DeltaTooSmall,
     Step,
@@ -230,7 +231,7 @@ def test_two_relations_never_mix():
     for accountant in ("laplace", "gdp-clt-uniform", "pld"):  # a replacement costs twice what presence does
         with pytest.raises(ValueError, match="two relations"):
             epsilon_by(accountant, {Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}, 1e-5)
-    with pytest.raises(ValueError, match="-1 times"):
+    with pytest.raises(ValueError, match="taken = -1"):
         Composition().add(Step(0.1, 1.0), -1)
     with pytest.raises(ValueError, match="epsilon is -1"):
         Composition({}).delta(-1.0)
@@ -302,3 +303,21 @@ def test_where_round_off_uses_delta_up_nothing_is_calibrated_and_no_step_more_fi
     assert epsilon({Step(0.01, 0.01): most}, 1e-10) <= 50.0
     rows = {row["name"]: row for row in compare(BEYOND, 1e-10)}
     assert rows["pld"]["epsilon"] is None and "set aside" in rows["pld"]["note"]
+
+
+@pytest.mark.parametrize("times", [1.5, math.nan, math.inf, -1, True, "3"])
+def test_a_step_is_taken_a_whole_number_of_times(times):
+    step = Step(0.1, 0.5)
+    calls = [
+        lambda: Composition({step: times}),
+        lambda: Composition().add(step, times),
+        lambda: epsilon([(step, times)], 1e-5),
+        lambda: epsilon_bracket({step: times}, 1e-5),
+        lambda: noise_multiplier(1.0, 1e-5, sampling_rate=0.1, steps=times),
+        lambda: noise_multiplier(1.0, 1e-5, sampling_rate=0.1, steps=2, beside={step: times}),
+        *(lambda name=name: epsilon_by(name, [(step, times)], 1e-5) for name in ACCOUNTANTS),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="is a whole number"):
+            call()
+    assert Composition({step: 3.0}).epsilon(1e-5) == Composition({step: np.int64(3)}).epsilon(1e-5)
