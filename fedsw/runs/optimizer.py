@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import io
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
+from fedsw.runs import _stepping as stepping
 from fedsw.runs._plain_optimizer import PlainOptimizer
 from fedsw.runs.checkpoint import Checkpoint
 
@@ -53,29 +53,14 @@ def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.
 
 
 def require_steps(settings: Training) -> None:
-    """Try the optimizer and the scheduler on a vector of zeros, and put their state away and back."""
-    parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    optimizer = optimizer_of(parameter, settings)
+    """Try the optimizer and the scheduler through all rounds on a few numbers, and put their state away and back."""
+    optimizer = optimizer_of(torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)), settings)
     scheduler = scheduler_of(optimizer, settings)
-    parameter.grad = torch.ones_like(parameter)
     try:
-        optimizer.step()
-    except Exception as fault:  # torch's own, of many kinds
-        raise ExperimentError(
-            f"training.optimizer {settings.optimizer!r} cannot step along a released vector "
-            f"({type(fault).__name__}: {fault}); one that needs nothing but a dense gradient can, such as 'AdamW'"
-        ) from None
-    if scheduler is not None:
-        scheduler.step()
-    content = io.BytesIO()
-    torch.save([stateful.state_dict() for stateful in (optimizer, scheduler) if stateful is not None], content)
-    try:
-        torch.load(io.BytesIO(content.getvalue()), weights_only=True)
-    except Exception:  # what torch does not load by its values alone
-        raise ExperimentError(
-            f"training.optimizer {settings.optimizer!r} with scheduler {settings.scheduler!r} keeps a state that no "
-            "checkpoint holds, so that the run could not be resumed; use another"
-        ) from None
+        stepping.require_steps(optimizer, scheduler, settings.rounds)
+    except ValueError as fault:
+        named = "" if scheduler is None else f" with training.scheduler {settings.scheduler!r}"
+        raise ExperimentError(f"training.optimizer {settings.optimizer!r}{named}: {fault}") from None
 
 
 def _made(what: str, name: str, base: type[_Kind], module: object, subject: object, arguments: dict[str, Any]) -> _Kind:
@@ -168,7 +153,10 @@ class Trainer:
         stored = dict(state.optimizer)
         if self._scheduler is not None:
             self._scheduler.load_state_dict(stored.pop("scheduler"))
-        self._optimizer.load_state_dict(stored)
+        if isinstance(self._optimizer, PlainOptimizer):
+            self._optimizer.load_state_dict(stored)
+        else:
+            stepping.restore(self._optimizer, stored)
         for step in state.later:
             self.step(step.released)
 

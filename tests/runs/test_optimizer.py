@@ -108,7 +108,12 @@ def test_the_state_of_sgd_and_adam_is_torchs_which_either_goes_on_from(name, arg
 )
 def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_path, scheduler, arguments):
     settings = Training(
-        optimizer="AdamW", learning_rate=0.1, scheduler=scheduler, scheduler_arguments=arguments, averaging=0.5
+        optimizer="AdamW",
+        learning_rate=0.1,
+        scheduler=scheduler,
+        scheduler_arguments=arguments,
+        averaging=0.5,
+        rounds=6,
     )
     expected = torchs("AdamW", {}, scheduler, arguments)
     for own, theirs in zip(stepped(settings), expected, strict=True):
@@ -136,8 +141,12 @@ def test_a_scheduler_moves_the_rate_once_a_round_and_resumes_bit_for_bit(tmp_pat
         ({"optimizer": "AdamWW"}, "training.optimizer 'AdamWW' is unknown; nearest known: 'AdamW'.*'sgd', 'adam'"),
         ({"optimizer": "Optimizer"}, "training.optimizer 'Optimizer' is unknown"),
         ({"optimizer": "lr_scheduler"}, "training.optimizer 'lr_scheduler' is unknown"),
-        ({"optimizer": "LBFGS"}, "'LBFGS' cannot step along a released vector.*needs nothing but a dense gradient"),
-        ({"optimizer": "SparseAdam"}, "'SparseAdam' cannot step along a released vector"),
+        ({"optimizer": "LBFGS"}, "training.optimizer 'LBFGS': .*cannot step along a released gradient.*needs no more"),
+        ({"optimizer": "SparseAdam"}, "'SparseAdam': .*cannot step along a released gradient"),
+        (
+            {"rounds": 6, "scheduler": "OneCycleLR", "scheduler_arguments": {"max_lr": 1.0, "total_steps": 3}},
+            "training.scheduler 'OneCycleLR': .*cannot step once in each of 6 rounds.*lasts as long",
+        ),
         ({"optimizer": "AdamW", "optimizer_arguments": {"betta": 1}}, "'AdamW' does not take .*betta"),
         ({"optimizer": "AdamW", "optimizer_arguments": {"weight_decay": -1}}, "'AdamW' does not take.*weight_decay"),
         ({"scheduler": "ReduceLROnPlateau"}, "follows a loss, and none is released every round"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 from fedsw.privacy.sensitivity import Bound, Sensitivity
 
 OtherSide = Literal["prior", "generator", "domain"]
+
+_LEAST, _MOST = 1e-60, 1e60
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ class Clip:
     def __post_init__(self) -> None:
         for name in ("output", "jacobian", "loss"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"clip.{name} = {value}; it must be positive and finite.")
+            if not _LEAST <= value <= _MOST:
+                raise ValueError(
+                    f"clip.{name} = {value}; it must lie between {_LEAST:g} and {_MOST:g}, as products of norms are "
+                    "squared. Use norms of the size that outputs and gradients have"
+                )
 
 
 class WeightedPenalty(ABC):

@@ -16,6 +16,7 @@ from fedsw.data import within_reach
 from fedsw.learning.models.initial import require_positive
 from fedsw.learning.sketches._maps import Seen
 from fedsw.learning.sketches._parts import DrawnPart, PartOfSketch, Waves
+from fedsw.mathematics.clipping import kept
 
 STEP = 2.0**-26
 """Step of the sums, which are whole multiples of it: exact, in any order, up to MOST_RECORDS."""
@@ -167,15 +168,17 @@ class Sketcher(DrawnParts):
         size = chunk or chunk_of(self.coordinates)
         blocks = torch.arange(self.law.cells, device=features.device)
         total = torch.zeros((self.law.cells, self.coordinates + 1), dtype=torch.float64, device=features.device)
-        for start in range(0, len(features), size):
-            rows = features[start : start + size].detach()
-            members = (cells[start : start + size].clamp(0, self.law.cells - 1).unsqueeze(1) == blocks).to(
-                torch.float64
-            )
-            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
-                steps = (self(rows).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
-            total[:, :-1] += members.T @ steps
-            total[:, -1] += members.sum(dim=0) * count_steps(self.law)
+        with kept(self) as state:
+            for start in range(0, len(features), size):
+                rows = features[start : start + size].detach()
+                members = (cells[start : start + size].clamp(0, self.law.cells - 1).unsqueeze(1) == blocks).to(
+                    torch.float64
+                )
+                with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+                    steps = (self(rows).nan_to_num(0.0, 0.0, 0.0) / STEP).round().to(torch.float64)
+                state.put_back()
+                total[:, :-1] += members.T @ steps
+                total[:, -1] += members.sum(dim=0) * count_steps(self.law)
         return total * STEP
 
     def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnParts, Tensor, Tensor]:

@@ -26,7 +26,7 @@ from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
 from fedsw.learning.tasks.task import Inputs, Raw
-from fedsw.mathematics.clipping import OutputForm
+from fedsw.mathematics.clipping import OutputForm, unchanged
 
 
 def made_table(
@@ -74,7 +74,7 @@ def measure(
     Metrics are computed on the run's device; arrays are returned on the host. ``parts`` (n,) says in which part each
     record is, to have the metrics without each part as well.
     """
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model, problem.task):
         measuring = Measuring(problem, records.copied(), model)  # a task's own code may change what it looks at
         report = problem.task.metrics(model, measuring)
         drawn = problem.task.arrays(model, measuring) if arrays else {}
@@ -215,7 +215,7 @@ def tally_of_records(problem: Problem, tally: Tally, records: Records, model: nn
     total = torch.zeros((tally.groups, tally.width), dtype=torch.int64)
     if not len(records):
         return total
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model, problem.task):
         outputs = Measuring(problem, records, model).outputs.cpu()
     steps = (tally.vectors(outputs, records.target) / STEP).round().to(torch.int64)
     return total.index_add_(0, records.sensitive.long(), steps)

@@ -19,7 +19,7 @@ from fedsw.experiment.sections import Objective
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.task import Inputs, Raw, Task
-from fedsw.mathematics.clipping import OutputForm, UnsupportedModule, probe_moved
+from fedsw.mathematics.clipping import OutputForm, UnsupportedModule, probe_moved, remember
 
 MADE_UP = 3
 """How many records are made up."""
@@ -28,13 +28,15 @@ Compared = Callable[[Raw, Inputs], Sequence[Tensor]]
 """From what a model returns for n records, and the records, to outputs (n, d) and losses (n,)."""
 
 
-def require_per_record(model: nn.Module, batch: Inputs, compared: Compared) -> None:
+def require_per_record(model: nn.Module, batch: Inputs, compared: Compared, declared: Tensor | None = None) -> None:
     """Refuse outputs and losses of which row i depends on more than record i: no clip bounds what they move.
 
     A copy of the model with slightly moved parameters takes the records together and each alone, in float64, or in the
-    model's own type where the code takes no float64. Values are compared, and their gradients. No private record is
-    looked at, and no random generator moves. What this cannot see: records that are mixed for certain values only, or
-    only in batches that are larger than the one given.
+    model's own type where the code takes no float64. What the model returns is compared, with outputs, losses and all
+    their gradients: on the batch, on records of many magnitudes (`fedsw.mathematics.clipping.magnitudes`), and on
+    features that are drawn as columns are ``declared``, (m, p) or None. `record` then takes the model on these shapes
+    untried. No private record is looked at, and no random generator moves. What this cannot see: records that are mixed
+    for other values only, or only in larger batches.
 
     The model stays as it is. ``batch`` is at least two distinct made-up records; ``compared`` is the user's own code:
     outputs (n, d) and losses (n,). UnsupportedModule names what differs; ValueError if the values are not finite, and
@@ -47,12 +49,15 @@ def require_per_record(model: nn.Module, batch: Inputs, compared: Compared) -> N
         handing = _WithTargets(tried, batch, compared, form)
         return handing, handing.heads
 
+    rows = None if declared is None else torch.arange(len(declared)) % len(batch.target)
+    also = [] if declared is None or rows is None else [[declared.to(batch.features), batch.target[rows]]]
     try:
-        probe_moved(model, [batch.features, batch.target], probed)
+        probe_moved(model, [batch.features, batch.target], probed, also=also)
     except UnsupportedModule as fault:
         raise UnsupportedModule(
             f"outputs and losses are clipped by record, so row i may depend on record i only; {fault}"
         ) from None
+    remember(model, [batch.features])
 
 
 def made_up_features(seed: int, width: int) -> Tensor:
@@ -81,9 +86,10 @@ class _WithTargets(nn.Module):
         return (*self._form.parts(self.model(features)), features, target)
 
     def heads(self, raw: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        """Outputs and losses of what `forward` returned."""
+        """What the model returned, outputs and losses, of what `forward` returned."""
         *parts, features, target = raw
-        return self._compared(self._form.arranged(parts), replace(self._given, features=features, target=target))
+        inputs = replace(self._given, features=features, target=target)
+        return [*parts, *self._compared(self._form.arranged(parts), inputs)]
 
 
 def task_of(experiment: Experiment) -> Task:
@@ -96,17 +102,28 @@ def task_of(experiment: Experiment) -> Task:
 
 
 def require_fit(
-    task: Task, model: nn.Module, features: Tensor, shape: Shape, *, dimension: int, width: int, alpha: float, name: str
+    task: Task,
+    model: nn.Module,
+    features: Tensor,
+    shape: Shape,
+    *,
+    dimension: int,
+    width: int,
+    alpha: float,
+    name: str,
+    heads: Compared = lambda raw, batch: (),
+    declared: Tensor | None = None,
 ) -> None:
     """Refuse a task and a model whose outputs and losses are not (n, d) and (n,), finite, differentiable, per record.
 
     Refused, too, are those that change the records that they are called with. The features are made up and so are the
     targets: no record is looked at. What this cannot see: values that are not finite, or records that are mixed, for
-    certain values only.
+    other values only (`require_per_record`).
 
     ``model`` is freshly initialised, ``features`` (3, p) as it takes them, ``dimension`` the d that the task states,
     ``width`` how many numbers a record it asks the model for. A loss of weight 0 by ``alpha`` is not looked at, nor are
-    outputs of weight 0. ExperimentError, UnsupportedModule, naming what is wrong and what to write instead.
+    outputs of weight 0. ``heads`` are what penalties of the user's own compare. ExperimentError, UnsupportedModule,
+    naming what is wrong and what to write instead.
     """
     batch = Inputs(features.double().clone(), made_up_targets(shape.classes, shape.targets).clone(), shape)
     fresh = copy.deepcopy(model).double()
@@ -128,7 +145,12 @@ def require_fit(
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
     _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)
     try:
-        require_per_record(fresh, batch, lambda raw, inputs: [task.outputs(raw, inputs), task.loss(raw, inputs)])
+        require_per_record(
+            fresh,
+            batch,
+            lambda raw, inputs: [task.outputs(raw, inputs), *heads(raw, inputs), task.loss(raw, inputs)],
+            declared,
+        )
     except UnsupportedModule as fault:
         raise UnsupportedModule(f"{name}: {fault}") from None
     except ValueError as fault:

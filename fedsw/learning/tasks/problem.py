@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedsw import data
 from fedsw._tools.randomness import Label, Stream
 from fedsw.data import Records
+from fedsw.data.made_up import made_up_inputs
 from fedsw.data.records import with_features
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference, named
@@ -51,6 +52,8 @@ _NO_LIMIT = 1e12
 
 _CODED_AT_ONCE = 2_048
 """Records that are coded together."""
+_DECLARED = 8
+"""Records that are made up by the declaration of columns, to try code of a user's own on."""
 
 
 class _Prepares(Mapped, Protocol):
@@ -186,7 +189,10 @@ class Problem:
         width = self.task.width(self.shape, self.experiment.model)
         model = of_shape(self.experiment, self.shape, width)
         if not self.places:
-            return model.to(self.device, self.dtype)
+            model = model.to(self.device, self.dtype)
+            if is_reference(self.experiment.model.kind):  # tried when the problem was made, on the same records
+                clipping.remember(model, [self.made_up_inputs().to(self.device, self.dtype)])
+            return model
         layer = self._layer(width)
         models.load_flat(layer, models.flatten(model))
         return layer
@@ -283,11 +289,14 @@ class Problem:
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The task's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
-        return self.task.outputs(raw, batch) - self.experiment.clip.centre
+        with clipping.unchanged(self.task):
+            return self.task.outputs(raw, batch) - self.experiment.clip.centre
 
     def heads(self, raw: Raw, batch: Inputs) -> Tensor:
         """The outputs of all penalties side by side, centred and unprojected: (n, columns)."""
-        selected = [penalty.selected(raw, batch, self.task.outputs) for penalty in self.objective.penalties]
+        penalties = self.objective.penalties
+        with clipping.kept(self.task, *penalties) as state:
+            selected = [state.apart(penalty.selected(raw, batch, self.task.outputs)) for penalty in penalties]
         return selected[0] if len(selected) == 1 else torch.cat(selected, dim=1)
 
     def projected(self, raw: Raw, batch: Inputs) -> Tensor:
@@ -340,7 +349,8 @@ class Problem:
 
     def losses(self, raw: Raw, batch: Inputs) -> Tensor:
         """Task loss of every record (n,)."""
-        return self.task.loss(raw, batch)
+        with clipping.kept(self.task) as state:
+            return state.apart(self.task.loss(raw, batch))
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
@@ -448,6 +458,14 @@ class Problem:
         features, norm = made_up_features(seed, self.features), self.experiment.data.row_norm
         return features if norm is None else norm * F.normalize(features, dim=1)
 
+    def _declared_inputs(self) -> Tensor | None:
+        """Inputs (m, p) drawn as their columns are declared; None where none are, or the model takes others."""
+        columns, experiment = self.experiment.data.columns, self.experiment
+        if columns is None or columns.inputs != self.features or self.task.facts.other_side == "generator":
+            return None
+        features = torch.from_numpy(made_up_inputs(columns, _DECLARED, seed=experiment.model.seed))
+        return features if experiment.data.row_norm is None else experiment.data.row_norm * F.normalize(features, dim=1)
+
     def diverged(self, theta: Tensor) -> str | None:
         """Say why a model with these weights (r,) learns no more, by them and made-up inputs; None while it may."""
         takes_none = MODELS.get(self.experiment.model.kind).points
@@ -460,7 +478,8 @@ class Problem:
     def _try_out(self, model: nn.Module) -> None:
         """Run a model or a task of a user's own on made-up inputs, and make it again: see `own_task`."""
         spec, goal = self.experiment.model, self.experiment.objective
-        if not (is_reference(goal.task) or is_reference(spec.kind)):
+        custom = any(PENALTIES.get(penalty).custom for _, penalty in penalties_of(self.experiment))
+        if not (is_reference(goal.task) or is_reference(spec.kind) or custom):
             return
         name = f"{named('objective.task', goal.task)} with {named('model.kind', spec.kind)}"
         features = self.made_up_inputs()
@@ -468,8 +487,9 @@ class Problem:
         if not MODELS.get(spec.kind).points:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
-                self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name
-            )
+                self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name,
+                heads=lambda raw, batch: [self.heads(raw, batch)] if custom else (), declared=self._declared_inputs(),
+            )  # fmt: skip
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
 

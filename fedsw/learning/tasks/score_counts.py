@@ -12,6 +12,7 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping import unchanged
 
 BINS = 32
 """Equal parts of [0, 1] that probabilities are counted in: their edges are public, whatever the model is.
@@ -68,7 +69,7 @@ def counts_of_scores(problem: Problem, counts: ScoreCounts, records: Records, mo
     total = torch.zeros(counts.groups * counts.width, dtype=torch.int64)
     if not len(records):
         return total.reshape(counts.groups, counts.width)
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model, problem.task):
         outputs = Measuring(problem, records, model).outputs.cpu()
     places = records.sensitive.long() * counts.width + counts.places(outputs, records.target)
     return total.index_add_(0, places, torch.ones_like(places)).reshape(counts.groups, counts.width)

@@ -57,16 +57,18 @@ names the module, the reason and the remedy. What a pass itself shows is in the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from fedsw.mathematics.clipping._tape import OutputForm, Tape, UnsupportedModule, describe, recorded
+from fedsw.mathematics.clipping._magnitudes import magnitudes
+from fedsw.mathematics.clipping._tape import OutputForm, Tape, describe, own_code, recorded
+from fedsw.mathematics.clipping._unchanged import UnsupportedModule, unchanged
 from fedsw.mathematics.clipping.clip import full_precision
 from fedsw.mathematics.clipping.rules import RULES
 from fedsw.mathematics.clipping.rules import _attention as attention
@@ -213,6 +215,11 @@ def _stateful(module: nn.Module) -> str | None:
             "drops values at random in training mode, so that cotangents would meet other outputs than those they "
             "were computed from; set dropout=0.0 or call .eval() on it"
         )
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        return (
+            "has max_norm, by which a pass changes the rows that its records name, frozen ones too, and shows who is "
+            "there; shorten all rows once, before training (torch.renorm), and set max_norm=None"
+        )
     if module._backward_hooks or module._backward_pre_hooks:
         return "has backward hooks, which can change gradients after they were measured; remove them"
     return None
@@ -312,6 +319,9 @@ Heads = Callable[[Any], Sequence[Tensor]]
 Probed = Callable[[nn.Module, Sequence[Any]], tuple[nn.Module, Heads]]
 """From a copy of a module and its inputs to the module that is probed and its heads."""
 
+Measured = tuple[Tensor, Tensor | None]
+"""One number of every record (n,), and its Gram matrices (n, 1, 1) where it is trained."""
+
 EXACT = 1e-6
 """Relative difference that rounding may make in float64."""
 
@@ -330,7 +340,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
 
     `record` does this itself for code that it does not know, on records that it makes up. It leaves out a module that
     passed here, without `heads`, on inputs of the same shapes and types. What it cannot see: a forward that mixes
-    records only for certain values, or only in batches larger than the ones given.
+    records only for values that were not given, or only in batches larger than the ones given.
 
     There are at least two distinct made-up records; heads are made of `Tape.raw`, by default the outputs themselves.
     UnsupportedModule names what differs; ValueError for fewer than two records, or outputs that are not finite.
@@ -343,12 +353,11 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
 
 
 def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
-    """Compare a batch with its records alone; changes the model's buffers if its forward does."""
+    """Compare a batch with its records alone."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     n = next((len(value) for value in tensors), 0)
     if n < 2:
         raise ValueError(f"probing for mixed records takes at least 2 records; got {n}.")
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     states = _generator_states(tensors)
     together = _measure(model, inputs, heads)
     if any(not torch.equal(*pair) for pair in zip(states, _generator_states(tensors), strict=True)):
@@ -356,16 +365,39 @@ def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolera
             "a forward pass draws random numbers (functional dropout, noise): cotangents would meet other outputs than "
             "those they were computed from. Leave them out, or draw only in training mode and call .eval()."
         )
-    for name, buffer in model.named_buffers():
-        if name not in buffers or not torch.equal(buffer, buffers[name]):
-            raise UnsupportedModule(
-                f"buffer {name!r} changes in a forward pass: it keeps statistics of private records, without "
-                "noise. Remove it, or call .eval()."
-            )
+    _require_unmoved(model, inputs)
     if not all(bool(value.isfinite().all()) for value, _ in together):
         raise ValueError("the outputs of made-up records are not finite; give records that the module takes.")
-    for i in range(n):
+    _require_alike(model, inputs, heads, tolerance, together)
+
+
+def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: Heads | None, tolerance: float) -> None:
+    """`examine` of batches of other magnitudes, but for those that a copy's code does not take; it goes to the host.
+
+    A batch that it does not take is one on which its code raises: an index beyond a table, for one, which would end the
+    process on a device. What is not finite in a batch must not be alone.
+    """
+    model.cpu()
+    for made in batches:
+        inputs = [value.cpu() if isinstance(value, Tensor) else value for value in made]
+        try:
+            together = _measure(model, inputs, heads)
+        except UnsupportedModule:
+            raise
+        except Exception:  # the user's own code, on values that it may not be made for
+            continue
+        _require_unmoved(model, inputs)
+        _require_alike(model, inputs, heads, tolerance, together)
+
+
+def _require_alike(
+    model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float, together: Sequence[Measured]
+) -> None:
+    """Refuse a record whose heads or gradients in the batch are others than alone."""
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
+        size = max(float(value[i].abs().amax()) if value[i].numel() else 0.0 for value in tensors if not _bools(value))
         try:
             separate = _measure(model, single, heads), _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
@@ -373,17 +405,56 @@ def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolera
                 f"record {i} alone cannot pass through the module, though the batch can: {error}"
             ) from error
         for (value, gram), (alone, _), true in zip(together, *separate, strict=True):
-            scale = float(1 + value.abs().max())
-            if not torch.allclose(value[i], alone[0], rtol=tolerance, atol=1e-3 * tolerance * scale):
+            if not _close(value[i], alone[0], tolerance, size):
                 raise UnsupportedModule(_MIXED.format(what="output", i=i))
-            if gram is None or true is None:
-                continue
-            if not torch.allclose(gram[i, 0, 0], true, rtol=tolerance, atol=1e-3 * tolerance * float(1 + true)):
+            if gram is not None and true is not None and not _close(gram[i, 0, 0], true, tolerance, 0.0):
                 raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
 
 
-def probe_moved(module: nn.Module, inputs: Sequence[Any], probed: Probed | None = None) -> None:
+def _bools(value: Tensor) -> bool:
+    return value.dtype == torch.bool
+
+
+def _close(one: Tensor, other: Tensor, tolerance: float, size: float) -> bool:
+    """Say whether two numbers of a record are equal but for rounding, in numbers of its size; or neither is finite."""
+    if not (bool(one.isfinite()) and bool(other.isfinite())):
+        return not (bool(one.isfinite()) or bool(other.isfinite()))
+    scale = 1 + max(float(one.abs()), float(other.abs()), size)
+    return torch.allclose(one, other, rtol=tolerance, atol=1e-3 * tolerance * scale)
+
+
+def _require_unmoved(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """Refuse a forward pass that changes a parameter or a buffer; whatever it changes is put back."""
+
+    def tensors() -> dict[str, Tensor]:
+        return {name: value for name, value in (*model.named_buffers(), *model.named_parameters())}
+
+    before = {name: value.detach().clone() for name, value in tensors().items()}
+    with unchanged(model), torch.enable_grad():
+        model(*inputs)
+        after = tensors()
+        changed = [name for name in (*before, *after) if not _equal(before.get(name), after.get(name))]
+    if changed:
+        kind = "buffer" if changed[0] in dict(model.named_buffers()) else "parameter"
+        raise UnsupportedModule(
+            f"{kind} {changed[0]!r} changes in a forward pass: it would keep statistics of private records, without "
+            "noise. Remove what changes it, such as max_norm (norms can be cut once, before training), or call .eval()."
+        )
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | (one != one) & (other != other)).all())
+
+
+def probe_moved(
+    module: nn.Module, inputs: Sequence[Any], probed: Probed | None = None, *, also: Sequence[Sequence[Any]] = ()
+) -> None:
     """Probe a copy of a module with slightly moved parameters: `probe_independence` whatever its layers start at.
+
+    It is probed on the inputs, on records of many magnitudes (`magnitudes`), and on further batches of inputs that are
+    given; of these, on all that its code takes.
 
     The copy is in float64, or in the module's own type where the code takes no float64. ``probed`` makes of the copy,
     and of the inputs in its type, the module that is probed and its heads; by default the copy and its outputs.
@@ -391,18 +462,23 @@ def probe_moved(module: nn.Module, inputs: Sequence[Any], probed: Probed | None 
     """
     with unmoved_generators([value for value in inputs if isinstance(value, Tensor)]):
         try:
-            _probe_moved(module, inputs, probed, double=True)
+            _probe_moved(module, inputs, probed, also, double=True)
         except UnsupportedModule:
             raise
         except Exception:  # code of the user's own that takes no float64, or is at fault in every type
-            _probe_moved(module, inputs, probed, double=False)
+            _probe_moved(module, inputs, probed, also, double=False)
 
 
-def _probe_moved(module: nn.Module, inputs: Sequence[Any], probed: Probed | None, *, double: bool) -> None:
+def _probe_moved(
+    module: nn.Module, inputs: Sequence[Any], probed: Probed | None, also: Sequence[Sequence[Any]], *, double: bool
+) -> None:
     model = moved(copied(module, double=double), torch.Generator().manual_seed(0))
     values = [_cast(value, double) for value in inputs]
     target, heads = (model, None) if probed is None else probed(model, values)
-    examine(target, values, heads, EXACT if double else ROUNDED)
+    tolerance = EXACT if double else ROUNDED
+    examine(target, values, heads, tolerance)
+    further = ([_cast(value, double) for value in batch] for batch in also)
+    examine_beyond(target, itertools.chain(further, magnitudes(values)), heads, tolerance)
 
 
 def passed(module: nn.Module, inputs: Sequence[Any]) -> bool:
@@ -463,7 +539,7 @@ def _generator_states(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in sorted(devices, key=str))]
 
 
-def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[tuple[Tensor, Tensor | None]]:
+def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[Measured]:
     """One random combination of each head's columns (n,), with its Gram matrices (n, 1, 1) where it is trained."""
     tape = unrehearsed(model, *inputs)
     combined = _combine(tape.raw, heads)
@@ -496,8 +572,6 @@ def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
     return combined
 
 
-_KNOWN = ("torch.nn.", "fedsw.learning.models.", "fedsw.mathematics.clipping.rules.", "fedsw.audit.")
-_ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
 _MOVED = 0.01
 _TRIES = 8
 
@@ -509,8 +583,8 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     escape it (see `check`; a layer called twice in one forward; a parameter used outside the layer that owns
     it; a layer whose leading dimension is not the batch) is refused here, by name, whatever the values.
 
-    A module with code that is neither torch.nn's nor fedsw's is rehearsed first, on two or three made-up records
-    and a copy (`probe_independence`): a mean over the batch, a softmax over it or functional dropout is refused. That
+    A module with code that is neither torch.nn's nor fedsw's is rehearsed first, on made-up records of many magnitudes
+    and a copy (`probe_moved`): a mean over the batch, a softmax over it or functional dropout is refused. That
     happens once for a module, the modes of its layers and the shapes and types of its inputs; it depends neither on the
     records nor on their number, and moves no random generator.
 
@@ -543,7 +617,9 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
             for double in (True, False):  # a forward that casts to float32 itself takes no float64
                 model = moved(copied(module, double=double), generator)
                 try:
-                    examine(model, [_cast(value, double) for value in made], None, EXACT if double else ROUNDED)
+                    values, tolerance = [_cast(value, double) for value in made], EXACT if double else ROUNDED
+                    examine(model, values, None, tolerance)
+                    examine_beyond(model, magnitudes(values), None, tolerance)
                 except UnsupportedModule as fault:
                     return fault
                 except Exception as fault:  # the user's code on values that it may not be made for
@@ -560,15 +636,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
 
 def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
     """Say whether a forward pass depends on code of a user's own, a function given to a layer, or a second input."""
-    if sum(isinstance(value, Tensor) for value in inputs) > 1:
-        return True
-    return any(
-        not type(child).__module__.startswith(_KNOWN)
-        or "forward" in vars(child)
-        or bool(child._forward_hooks or child._forward_pre_hooks)
-        or vars(child).get("activation") not in _ACTIVATIONS
-        for child in module.modules()
-    )
+    return sum(isinstance(value, Tensor) for value in inputs) > 1 or own_code(module)
 
 
 def _made_up(module: nn.Module, inputs: Sequence[Any], generator: torch.Generator) -> Iterator[list[Any]]:

@@ -77,14 +77,10 @@ from torch.utils.hooks import RemovableHandle
 
 from fedsw.mathematics.clipping._columns import columns
 from fedsw.mathematics.clipping._gram import Block, Call, Total, overlaps, pulled_back
+from fedsw.mathematics.clipping._unchanged import UnsupportedModule, kept, unchanged
 from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
 from fedsw.mathematics.clipping.rules import RULES, Rule
 from fedsw.mathematics.clipping.rules._attention import PROJECTION, Projection, attended, projections
-
-
-class UnsupportedModule(ValueError):
-    """A module whose per-sample Jacobians the clip cannot measure, named, with what to use instead."""
-
 
 SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """Modules that read an input of two dimensions as one sequence: its rows, which would be records, are then mixed."""
@@ -160,8 +156,11 @@ class Tape:
     u_i = d raw_i / d parameters.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], blocks: Sequence[Block], form: OutputForm, rerun: nn.Module | None
+    ) -> None:
         self._blocks = blocks
+        self._rerun = () if rerun is None else (rerun,)  # by a backward pass, as checkpointing does
         self._total = Total(parameters)
         self.size = self._total.size
         outputs = zip(*(block.outputs for block in blocks), strict=True)
@@ -189,7 +188,7 @@ class Tape:
         """
         self._require_head(head)
         self._require_intact()
-        with full_precision(head.device), torch.no_grad():
+        with full_precision(head.device), torch.no_grad(), unchanged(*self._rerun):
             if self.column:
                 return chained(self._columns_slopes(head), self._layers_gram([self._ones()]))
             return self._layers_gram([self._below(head, unit) for unit in units(head)])
@@ -219,7 +218,7 @@ class Tape:
             return self._clipped_along(heads, clip, limits, runs)
         self._require_intact()
         total = self._zeros(runs)
-        with full_precision(self.device), torch.no_grad():
+        with full_precision(self.device), torch.no_grad(), unchanged(*self._rerun):
             rows = [[self._below(head, unit) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
             for block in self._blocks:
@@ -243,7 +242,7 @@ class Tape:
         self._require_column()
         self._require_intact()
         total = self._zeros(runs)
-        with full_precision(self.device), torch.no_grad():
+        with full_precision(self.device), torch.no_grad(), unchanged(*self._rerun):
             ones = self._ones()
             for block in self._blocks:
                 measured = columns(block, [ones])
@@ -399,7 +398,8 @@ _ACCELERATOR_FLOATS = 2**26
 def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Sequence[Any]) -> Tape:
     """Run a module forward over blocks of records and note its calls; ``every`` parameter by name, frozen ones too.
 
-    Nothing is checked but what the pass itself shows: `record` refuses the rest, and rehearses a custom forward.
+    Nothing is checked but what the pass itself shows: `record` refuses the rest, and rehearses a custom forward. The
+    module is put back as it was after every block, so that no block meets what another left.
     """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     sizes = {value.shape[0] if value.dim() else -1 for value in tensors}
@@ -414,20 +414,21 @@ def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Seque
     names = {id(parameter): name for name, parameter in parameters.items()}
     blocks: list[Block] = []
     form: OutputForm | None = None
-    with full_precision(tensors[0].device), torch.enable_grad():
+    with full_precision(tensors[0].device), torch.enable_grad(), kept(module) as state:
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
             arguments = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
             with listening(module, part.stop - start) as calls:
                 returned = module(*arguments)
             form = form or OutputForm.of(returned)
-            outputs = form.tensors(returned, part.stop - start)
+            outputs = tuple(state.apart(output) for output in form.tensors(returned, part.stop - start))
+            state.put_back()
             sources = {call.edge.node: call.source for call in calls}
             live = [output for output in outputs if output.requires_grad]
             refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
             blocks.append(Block(part, outputs, tuple(calls), bare))
-    return Tape(parameters, blocks, form or OutputForm())
+    return Tape(parameters, blocks, form or OutputForm(), module if own_code(module) else None)
 
 
 def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> int:
@@ -438,6 +439,21 @@ def _block_rows(parameters: Collection[Tensor], tensors: Sequence[Tensor]) -> in
     cached = _CACHED_VECTORS if vectors else _CACHED_SITES
     floats = cached if tensors[0].device.type == "cpu" else _ACCELERATOR_FLOATS
     return max(floats // max(*widths, 1), math.isqrt(r) // 4, 1)
+
+
+_KNOWN = ("torch.nn.", "fedsw.learning.models.", "fedsw.mathematics.clipping.rules.", "fedsw.audit.")
+_ACTIVATIONS = (None, F.relu, F.gelu)  # those of a transformer's layer that are functions of single numbers
+
+
+def own_code(module: nn.Module) -> bool:
+    """Say whether a pass runs code that is neither torch.nn's nor fedsw's, or a function that was given to a layer."""
+    return any(
+        not type(child).__module__.startswith(_KNOWN)
+        or "forward" in vars(child)
+        or bool(child._forward_hooks or child._forward_pre_hooks)
+        or vars(child).get("activation") not in _ACTIVATIONS
+        for child in module.modules()
+    )
 
 
 @contextmanager

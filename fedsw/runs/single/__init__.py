@@ -1,6 +1,6 @@
 """Private training on one machine: a plan, batches, bounded gradients, and a trainer over the same door as a run.
 
 In order: `training_plan` settles noise (by `calibrated` of `fedsw.privacy.plan`) and draws, `objective` bounds a
-gradient, `trainer` releases it and steps; `sketching` is a sketch's own. `_begun` and `_stepping` refuse what cannot
-go on, or step.
+gradient, `trainer` releases it and steps; `sketching` is a sketch's own. `_begun` refuses what cannot
+go on.
 """

@@ -19,6 +19,7 @@ from fedsw._tools.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw._tools.settings import whole
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import DeclaredRecords, Records, within_reach
+from fedsw.data.made_up import made_up_inputs
 from fedsw.data.units import Units
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
@@ -31,7 +32,7 @@ from fedsw.learning.objectives.penalties import Penalty, expanded
 from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.learning.tasks.task import Inputs, Raw, Task
-from fedsw.mathematics.clipping import Tape, Term, clipped_sum, record
+from fedsw.mathematics.clipping import Tape, Term, clipped_sum, kept, record
 from fedsw.mathematics.clipping.clip import Mode
 from fedsw.mathematics.transport.sliced import (
     DEFAULT_MEMORY_LIMIT,
@@ -122,7 +123,7 @@ _ANY = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"
 """Fields that an objective may change without changing what is trained, or has from its other fields."""
 _LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
 """Whole numbers of an objective, and the least that each may be."""
-_MOST_NAMED = 6
+_MOST_NAMED, _DECLARED = 6, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +267,11 @@ class Objective(Deciding):
         def made(raw: Raw, inputs: Inputs) -> list[Tensor]:
             return [*self._selected(raw, inputs), self._losses(raw, inputs)]
 
-        require_per_record(model, self._inputs(model, made_up), made)
+        columns = records.columns if isinstance(records, DeclaredRecords) else None
+        declared = None if columns is None or columns.inputs != width else made_up_inputs(columns, _DECLARED, seed=0)
+        require_per_record(
+            model, self._inputs(model, made_up), made, None if declared is None else torch.from_numpy(declared)
+        )
         self._tried.add(model)
 
     @flushing_to_zero
@@ -323,7 +328,8 @@ class Objective(Deciding):
         return terms_of(pulled, losses, weights, clip.loss, self.mode)
 
     def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
-        losses = self.learnt.loss(raw, inputs)
+        with kept(self.learnt) as state:
+            losses = state.apart(self.learnt.loss(raw, inputs))
         if tuple(losses.shape) != (len(inputs.features),):
             raise ValueError(
                 f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives one "
@@ -334,7 +340,8 @@ class Objective(Deciding):
     def _selected(self, raw: Raw, inputs: Inputs) -> list[Tensor]:
         heads = []
         for penalty, d in zip(self.penalties, self.dimensions, strict=True):
-            head = penalty.selected(raw, inputs, self.learnt.outputs)
+            with kept(self.learnt, penalty) as state:
+                head = state.apart(penalty.selected(raw, inputs, self.learnt.outputs))
             if head.ndim == 1 and d == 1:
                 head = head[:, None]
             if tuple(head.shape) != (len(inputs.features), d):

@@ -21,15 +21,16 @@ from fedsw.learning.models.initial import parted
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.divergence import Diverged, divergence, stopped_diverged
 from fedsw.learning.tasks.own_task import made_up_features
+from fedsw.mathematics.clipping import unchanged
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.privacy.accounting.lifetime import About, Cost, account_named, require_same
 from fedsw.privacy.release import Released, release
+from fedsw.runs import _stepping as stepping
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.single import _begun as begun
-from fedsw.runs.single._stepping import require_steps
 from fedsw.runs.single.objective import Objective
 from fedsw.runs.single.training_plan import Plan
 
@@ -97,7 +98,7 @@ class PrivateTrainer:
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         if optimized != {id(p) for p in model.parameters() if p.requires_grad}:
             raise ValueError("the optimizer holds other parameters than the model trains; give it model.parameters()")
-        require_steps(optimizer, scheduler, plan.rounds)
+        stepping.require_steps(optimizer, scheduler, plan.rounds)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.objective, self.clip, self.plan = objective, clip, plan
         self._begun = begun.described(model, optimizer, scheduler, objective, clip, plan)
@@ -199,7 +200,8 @@ class PrivateTrainer:
         """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""
         weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         inputs = made_up_features(0, records.features.shape[1])
-        why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
+        with unchanged(self.model):
+            why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
         if why is not None:
             spent, promised = upward(self.epsilon, 5), upward(self.plan.epsilon, 6)
             raise Diverged(
@@ -258,7 +260,7 @@ class PrivateTrainer:
                 f"one has {count_parameters(self.model)}; go on with the same model, or give another folder"
             )
         load_flat(self.model, state.theta)
-        self.optimizer.load_state_dict(state.optimizer["optimizer"])
+        stepping.restore(self.optimizer, state.optimizer["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state.optimizer["scheduler"])
         self.rounds = state.round

@@ -72,3 +72,33 @@ def test_clean_models_pass_the_probe_unchanged():
     probe_independence(model, torch.randn(3, 2, 5))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert next(model.parameters()).dtype == torch.float32
+
+
+class Counter(RunningMean):
+    """Counts its records in a frozen parameter, or one that trains."""
+
+    def __init__(self, trains):
+        super().__init__()
+        del self.mean
+        self.mean = nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.trains = trains
+
+    def forward(self, x):
+        (self.layer.bias if self.trains else self.mean).data.add_(float(len(x)))
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_parameters_that_remember_records_are_caught_by_probing(trains):
+    model = Counter(trains)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UnsupportedModule, match=f"parameter '{'layer.bias' if trains else 'mean'}' changes"):
+        probe_independence(model, torch.randn(4, 3))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_frozen_layer_with_max_norm_is_refused_before_any_data(kind):
+    model = nn.Sequential(kind(5, 3, max_norm=1.0).requires_grad_(False), nn.Linear(3, 2))
+    with pytest.raises(UnsupportedModule, match="shorten all rows once, before training"):
+        check(model)

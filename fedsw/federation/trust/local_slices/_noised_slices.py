@@ -30,6 +30,7 @@ from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
+from fedsw.mathematics.clipping import unchanged
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
 from fedsw.mathematics.transport.sliced import project
 from fedsw.privacy.accounting import Step, lifetime
@@ -116,7 +117,7 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
     if not task.private_parameters:
         return task.fixed_points(records).cpu()
     model = task.prepared(node.model, theta)
-    with torch.no_grad():
+    with torch.no_grad(), unchanged(model, task.task):
         pieces = map(task.given, task.chunks(records))
         parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)

@@ -160,8 +160,6 @@ def _without_padding(layer: nn.Embedding, index: Tensor, rows: Tensor) -> Tensor
 def _refusal(layer: nn.Embedding) -> str | None:
     if layer.scale_grad_by_freq:
         return "scales gradients by how often the batch uses an index; set scale_grad_by_freq=False"
-    if layer.max_norm is not None:
-        return "rescales its weights in the forward pass; set max_norm=None"
     return None
 
 

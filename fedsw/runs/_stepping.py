@@ -6,9 +6,11 @@ import copy
 import io
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Optimizer = torch.optim.Optimizer
 Scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -17,8 +19,8 @@ Scheduler = torch.optim.lr_scheduler.LRScheduler
 def require_steps(optimizer: Optimizer, scheduler: Scheduler | None, rounds: int) -> None:
     """Refuse what could not step once in every round, or be stored and go on; both stay as they are.
 
-    A copy of the optimizer steps along a made-up gradient, a copy of the scheduler through all rounds, and what both
-    keep is put away and back, as a checkpoint does.
+    Copies of both step through all rounds along a made-up gradient, and what they keep is put away and back, as a
+    checkpoint does. For an optimizer of torch's the copied parameters are small, with as many dimensions.
 
     Raises:
         ValueError: naming what cannot, and what can.
@@ -31,21 +33,36 @@ def require_steps(optimizer: Optimizer, scheduler: Scheduler | None, rounds: int
     with warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # of schedulers, which count other steps than a copy's
         stepping, schedule = _copies(optimizer, scheduler)
-        _step(stepping)
-        if schedule is not None:
+        for _ in range(max(1, rounds - _done(scheduler))):
+            _step(stepping)
             _schedule(schedule, rounds)
         _put_back(stepping, schedule)
+
+
+def restore(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Load an optimizer's stored state bit for bit: torch casts numbers of another type to that of the parameters."""
+    optimizer.load_state_dict(dict(state))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, stored in state["state"].items():
+        for name, value in stored.items():
+            if isinstance(value, Tensor) and isinstance(loaded := optimizer.state[parameters[number]][name], Tensor):
+                optimizer.state[parameters[number]][name] = value.detach().clone().to(loaded.device)
 
 
 def _copies(optimizer: Optimizer, scheduler: Scheduler | None) -> tuple[Optimizer, Scheduler | None]:
     """Both, with parameters of their own; a scheduler's copy changes the rates of the optimizer's."""
     memo: dict[int, Any] = {}
+    small = type(optimizer).__module__.startswith("torch.optim")
     twin = object.__new__(type(optimizer))  # as `copy.deepcopy` leaves out what a class of the user's own adds
     memo[id(optimizer)] = twin
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if small):
+        memo[id(parameter)] = torch.nn.Parameter(parameter.detach().new_ones((2,) * parameter.dim()))
     try:
         for name, value in vars(optimizer).items():
             if name.startswith("_optimizer_") and isinstance(value, dict):
                 vars(twin)[name] = OrderedDict()  # hooks, which may do anything
+            elif name == "state" and small:  # of other shapes; it is made again by the first step
+                vars(twin)[name] = type(value)(value.default_factory) if hasattr(value, "default_factory") else {}
             elif name != "step":  # a scheduler puts a bound one there
                 vars(twin)[name] = copy.deepcopy(value, memo)
         return twin, copy.deepcopy(scheduler, memo)
@@ -60,8 +77,7 @@ def _step(optimizer: Optimizer) -> None:
             if parameter.requires_grad:
                 parameter.grad = torch.ones_like(parameter)
     try:
-        for _ in range(2):  # the first makes what the second starts from
-            optimizer.step()
+        optimizer.step()
     except Exception as fault:  # torch's own, of many kinds
         raise ValueError(
             f"the optimizer {_kind(optimizer)} cannot step along a released gradient ({_said(fault)}): a round has "
@@ -69,16 +85,22 @@ def _step(optimizer: Optimizer) -> None:
         ) from None
 
 
-def _schedule(scheduler: Scheduler, rounds: int) -> None:
-    done = max(0, int(scheduler.last_epoch))  # of one that goes on
+def _schedule(scheduler: Scheduler | None, rounds: int) -> None:
+    if scheduler is None:
+        return
     try:
-        for _ in range(max(1, rounds - done)):
-            scheduler.step()
+        scheduler.step()
     except Exception as fault:  # torch's own, of many kinds
         raise ValueError(
             f"the scheduler {_kind(scheduler)} cannot step once in each of {rounds} rounds ({_said(fault)}). Take one "
-            "that follows the rounds alone, such as CosineAnnealingLR: no loss is released to follow"
+            "that follows the rounds alone and lasts as long, such as CosineAnnealingLR: no loss is released to follow"
         ) from None
+
+
+def _done(scheduler: Any) -> int:
+    """Rounds that a scheduler has stepped through: of one that goes on."""
+    inner = [_done(part) for part in getattr(scheduler, "_schedulers", ())]
+    return max(0, int(getattr(scheduler, "last_epoch", min(inner, default=0))))
 
 
 def _put_back(optimizer: Optimizer, scheduler: Scheduler | None) -> None:
@@ -87,8 +109,9 @@ def _put_back(optimizer: Optimizer, scheduler: Scheduler | None) -> None:
     try:
         torch.save([stateful.state_dict() for stateful in both], content)
         stored = torch.load(io.BytesIO(content.getvalue()), weights_only=True)
-        for stateful, state in zip(both, stored, strict=True):
-            stateful.load_state_dict(state)
+        restore(optimizer, stored[0])
+        if scheduler is not None:
+            scheduler.load_state_dict(stored[1])
     except Exception as fault:  # what torch does not load by its values alone
         raise ValueError(
             f"{' with '.join(map(_kind, both))} keeps what no checkpoint holds ({_said(fault)}), so that a training "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.optim import lr_scheduler
 
 import fedsw
 from fedsw.learning.objectives import Clip
+from fedsw.runs._stepping import restore
 from tests.runs.single.examples import Scores, model
 
 CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)
@@ -81,6 +83,10 @@ TAKEN = {
         lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [1]),
     ),
     "an own optimizer": (lambda net: Kept(net.parameters(), 0.1), None),
+    "all at once": (
+        sgd,
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]),
+    ),
     "groups": (lambda net: optim.AdamW([{"params": [p]} for p in net.parameters()], lr=0.1), None),
 }
 
@@ -96,3 +102,35 @@ def test_a_rehearsal_leaves_model_optimizer_and_scheduler_as_they_were(tmp_path,
     fedsw.PrivateTrainer(net, stepping, OBJECTIVE, CLIP, PLAN, scheduler=scheduler, directory=tmp_path / "run")
     assert str(before) == str([net.state_dict(), *(each.state_dict() for each in both)])
     assert all(parameter.grad is None for parameter in net.parameters()) and not (tmp_path / "run").exists()
+
+
+DENSE = {
+    name: kind
+    for name, kind in vars(optim).items()
+    if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and name not in ("Optimizer", "LBFGS", "SparseAdam")
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_an_optimizer_of_torch_goes_on_from_its_stored_state_bit_for_bit(name):
+    def made():
+        parameter = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3))
+        return parameter, DENSE[name]([parameter], lr=0.1)
+
+    def step(parameter, optimizer, seed):
+        parameter.grad = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        optimizer.step()
+
+    whole, first = made()
+    for seed in range(3):
+        step(whole, first, seed)
+    content = io.BytesIO()
+    torch.save([whole.detach(), first.state_dict()], content)
+    values, state = torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+    again, second = made()
+    again.data.copy_(values)
+    restore(second, state)
+    for seed in range(3, 6):
+        step(whole, first, seed)
+        step(again, second, seed)
+        assert torch.equal(whole, again)

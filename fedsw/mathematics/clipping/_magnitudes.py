@@ -1,0 +1,54 @@
+"""Made-up records of many magnitudes: the same at every door where code is tried for mixing records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TOGETHER = (1.0, 10.0, 1e3, 1e6, -10.0, -1e6)
+"""Sizes of records in one batch, so that whatever is taken of a batch is another than of each of them alone."""
+_APART = (10.0, 100.0, 1e3, 1e6, -10.0, -1e3)
+"""Sizes of batches whose records have all the same one."""
+_RECORDS = 3
+
+
+def magnitudes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
+    """Batches of made-up records like the given ones, with numbers far beyond them; none if no input has numbers.
+
+    Normal ones; one batch of many sizes, with outliers of either sign and a record whose numbers are all equal; and a
+    batch of each size. What is no number of an input is taken from the given ones in turn.
+    """
+    if not any(isinstance(value, Tensor) and value.is_floating_point() for value in inputs):
+        return
+    generator = torch.Generator().manual_seed(0)
+    yield [_normal(value, generator) for value in inputs]
+    for sizes in (_TOGETHER, *([size] * _RECORDS for size in _APART)):
+        yield [_sized(value, sizes, generator, equal=len(sizes) > _RECORDS) for value in inputs]
+
+
+def _normal(value: Any, generator: torch.Generator) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return _in_turn(value, _RECORDS)
+    drawn = torch.randn((_RECORDS, *value.shape[1:]), generator=generator, dtype=torch.float64)
+    return drawn.to(value.device, value.dtype)
+
+
+def _sized(value: Any, sizes: Sequence[float], generator: torch.Generator, *, equal: bool) -> Any:
+    """Numbers uniform up to each record's size; where asked, with a last record of equal ones."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return _in_turn(value, len(sizes) + equal)
+    rest = value.shape[1:]
+    drawn = torch.rand((len(sizes), *rest), generator=generator, dtype=torch.float64)
+    scale = torch.tensor(sizes, dtype=torch.float64).reshape(-1, *(1,) * len(rest))
+    made = torch.cat([drawn * scale, torch.full((1, *rest), 5.0, dtype=torch.float64)]) if equal else drawn * scale
+    return made.to(value.device, value.dtype)
+
+
+def _in_turn(value: Any, count: int) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return value[torch.tensor(list(itertools.islice(itertools.cycle(range(len(value))), count)))]
