@@ -56,6 +56,10 @@ def card(view: RunView) -> Document:
             answers if constant else "",
             Listed("By group, with intervals of 95 %", facts.by_group(summary, view.names)),
         ],
+        "Coefficients": [
+            " ".join(facts.coefficient_sentences(summary)),
+            Listed("Coefficients", facts.coefficients(summary)),
+        ],
         "Thresholds by group": [
             " ".join(facts.threshold_sentences(summary, view.names)),
             Listed("Thresholds", facts.thresholds(summary, view.names)),

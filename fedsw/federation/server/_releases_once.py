@@ -18,6 +18,7 @@ from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.coefficients import Coefficients, coefficients_of
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
 from fedsw.learning.tasks.problem import Problem
@@ -85,7 +86,7 @@ def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
 
 
 def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
-    """The summary's entry on released moments: the score of a constant, and columns much narrower than declared.
+    """The summary's entry on released moments: a constant's score, columns narrower than declared, and coefficients.
 
     It is post-processing of the release, with intervals for its noise.
     """
@@ -94,6 +95,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
     columns, coding = experiment.data.columns, plan.task.coding
     line = None if coding is None else coding.line
     shown = columns if coding is None or coding.line is not None else None
+    told = Coefficients((), ()) if shown is None else coefficients_of(moments, shown, line)
     score = asdict(constant.score)
     if plan.task.units is not None:  # a squared error, in the units of what is predicted
         score = {name: value * plan.task.units[1] ** 2 for name, value in score.items()}
@@ -106,6 +108,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
         "means": [asdict(entry) for entry in constant.means],
         "classes": list(names),
         "narrow_columns": [] if shown is None else [asdict(entry) for entry in columns_used(moments, shown, line)],
+        "coefficients": asdict(told),
     }
 
 

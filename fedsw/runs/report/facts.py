@@ -195,6 +195,39 @@ def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     return Facts.of(("group", *names), rows)
 
 
+def coefficients(summary: Mapping[str, Any]) -> Facts:
+    """A row for each coefficient that released moments tell, the surest first; none where they tell none."""
+    seen = sorted(_told(summary)["seen"], key=lambda one: -abs(float(one["value"])) / max(float(one["error"]), 1e-300))
+    several = len({one["target"] for one in seen}) > 1
+    rows = []
+    for one in seen:
+        value, error, low, high = (number(one[name]) for name in ("value", "error", "low", "high"))
+        rows.append((one["name"], *[one["target"]] * several, value, error, f"{low} to {high}"))
+    return Facts.of(("input", *["of"] * several, "coefficient", "standard error", "95 %"), rows)
+
+
+def coefficient_sentences(summary: Mapping[str, Any]) -> list[str]:
+    """What coefficients are of, and which inputs have none; nothing where a run's moments are not of its columns."""
+    told = _told(summary)
+    names = list(dict.fromkeys(one["name"] for one in told["seen"]))
+    if not told["seen"]:
+        return [f"Noise hides how each of {len(told['hidden'])} inputs moves the answer."] if told["hidden"] else []
+    targets = ", ".join(dict.fromkeys(one["target"] for one in told["seen"]))
+    words = [
+        f"By how much {targets} moves with one unit of a column, the others held: "
+        f"least squares on {len(names)} inputs, by the released moments and at no further cost. A category is compared "
+        "with its column's first, a class counts as 1 where it is and 0 elsewhere. Errors are of sample and noise "
+        "together, each interval by itself.",
+    ]
+    if told["hidden"]:
+        words.append(f"Noise hides, and the fit is without: {', '.join(told['hidden'])}.")
+    return words
+
+
+def _told(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (summary.get("moments") or {}).get("coefficients") or {"seen": (), "hidden": ()}
+
+
 def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
     by_group = (summary.get("thresholds") or {}).get("by_group") or {}

@@ -18,7 +18,15 @@ from fedsw.experiment.load import of_unit
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
-from fedsw.runs.report.facts import noise_ratio, rounds_of, shared_out, target_epsilon, threshold_sentences
+from fedsw.runs.report.facts import (
+    coefficient_sentences,
+    coefficients,
+    noise_ratio,
+    rounds_of,
+    shared_out,
+    target_epsilon,
+    threshold_sentences,
+)
 from fedsw.runs.report.metric_names import (
     group_table,
     measured_cell,
@@ -30,7 +38,7 @@ from fedsw.runs.report.metric_names import (
 from fedsw.runs.view import RunView
 
 _NARROW = 5
-"""Columns that are named, of those whose bounds are too wide."""
+"""Columns that are named, of those whose bounds are too wide, and of those that have a coefficient."""
 
 
 def summary_panel(view: RunView) -> RenderableType:
@@ -133,6 +141,8 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
             yield "measured on", Text(_measured_on(view, on, summary.get("held_out_release")))
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
+    if told := _coefficients(summary):
+        yield "coefficients", Text(told)
     if thresholds := summary.get("thresholds"):
         yield "thresholds", Text(_thresholds(thresholds, summary, view.names))
     if noise := summary.get("signal_to_noise"):
@@ -163,6 +173,18 @@ def _moments(moments: Mapping[str, Any]) -> str:
         more = f" and {len(narrow) - _NARROW} more" if len(narrow) > _NARROW else ""
         words += f"\nuse little of their declared bounds: {first}{more}"
     return words
+
+
+def _coefficients(summary: Mapping[str, Any]) -> str:
+    """The surest coefficients by released moments in a line; empty where a run has none."""
+    told, said = coefficients(summary), coefficient_sentences(summary)
+    if not told.rows:
+        return "".join(said)
+    first = "; ".join(f"{' of '.join(of)} {value} ± {error}" for *of, value, error, _ in told.rows[:_NARROW])
+    more = f"; {len(told.rows) - _NARROW} more" if len(told.rows) > _NARROW else ""
+    hidden = len(summary["moments"]["coefficients"]["hidden"])
+    without = f"; noise hides {hidden} more inputs" if hidden else ""
+    return f"{first}{more} (least squares by the moments, ± a standard error{without}; `fedsw report`)"
 
 
 def _thresholds(thresholds: Mapping[str, Any], summary: Mapping[str, Any], names: Names) -> str:
