@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from fedsw.federation import _wire as wire
-from fedsw.federation.messages._fields import SECRET, Field, Get, Limits, Malformed, Record
+from fedsw.federation.messages._fields import Field, Get, Limits, Malformed, Record
 from fedsw.federation.messages._lengths import Terms
 
 Precision = Literal["run", "float64", "int64"]
@@ -145,7 +145,7 @@ class WholeValues(ArrayField):
         """The numbers, if the limits hold all of them; else `Malformed` with the first extreme, unless it is secret."""
         for extreme in (int(values.min()), int(values.max())) if values.numel() else ():
             if extreme not in self.limits:
-                if self.seen is SECRET:
+                if not self.seen.quoted:
                     raise Malformed(f"{name} did not come as whole numbers {self.limits}", self.name)
                 reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
                 raise Malformed(reason, self.name, extreme)

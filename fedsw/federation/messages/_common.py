@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsw._tools.installed import code_digest
 from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RecordIds, Values, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
-from fedsw.federation.messages._fields import PUBLIC, RELEASED, Limits, Real, Text, Whole
+from fedsw.federation.messages._fields import COUNTED, PUBLIC, RELEASED, Limits, Real, Text, Whole
 from fedsw.federation.messages._lengths import HELD_OUT_RELEASED, OWN_LEDGER, SEEDED, THROUGH_MODEL, WITH_MOMENTS
 from fedsw.runs.run_files import RUN_NAME
 
@@ -127,12 +127,12 @@ class _OfClients(Message):
 
 
 class Sizes(_OfClients):
-    """The public numbers of a node's records that a preset's rules read."""
+    """The numbers of a node's records that a preset's rules read."""
 
     by_group: Annotated[
         Tensor,
         "each client's records by group that are trained on",
-        WholeValues("by group", PUBLIC, shape=("S", "g"), limits=Limits(0, MOST_RECORDS)),
+        WholeValues("by group", COUNTED, shape=("S", "g"), limits=Limits(0, MOST_RECORDS)),
     ]
 
 
@@ -144,7 +144,7 @@ class Joined(_OfClients):
     sizes: Annotated[
         Tensor,
         "each client's records by cell",
-        WholeValues("sizes", PUBLIC, shape=("S", "c"), limits=Limits(0), totals="N"),
+        WholeValues("sizes", COUNTED, shape=("S", "c"), limits=Limits(0), totals="N"),
     ]
     epsilon: SpentBefore
     ids: Annotated[

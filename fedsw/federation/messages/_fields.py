@@ -28,9 +28,15 @@ class Seen(Enum):
     RELEASED = "released"
     NOISED = "noised"
     SECRET = "secret"
+    COUNTED = "public, or secret"
+
+    @property
+    def quoted(self) -> bool:
+        """True if an error may quote what came."""
+        return self not in (SECRET, COUNTED)
 
 
-PUBLIC, RELEASED, NOISED, SECRET = Seen
+PUBLIC, RELEASED, NOISED, SECRET, COUNTED = Seen
 
 SEEN: Mapping[Seen, str] = {
     PUBLIC: "settings, public sizes, or random numbers that follow from no record",
@@ -38,6 +44,8 @@ SEEN: Mapping[Seen, str] = {
     NOISED: "noised by the client, or made of such numbers alone; everybody may see it",
     SECRET: "an un-noised function of records, or of which were drawn: for the server and this client only, which "
     "keep it to themselves; no error quotes it",
+    COUNTED: 'how many records there are: public; with `privacy.relation = "add-remove"`, which protects that number, '
+    "secret",
 }
 
 
@@ -114,7 +122,7 @@ class Field(ABC):
 
     def refuse(self, value: object, wanted: str) -> NoReturn:
         """Raise the `Malformed` that names what came and what was expected; it does not quote a secret value."""
-        if self.seen is SECRET:
+        if not self.seen.quoted:
             raise Malformed(f"{self.name} did not come as {wanted}", self.name)
         raise Malformed(f"{self.name} came as {_short(value)}; expected {wanted}", self.name, value)
 

@@ -15,7 +15,7 @@ from fedsw.experiment.trust import trust_model
 from fedsw.federation import _wire as wire
 from fedsw.federation.messages import EXCHANGES, SLICES, trusts_of
 from fedsw.federation.messages._codec import fields_of
-from fedsw.federation.messages._fields import Seen
+from fedsw.federation.messages._fields import Malformed, Seen
 from tests.federation.messages.inspector import LEAVES, Inspector, exchanges_of
 from tests.federation.node.runs import NOISE, RUNS, SMALLEST, Watched, watched_run
 from tests.federations import SMALL, Federation, digits_for_images
@@ -53,6 +53,21 @@ def test_every_field_of_the_table_travels_in_some_run(tmp_path, monkeypatch):
 def test_no_field_leaves_a_client_that_is_not_written_twice():
     found = {exchange.kind: {field.name for field in fields_of(exchange.up).values()} for exchange in EXCHANGES}
     assert found == LEAVES
+
+
+def test_no_number_of_records_that_a_client_says_is_called_public_for_all_runs():
+    """With additions and removals it is what is protected: only the server and this client may see it."""
+    counted = [
+        (exchange.kind, field)
+        for exchange in EXCHANGES
+        for field in fields_of(exchange.up).values()
+        if field.seen is Seen.COUNTED
+    ]
+    assert {(kind, field.name) for kind, field in counted} == {("query.hello", "sizes"), ("query.sizes", "by group")}
+    for _, field in counted:
+        with pytest.raises(Malformed) as refusal:
+            field.refuse([1234], "something else")
+        assert "1234" not in str(refusal.value) and refusal.value.value is None
 
 
 def test_under_a_local_trust_model_nothing_secret_travels_in_either_direction():
