@@ -180,6 +180,13 @@ def client_command(
         str | None,
         typer.Option(metavar="HASH", help="The only bundle whose code is loaded; `own`: that of the fedsw installed."),
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HASHES",
+            help="The installed fedsw that a server must have, by commas; `own`: this one's. [any; own if distributed]",
+        ),
+    ] = None,
     allow_module: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A module that an experiment may name here; may be repeated."),
@@ -236,6 +243,7 @@ def client_command(
         max_seconds=_first(max_seconds, file.max_seconds),
         own_data=True,
         bundle=_first(bundle, file.bundle),
+        code=_first(code, file.code),
         modules=tuple(allow_module or file.modules or ()),
         roster=_first(roster, file.roster),
         colluding=_first(colluding, file.colluding),
@@ -268,11 +276,13 @@ def bundle_command(
     """Print the hash of the bundle that this fedsw sends to nodes.
 
     A node can demand it (`--bundle`). With DIR the files are written there, to be read, or submitted with `flwr run
-    DIR`.
+    DIR`. With --json also the digest of the fedsw that is installed here, which servers and clients state.
     """
+    from fedsw._tools.installed import code_digest
     from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, write_bundle
 
     if folder is not None:
         write_bundle(folder)
     digest, written = bundle_hash(), None if folder is None else str(folder)
-    echo(json_text({"sha256": digest, "files": sorted(bundle_files()), "directory": written}) if as_json else digest)
+    answer = {"sha256": digest, "code": code_digest(), "files": sorted(bundle_files()), "directory": written}
+    echo(json_text(answer) if as_json else digest)

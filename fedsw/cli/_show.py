@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
-_CLIENT_STYLES = {"taking part": "green", "quiet": "yellow", "over": "green"}
+_CLIENT_STYLES = {
+    "greeted": "cyan", "greeted, not taken": "red", "taking part": "green", "quiet": "yellow", "over": "green",
+}  # fmt: skip
 _STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
 
@@ -162,7 +164,8 @@ def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
 
     for run in status.runs:
         state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
-        about = Text.assemble((state, _CLIENT_STYLES[state]), f", last asked {ago} ago")
+        why = f": {run.refused}" if run.refused else ""
+        about = Text.assemble((state, _CLIENT_STYLES[state]), why, f", last asked {ago} ago")
         yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, status.ledgers)))
     known = {run.run for run in status.runs}
     for ledger in status.ledgers:

@@ -13,6 +13,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedsw._tools.text import shown
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_chosen
 from fedsw.experiment.trust import releasing_gradients
@@ -34,6 +35,7 @@ from fedsw.federation.node._replies import (
     require_charged,
     state_of_node,
 )
+from fedsw.federation.node._same_records import require_same_records
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of, require_code
 from fedsw.federation.node.node import Node
@@ -44,20 +46,46 @@ from fedsw.runs import participation
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
-    """Answer, and write down for the operator of a real node that it was greeted, or in which round it answered."""
-    reply = answering(message, context)
+    """Answer, and write down for the operator of a real node that it was greeted, or in which round it answered.
+
+    So is a greeting that it refused, with the reason.
+    """
     folder = None if is_simulated(context.node_config) else context.node_config.get("state-dir")
-    if folder and reply.has_content() and STATE in context.state:
+    greeting = message.metadata.message_type == messages.HELLO.kind
+    try:
+        reply = answering(message, context)
+    except Exception as fault:
+        if folder and greeting:
+            _note_refusal(Path(str(folder)), message, context, shown(f"{type(fault).__name__}: {fault}"))
+        raise
+    asks = message.metadata.message_type not in (messages.ROLL.kind, messages.SIZES.kind)
+    if folder and asks and reply.has_content() and STATE in context.state:
         state, config = state_of_node(context), message.content.get("config")
         node = join(str(state["experiment"]), str(state["run"]), context.run_id, context.node_config)
         trained = message.metadata.message_type.startswith("train.")
-        round_ = config.get("round") if isinstance(config, ConfigRecord) and trained else None
+        round_ = config.get("round") if isinstance(config, ConfigRecord) and trained else 0
         clients = tuple(int(client) for client in node.clients)
         with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
-            chosen = "" if of_one_person(context.node_config) else choice_of(context.node_config)
-            part = participation.begun(node.task.experiment, str(state["run"]), clients, chosen)
-            participation.note(Path(str(folder)), part, round_ if isinstance(round_, int) else None)
+            chosen, server = _choice(context), str(state["server"])
+            part = participation.begun(node.task.experiment, str(state["run"]), clients, chosen, server=server)
+            participation.note(Path(str(folder)), part, None if greeting else int(cast(Any, round_)))
     return reply
+
+
+def _note_refusal(folder: Path, message: Message, context: Context, why: str) -> None:
+    """Write down that a greeting which can be read was refused."""
+    try:
+        request = asked_of(messages.HELLO, message.content, Terms())
+        experiment = Experiment.model_validate_json(request.experiment)
+        number, server = int(context.node_config.get("partition-id", 0)), request.code or ""
+        part = participation.begun(experiment, request.run, (number,), _choice(context), server=server, refused=why)
+        participation.note(folder, part, None)
+    except (OSError, ValueError):  # it is the reason that the server is told, and the log, in any case
+        return
+
+
+def _choice(context: Context) -> str:
+    return "" if of_one_person(context.node_config) else choice_of(context.node_config)
 
 
 def from_server(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
@@ -137,6 +165,8 @@ def hello(message: Message, context: Context) -> Message:
     require_code(Experiment.model_validate_json(experiment), request.code, context.node_config)
     node = join(experiment, run, context.run_id, context.node_config)
     require_settled(node.task.experiment)
+    before = torch.from_numpy(answered_by(node, context).all())
+    require_same_records(node, context.node_config, answered=len(before) > 0)
     privacy = node.task.experiment.privacy
     spent = None
     if accounting := privacy.model.by_ledgers(server=range(0), clients=range(len(node.clients))):
@@ -146,11 +176,10 @@ def hello(message: Message, context: Context) -> Message:
         if paying := privacy.paying(alone):  # of another run's ledger refused here, before anything is set aside
             spent = torch.tensor([_spent(member, context) for member in paying], dtype=torch.float64)
         _reserve(node, alone, context)
-    context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run})
+    context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run, "server": request.code or ""})
     ids = tuple(torch.from_numpy(numbers) for numbers in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
     held_out = None if node.held_out is None else torch.from_numpy(node.held_out.by_group)
-    before = torch.from_numpy(answered_by(node, context).all())
     return answered(Joined(clients, sizes, spent, ids, held_out, before), node, message)
 
 

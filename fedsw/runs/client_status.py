@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fedsw.privacy.accounting import Ledger, LedgerDamaged
 from fedsw.runs.participation import Participation, participations
 
-NodeState = Literal["taking part", "quiet", "over"]
+NodeState = Literal["greeted", "greeted, not taken", "taking part", "quiet", "over"]
 
 _LEDGERS = "client-*.sqlite"
 _QUIET_SECONDS = 300.0
@@ -76,7 +76,11 @@ def own_ledger(path: Path) -> OwnLedger:
 
 
 def state_of(run: Participation) -> NodeState:
-    """State of a run at a node: over, quiet or taking part, as far as this side can see."""
+    """State of a run at a node, as far as this side can see: only who was asked since its greeting takes part."""
     if run.over:
         return "over"
-    return "quiet" if time.time() - run.heard > _QUIET_SECONDS else "taking part"
+    if run.refused:
+        return "greeted, not taken"
+    if time.time() - run.heard > _QUIET_SECONDS:
+        return "quiet"
+    return "greeted" if run.waits else "taking part"

@@ -11,9 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedsw._tools import files
+from fedsw._tools.installed import code_digest
 from fedsw.experiment import Experiment
 
 _PATTERN = "run-*.json"
+MOST_REFUSED = 200
+"""Runs on record from which on another one that this node refuses is not written down."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class Participation:
         rounds, answered, last: how many rounds (stages of a sketch) with an answer of clients are planned; how many
             this node answered in; the number of the last of these, 0 before the first.
         agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
+        code, server: the digest of the installed fedsw here, and that of the server's, in its own words.
+        waits: it was greeted, and nothing was asked of it since.
+        refused: why this node did not take part when it was greeted last; empty where it did.
         heard: when the node was last asked something, in seconds since 1970, by the file system.
     """
 
@@ -39,6 +45,10 @@ class Participation:
     answered: int = 0
     last: int = 0
     agreed: str = ""
+    code: str = ""
+    server: str = ""
+    waits: bool = False
+    refused: str = ""
     heard: float = 0.0
 
     @property
@@ -47,14 +57,28 @@ class Participation:
         return self.last >= self.rounds
 
     def after(self, round_: int) -> Participation:
-        """The same after an answer in a round; a further attempt of a round counts once."""
-        if round_ == self.last:
-            return self
-        return replace(self, answered=self.answered + 1, last=max(self.last, round_))
+        """The same after an answer in a round, 0 for one beside them; a further attempt of a round counts once."""
+        part = replace(self, waits=False, refused="")
+        if round_ in (0, self.last):
+            return part
+        return replace(part, answered=self.answered + 1, last=max(self.last, round_))
+
+    def greeted(self, greeting: Participation) -> Participation:
+        """The same after another greeting, which may have been refused, or of another operator's choice."""
+        agreed, code, server, refused = greeting.agreed, greeting.code, greeting.server, greeting.refused
+        return replace(self, agreed=agreed, code=code, server=server, waits=True, refused=refused)
 
 
-def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: str = "") -> Participation:
-    """The part of a node that was just greeted, with what its operator chose in words."""
+def begun(
+    experiment: Experiment,
+    run: str,
+    clients: tuple[int, ...],
+    agreed: str = "",
+    *,
+    server: str = "",
+    refused: str = "",
+) -> Participation:
+    """The part of a node that was just greeted, with what its operator chose in words, and why it refused if it did."""
     privacy = experiment.privacy
     return Participation(
         run,
@@ -66,15 +90,24 @@ def begun(experiment: Experiment, run: str, clients: tuple[int, ...], agreed: st
         experiment.seed is not None,
         max(experiment.releases, experiment.stages),
         agreed=agreed,
+        code=code_digest(),
+        server=server,
+        waits=True,
+        refused=refused,
     )
 
 
 def note(folder: Path, part: Participation, round_: int | None) -> None:
-    """Write down that a node was greeted, or answered in a round."""
+    """Write down that a node was greeted, or answered in a round (0: beside the rounds).
+
+    Of runs that it never took part in, it keeps no more than `MOST_REFUSED`: whoever asks may ask for ever.
+    """
     path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None
+    if known is None and part.refused and len(list(folder.glob(_PATTERN))) >= MOST_REFUSED:
+        return
     noted = part if known is None or known.run != part.run else known
-    content = asdict(noted if round_ is None else noted.after(round_))
+    content = asdict(noted.greeted(part) if round_ is None else noted.after(round_))
     del content["heard"]
     files.new_folder(folder)
     files.replace(path, json.dumps(content).encode(), durable=False)

@@ -26,7 +26,7 @@ from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.driver import run
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.runs.client_status import read_client_status
-from fedsw.runs.participation import begun, note, participations
+from fedsw.runs.participation import MOST_REFUSED, begun, note, participations
 
 RAW = {
     "name": "own",
@@ -85,6 +85,34 @@ def test_a_beginning_and_an_end_are_said_once(tmp_path):
     (said,) = news.fresh()
     assert "is over here: answered in 3 of 3 rounds; the server's ledger accounts for it" in said
     assert news.fresh() == [] and news.all_over
+
+
+def test_a_greeting_that_was_refused_is_said_once_and_shown_and_so_is_the_next_that_is_not(tmp_path, capsys):
+    experiment, news = parse_experiment(RAW), RunNotices(tmp_path)
+    refused = begun(experiment, "a run", (0,), refused="ValueError: not with these")
+    for _ in range(2):
+        note(tmp_path, refused, None)
+    (said,) = news.fresh()
+    assert said == "was greeted in the run 'own', and does not take part: ValueError: not with these"
+    assert news.fresh() == [] and not news.all_over
+    assert main(["show", str(tmp_path), "client"]) == 0
+    assert "greeted, not taken: ValueError: not with these" in " ".join(capsys.readouterr().out.split())
+    note(tmp_path, begun(experiment, "a run", (0,)), None)
+    (said,) = news.fresh()
+    assert said.startswith("takes part in the run 'own'") and news.fresh() == []
+    assert main(["show", str(tmp_path), "client", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "greeted", "nobody has asked it anything"
+    note(tmp_path, begun(experiment, "a run", (0,)), 1)
+    assert main(["show", str(tmp_path), "client", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["state"] == "taking part"
+
+
+def test_refusals_fill_no_disk(tmp_path):
+    for number in range(MOST_REFUSED + 3):
+        note(tmp_path, begun(parse_experiment(RAW), f"{number:032x}", (0,), refused="no"), None)
+    assert len(list(tmp_path.glob("run-*.json"))) == MOST_REFUSED
+    note(tmp_path, begun(parse_experiment(RAW), "f" * 32, (0,)), None)
+    assert len(list(tmp_path.glob("run-*.json"))) == MOST_REFUSED + 1, "one that it takes part in is on record"
 
 
 def test_a_real_node_writes_what_it_took_part_in_and_a_simulated_one_does_not(state, tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
 """The bundle that Flower ships to the nodes of a run: two entries of a few lines over the installed fedsw.
 
 `flwr run .` in a checkout ships the same two entries. A node runs the fedsw that its operator installed, and can demand
-the bundle that this fedsw makes: `bundle_hash`.
+the bundle that this fedsw makes: `bundle_hash`. The bundle names the digest of the fedsw that made it, so that two
+versions never make the same one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedsw._tools.installed import code_digest
 from fedsw._tools.text import installed_version
 from fedsw.federation import _flower
 
@@ -33,6 +35,9 @@ version = "{version}"
 description = "Learning with optimal-transport losses on private data that stays where it is"
 license = "Apache-2.0"
 dependencies = []
+
+[tool.fedsw]
+code = "{code}"
 
 [tool.flwr.app]
 publisher = "fedsw"
@@ -59,9 +64,9 @@ def run_config(directory: Path, modules: Sequence[str], *, resume: bool) -> str:
 
 
 def bundle_files() -> dict[str, str]:
-    """The content of the bundle by path. Only the version in its project file changes, with fedsw's."""
+    """The content of the bundle by path. Only its project file changes: with the version and the files of fedsw."""
     return {
-        "pyproject.toml": _PROJECT.format(version=installed_version().split("+")[0]),
+        "pyproject.toml": _PROJECT.format(version=installed_version().split("+")[0], code=code_digest()),
         "clients/__init__.py": "",
         "clients/app.py": _ENTRY.format(kind="ClientApp", place="a client", module="client"),
         "server/__init__.py": "",
@@ -81,8 +86,8 @@ def write_bundle(folder: Path) -> Path:
 def bundle_hash() -> str:
     """SHA-256, in 64 hexadecimal digits, of the archive that `flwr run` makes of `write_bundle`'s folder.
 
-    The archive depends on the versions of fedsw and Flower and on zlib's compression, and on nothing else: its files
-    are sorted and carry a fixed date.
+    The archive depends on the installed fedsw, file by file, on Flower's version and on zlib's compression, and on
+    nothing else: its files are sorted and carry a fixed date.
     """
     content, _ = _flower.build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
     return hashlib.sha256(content).hexdigest()

@@ -41,6 +41,7 @@ class NodeFile(BaseModel):
     max_memory: float | None = None
     max_seconds: float | None = None
     bundle: str | None = None
+    code: str | None = None
     modules: tuple[str, ...] | None = None
     stock: bool | None = None
     roster: Path | None = None

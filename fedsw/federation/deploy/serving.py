@@ -32,6 +32,7 @@ class RunNotices:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._said = {part.run: part.over for part in participations(folder)}
+        self._refused = {part.run: part.refused for part in participations(folder)}
 
     @property
     def all_over(self) -> bool:
@@ -42,8 +43,13 @@ class RunNotices:
         """Sentences about what happened since the last call."""
         sentences: list[str] = []
         for part in participations(self._folder):
-            before = self._said.get(part.run)
-            if before is None:
+            before, refused = self._said.get(part.run), self._refused.get(part.run, "")
+            self._refused[part.run] = part.refused
+            if part.refused:
+                if part.refused != refused:
+                    sentences.append(f"was greeted in the run {part.name!r}, and does not take part: {part.refused}")
+                continue
+            if before is None or refused:
                 about = self._words(part)[0]
                 sentences.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
             if part.over and not before:

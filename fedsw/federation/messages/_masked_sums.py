@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated
 
 from torch import Tensor
 
+from fedsw._tools.installed import code_digest
 from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._common import (
@@ -13,6 +15,7 @@ from fedsw.federation.messages._common import (
     Asked,
     AskedUnderModel,
     Attempt,
+    Code,
     Prepared,
     Round,
     SpentBefore,
@@ -28,7 +31,7 @@ _MOST_OF_A_COHORT = 2**24
 
 Sites = Annotated[
     str,
-    "all sites in the sum: key, nonce, clients and their records by cell, and the federation's records; JSON",
+    "all sites in the sum: key, nonce, code, clients and their records by cell, and the federation's records; JSON",
     Text("cohort", PUBLIC, most=_MOST_OF_A_COHORT),
 ]
 
@@ -44,6 +47,7 @@ class Ready(Message):
 
     key: Annotated[str, "the site's public key; the others know it from their rosters", digits("key")]
     fresh: Annotated[str, "the site's nonce of this attempt", digits("fresh")]
+    code: Code = field(default_factory=code_digest)
 
 
 class MaskedNumbers(Message):

@@ -322,16 +322,30 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
         reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
         reported = _reported(fault, _agreed_to(said, context), context.node_config, said)
         if not of_one_person(context.node_config) or reported == WITHHELD:
-            _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
+            _say_refused(message, shown(reason))
         return Message(Error(code, reported), reply_to=message)
     if not reply.has_error():
         return reply
     reason = str(reply.error.reason)
     if not of_one_person(context.node_config):
-        _log.error("%s was refused: %s", message.metadata.message_type, shown(reason))
+        _say_refused(message, shown(reason))
     return Message(
         Error(reply.error.code, reason_of(reason, context.node_config, said=_said_by_server(message))), reply_to=message
     )
+
+
+_said: dict[int, tuple[str, str]] = {}
+"""The last refusal of each run that was said."""
+
+
+def _say_refused(message: Message, why: str) -> None:
+    """Log a refusal, once while nothing else is refused: a server greets who was lost every few seconds."""
+    kind, run = message.metadata.message_type, int(message.metadata.run_id)
+    if kind == messages.HELLO.kind and _said.get(run) == (kind, why):
+        return
+    _said.clear()
+    _said[run] = (kind, why)
+    _log.error("%s was refused: %s", kind, why)
 
 
 def _reported(fault: Exception, experiment: Experiment | None, node_config: Mapping[str, Any], said: str = "") -> str:

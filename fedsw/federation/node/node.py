@@ -56,6 +56,7 @@ class Node:
         starts: for every cell, where each client's places begin, and the end: (S + 1,).
         held_out: the records that its clients keep out of training, where something of them is released.
         settings: the experiment as the server sent it.
+        digest: that of its records under the key of its state folder, once it was taken.
     """
 
     task: Problem
@@ -68,6 +69,7 @@ class Node:
     batch: Batch | None = field(default=None)
     held_out: Node | None = field(default=None)
     settings: str = ""
+    digest: bytes | None = None
 
     def __post_init__(self) -> None:
         """One client holds everything, unless said otherwise; what is coded once is drawn as it was coded."""

@@ -106,11 +106,15 @@ class _Simulated:
 
 @dataclass(frozen=True)
 class Keyring:
-    """A node's settings for masked sums: who may take part, its own key, and how many clients may collude."""
+    """A node's settings for masked sums: who may take part, its own key, and how many clients may collude.
+
+    `codes` are the digests of installed fedsw of which every site must have one; None for any.
+    """
 
     roster: Roster | _Simulated
     key: MaskKey
     colluding: int
+    codes: frozenset[str] | None = None
 
 
 def read_roster(path: Path) -> Roster:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fedsw._tools.installed import short
 from fedsw._tools.text import downward, upward
 from fedsw.experiment.trust import trust_model
 from fedsw.runs.client_status import OwnLedger
@@ -105,5 +106,8 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
     elif not charged:
         at_server = f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
         yield from trust_model(run.trust).by_ledgers(server=[at_server], clients=[])
+    if run.server:
+        same = "as here" if run.server == run.code else f"here {short(run.code)}"
+        yield f"the server's fedsw has the code {short(run.server)}, {same}"
     if run.agreed:
         yield f"this client takes part in {run.agreed}"

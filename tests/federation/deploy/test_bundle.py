@@ -19,15 +19,20 @@ from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsw._tools.installed import code_digest
+from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
-from fedsw.experiment import ExperimentError
+from fedsw.experiment import ExperimentError, parse_experiment
+from fedsw.experiment.trust import trust_models
 from fedsw.federation import _flower
+from fedsw.federation.deploy import bundle
 from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
 from fedsw.federation.deploy.executor import BundleRefused, Node, require_bundle
 from fedsw.federation.deploy.flower_processes import NodeSettings, supernode_command
 from fedsw.federation.engines import inprocess
-from fedsw.federation.node.limits import require_limits
-from tests.federations import small
+from fedsw.federation.node.limits import require_code, require_limits
+from tests.federation.node.runs import RUNS
+from tests.federations import Saboteur, small
 
 PYPROJECT = """
 [project]
@@ -203,3 +208,74 @@ def test_the_command_prints_the_hash_and_writes_what_it_is_the_hash_of(tmp_path,
     answer = json.loads(capsys.readouterr().out)
     assert answer["sha256"] == hashlib.sha256(build_fab_from_disk(tmp_path / "app")).hexdigest()
     assert all((tmp_path / "app" / name).is_file() for name in answer["files"])
+
+
+def test_two_versions_of_the_installed_code_never_make_one_bundle(monkeypatch):
+    """The entries are the same few lines for every version; a node that demands its own must notice another."""
+    monkeypatch.setattr(bundle, "code_digest", lambda: OTHER)
+    assert bundle_hash() != OWN_HASH
+    with pytest.raises(BundleRefused, match=f"demands the bundle {OWN_HASH}"):
+        other, _ = build_fab_from_files({name: text.encode() for name, text in bundle_files().items()})
+        require_bundle(other, hashlib.sha256(other).hexdigest(), OWN_HASH)
+
+
+def test_the_digest_of_the_installed_code_is_printed_beside_the_bundle_s(capsys):
+    assert main(["bundle", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["code"] == code_digest()
+
+
+@pytest.mark.parametrize("text", ["", "owned", "12ab", "any,own", f"own,{'g' * 64}"])
+def test_what_is_no_digest_of_code_is_refused_when_the_node_is_started(tmp_path, text):
+    with pytest.raises(ExperimentError, match=r"no SHA-256 in 64 hexadecimal digits; `fedsw bundle --json`"):
+        _node(tmp_path, code=text)
+
+
+def taken(experiment: Any, stated: str | None, **config: str) -> bool:
+    try:
+        require_code(experiment, stated, config)
+    except ExperimentError as refused:
+        assert "this node takes part with" in str(refused) and "--code" in str(refused)
+        assert (stated or "(it states none)") in str(refused)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("trust", list(trust_models()))
+def test_a_node_takes_part_with_the_code_that_its_operator_names_and_where_all_rest_on_it_with_its_own(trust):
+    for name in (name for name in RUNS if f"{name},".startswith(f"{trust},")):
+        experiment = parse_experiment(*RUNS[name])
+        alike = experiment.privacy.model.sites_code == "same"
+        assert alike == (trust == "distributed")
+        for stated in (OTHER, None, ""):
+            assert taken(experiment, stated) != alike and taken(experiment, stated, code="any")
+            assert not taken(experiment, stated, code="own")
+        for config in ({}, {"code": "own"}, {"code": f"{OTHER}, OWN"}, {"code": code_digest().upper()}):
+            assert taken(experiment, code_digest(), **config)
+        assert taken(experiment, OTHER, code=f"{OTHER},own") and not taken(experiment, code_digest(), code=OTHER)
+
+
+def other_code(client: int):
+    """A client whose fedsw is another one, as it says itself."""
+
+    def after(message, reply):
+        if message.metadata.message_type == "query.hello" and message.metadata.dst_node_id == 1000 + client:
+            reply.content["config"]["code"] = OTHER
+        return reply
+
+    return Saboteur(after=after)
+
+
+@pytest.mark.parametrize("trust", ["central", "local-gradient", "distributed"])
+def test_a_server_takes_other_code_but_where_all_rest_on_it_or_a_setting_says_so(federation, trust):
+    settings = [f"privacy.trust={trust}", "privacy.epsilon=8.0", "privacy.delta=1e-5", "federation.sites=3"]
+    words = rf"client 1's fedsw has the code {OTHER}, and this server's has {code_digest()}: .*federation\.code"
+    allowed = {"any": True, "same": False, None: trust != "distributed"}
+    for setting, takes in allowed.items():
+        chosen = small(*settings, *([] if setting is None else [f"federation.code={setting}"]))
+        if takes:
+            assert federation.run(chosen, app=other_code(1))["status"] == "completed"
+        else:
+            with pytest.raises(FederationError, match=words):
+                federation.run(chosen, app=other_code(1))
+    without = small(*settings, "federation.code=same", "federation.min_clients=2")
+    assert federation.run(without, app=other_code(1))["clients"] == 2

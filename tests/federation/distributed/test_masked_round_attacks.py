@@ -198,6 +198,9 @@ LIES = {
     "own sizes": (0, lambda s: {"sizes": [[1000, 1000]]}, "other numbers of records for this site"),
     "own number": (0, lambda s: {"clients": [7]}, "clients for this site that it has not"),
     "own nonce": (0, lambda s: {"nonce": "00" * 32}, "own key and nonce"),
+    "other code": (3, lambda s: {"code": "00" * 32}, "site 3: its fedsw has the code 000000000000, and this client"),
+    "no code": (3, lambda s: {"code": ""}, "site 3: its fedsw has the code"),
+    "own code": (0, lambda s: {"code": ""}, "site 0: its fedsw has the code"),
 }
 
 
@@ -206,6 +209,15 @@ def test_a_cohort_that_is_not_the_federations_is_refused_before_anything_is_char
     place, changes, match = LIES[lie]
     cohort = changed(sites, place, **changes(sites))
     refused(sites, lambda: sites.table(0, cohort), match)
+
+
+def test_sites_of_other_code_are_summed_with_where_an_operator_allows_it_and_none_is_misquoted(sites):
+    """What a server says of a site's own code is checked there, so that it can say the same to all others alone."""
+    for context in sites.contexts:
+        context.node_config["code"] = "any"
+    cohort = changed(sites, 3, code="00" * 32)
+    sites.table(0, cohort)
+    refused(sites, lambda: sites.table(3, cohort), "another code for this site than it has")
 
 
 def test_a_server_with_the_keys_of_c_sites_gains_nothing_by_ghosts(tmp_path):

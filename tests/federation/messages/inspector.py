@@ -38,7 +38,7 @@ LEAVES: Mapping[str, set[str]] = {
     "train.sum": {"contribution", "lost", "training-loss", "num-examples", "nonce"},
     "train.tables": {"noised", "epsilon", "sigma", "nonce"},
     "train.local_gradients": {"noised", "epsilon", "sigma", "nonce"},
-    "query.ready": {"key", "fresh"},
+    "query.ready": {"key", "fresh", "code"},
     "train.masked_tables": {"masked", "epsilon"},
     "train.masked_sum": {"masked", "epsilon"},
     "train.masked_sketch": {"masked", "epsilon"},

@@ -268,4 +268,5 @@ def _party(presence: Present, answer: Ready) -> Party:
         nonce=answer.fresh,
         clients=presence.site.clients[here].tolist(),
         sizes=presence.site.sizes[here].tolist(),
+        code=answer.code or "",
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedsw._tools.installed import code_digest, short
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
@@ -23,7 +24,10 @@ Digits = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Party(BaseModel):
-    """A site in a masked sum: its first client, key and nonce; clients in the sum, ascending, with records by cell."""
+    """A site in a masked sum: its first client, key and nonce; clients in the sum, ascending, with records by cell.
+
+    Its `code` is the digest of its installed fedsw, in its own words; empty where it stated none.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -32,6 +36,7 @@ class Party(BaseModel):
     nonce: Digits
     clients: Annotated[list[Number], Field(min_length=1)]
     sizes: list[list[Number]]
+    code: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = Field(default_factory=code_digest)
 
 
 class Cohort(BaseModel):
@@ -97,6 +102,12 @@ def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
             raise _refused(f"the cohort has no sizes of {cells} cells for every client of site {party.site}")
         if (why := ring.roster.refusal(party.site, party.key, len(party.clients))) is not None:
             raise NotInRoster(party.site, why)
+        if ring.codes is not None and party.code not in ring.codes:
+            raise NotInRoster(
+                party.site,
+                f"its fedsw has the code {short(party.code)}, and this client takes part with "
+                f"{', '.join(map(short, sorted(ring.codes)))} only (--code)",
+            )
     for what, values in (("key", [party.key for party in parties]), ("client", list(cohort.clients))):
         if len(set(values)) < len(values):
             raise _refused(f"the cohort has a {what} twice")
@@ -108,6 +119,8 @@ def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
     mine = [party for party in parties if party.key == ring.key.public.hex()]
     if len(mine) != 1 or mine[0].nonce != nonce or mine[0].site != int(node.clients[0]):
         raise _refused("the cohort has not this site's own key and nonce of the attempt")
+    if mine[0].code != code_digest():
+        raise _refused("the cohort has another code for this site than it has")
     places, known = np.searchsorted(node.clients, mine[0].clients), node.clients.tolist()
     if mine[0].clients != sorted(mine[0].clients) or any(client not in known for client in mine[0].clients):
         raise _refused("the cohort names clients for this site that it has not")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedsw.federation.messages._masked_sums import (
     Ready,
 )
 from fedsw.federation.node._replies import Due, answered, ledgers_of, node_of, paid_together, state_of_site
+from fedsw.federation.node.limits import codes_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust import most, promise
@@ -133,6 +134,7 @@ def masked_reply(here: Answering[A], numbers: Tensor, message: Message) -> Messa
 
 def _ring(node: Node, context: Context) -> Keyring:
     """Return this site's key and roster; refuse noise too small for the colluding clients its operator assumes."""
-    ring = keyring_of(context.node_config, node.run, int(node.clients[0]))
+    codes = codes_of(node.task.experiment, context.node_config)
+    ring = replace(keyring_of(context.node_config, node.run, int(node.clients[0])), codes=codes)
     require_honest(node.task.experiment, ring.colluding)
     return ring
