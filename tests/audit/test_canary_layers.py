@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from fedsw.audit import canary
+from fedsw.audit._neighbours import free_layer, staged, worst_neighbours
+from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.learning.models.coded import Centred
+from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import layer_rule
 from fedsw.mathematics.clipping.rules import RULES, HatLinear
 from tests.audit.test_canary import ALL, audited
@@ -161,3 +164,17 @@ def test_a_layer_whose_rule_has_no_worst_neighbours_is_refused_by_name(monkeypat
     layer_rule(Doubled)(lambda layer, a, delta: {"weight": delta.unsqueeze(2) * a.unsqueeze(1), "bias": delta})
     with pytest.raises(ExperimentError, match="doubled'.*type Doubled trains.*no worst neighbours"):
         audited(small(*ALL, f"model.kind={__name__}:doubled"))
+
+
+def test_behind_a_map_the_model_takes_the_numbers_of_the_worst_case(declared):
+    with staged(free_layer()):
+        task = Problem.from_experiment(declared("model.inputs=centred"))
+        group, target = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 1, 1, 0])
+        genuine = Records(torch.zeros(4, task.shape.features), group, target, torch.arange(4))
+        records = worst_neighbours(task, 0, 0).records(task, genuine, 0, canary=True)
+        numbers = task.inputs(records).double()
+    pull, push, _, output, side = numbers[:, :5].T
+    m = task.clip.output
+    assert output.tolist() == pytest.approx([m, -m, m, -m], abs=1e-4)
+    assert side.tolist() == pytest.approx([1, -1, -1, -1], abs=1e-4)
+    assert push.tolist() == pytest.approx([1, -1, -1, -1], abs=1e-4) and bool((pull > 1e3).all())
