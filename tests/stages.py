@@ -197,7 +197,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
     },
     "federation/test_scores_last": {
-        "a_run_that_goes_on_has_the_counts_that_it_had": 1,
+        "a_run_that_goes_on_has_the_counts_and_the_model_that_it_had": 1,
         "an_audit_fails_where_counts_have_no_noise_or_cost_less": 1,
         "counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_its_audit": 1,
     },

@@ -64,7 +64,8 @@ def rehearsed(directory: Path) -> None:
     write_card(directory)
     if not (directory / RunFile.MODEL).is_file():
         return
-    rule = record.experiment.thresholds.rule if (directory / RunFile.SCORES).is_file() else None
+    thresholds = record.experiment.thresholds
+    rule = thresholds.rule if thresholds.share and (directory / RunFile.SCORES).is_file() else None
     model = load(directory, thresholds=rule, allow_modules=modules_of(record.experiment))
     columns = record.experiment.data.columns
     cells = None if columns is None or not model.answers else made_up_cells(columns, _TRIED, seed=0)

@@ -31,6 +31,7 @@ class Settings(sections.Section):
     privacy: SerializeAsAny[sections.Privacy] = Field(default_factory=sections.Privacy)
     local: SerializeAsAny[sections.Local] = Field(default=sections.Local(), validate_default=True)
     sketch: sections.Sketch = sections.Sketch()
+    calibration: sections.Calibration = sections.Calibration()
     thresholds: sections.Thresholds = sections.Thresholds()
     federation: sections.Federation = sections.Federation()
     evaluation: sections.Evaluation = sections.Evaluation()
@@ -42,7 +43,12 @@ class Settings(sections.Section):
     @property
     def left_to_rounds(self) -> float:
         """Part of the budget, of mu^2, that releases before and after the rounds leave to them."""
-        return 1 - float(self.privacy.moments) - self.thresholds.share
+        return 1 - float(self.privacy.moments) - self.share_of_scores
+
+    @property
+    def share_of_scores(self) -> float:
+        """Part of the budget, of mu^2, that counts of scores after the rounds cost: one sum, whatever it serves."""
+        return max(self.calibration.share, self.thresholds.share)
 
     @property
     def releases(self) -> int:

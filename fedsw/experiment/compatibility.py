@@ -38,7 +38,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
         yield from _of_coding(settings)
         yield from _of_inputs_by_noise(settings, kind)
         yield from _of_trust(settings, kind)
-        yield from _of_thresholds(settings, kind)
+        yield from _of_scores(settings, kind)
     yield from _of_flow(settings)
     if kind is not None:
         yield from _of_protection(settings)
@@ -195,29 +195,34 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str | None]:
         )
 
 
-def _of_thresholds(settings: Settings, kind: TaskKind) -> Iterator[str]:
-    """Counts by group are of a classifier's answers, after rounds; of its classes and groups where they are declared.
+def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[str]:
+    """Counts of scores are of a classifier's answers, after rounds; thresholds of two classes, and by group.
 
-    What is known once the data are is in `fedsw.learning.moments.beside_rounds.require_thresholds`.
+    What is known once the data are is in `fedsw.learning.moments.beside_rounds.require_scorable`.
     """
-    share, moments, columns = settings.thresholds.share, settings.privacy.moments, settings.data.columns
-    if not share:
-        return
-    subject, trust, task = f"thresholds.share is {share:g}, and", settings.privacy.trust, settings.objective.task
-    if trust not in (able := releasing_gradients()):
-        yield f"{subject} trust {trust!r} has no rounds that a model comes out of: use {_either(able)}, or leave it out"
-    if not (kind.facts.classifies and kind.facts.supervised):
-        fit = _either(tuple(n for n, k in TASKS.items() if k.facts.classifies and k.facts.supervised))
-        yield f"{subject} objective.task {task!r} is no classification of records by group: use {fit}, or leave it out"
-    if columns is not None and columns.sensitive is None:
-        yield f"{subject} thresholds are by group: declare data.columns.sensitive, or leave it out"
-    if columns is not None and len(columns.classes) != 2:
-        yield f"{subject} thresholds are of two classes, and {len(columns.classes)} are declared: leave it out"
-    if moments != "auto" and settings.left_to_rounds < _LEAST_TO_ROUNDS:
-        yield (
-            f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left to "
-            "the rounds; lower one of them"
-        )
+    columns, moments = settings.data.columns, settings.privacy.moments
+    trust, task = settings.privacy.trust, settings.objective.task
+    for name, share in (("calibration", settings.calibration.share), ("thresholds", settings.thresholds.share)):
+        if not share:
+            continue
+        subject = f"{name}.share is {share:g}, and"
+        if trust not in (able := releasing_gradients()):
+            use = f"use {_either(able)}, or leave it out"
+            yield f"{subject} trust {trust!r} has no rounds that a model comes out of: {use}"
+        if not (kind.facts.classifies and kind.facts.supervised):
+            fit = _either(tuple(n for n, k in TASKS.items() if k.facts.classifies and k.facts.supervised))
+            yield f"{subject} objective.task {task!r} is no classification of records: use {fit}, or leave it out"
+        if moments != "auto" and settings.left_to_rounds < _LEAST_TO_ROUNDS:
+            yield (
+                f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left "
+                "to the rounds; lower one of them"
+            )
+    if settings.thresholds.share and columns is not None:
+        subject = f"thresholds.share is {settings.thresholds.share:g}, and thresholds are"
+        if columns.sensitive is None:
+            yield f"{subject} by group: declare data.columns.sensitive, or leave it out"
+        if len(columns.classes) != 2:
+            yield f"{subject} of two classes, and {len(columns.classes)} are declared: leave it out"
 
 
 _LEAST_TO_ROUNDS = 0.05

@@ -127,6 +127,8 @@ class Experiment(Settings):
             del settings["local"]
         if not self.thresholds.share:
             settings.pop("thresholds", None)
+        if not self.calibration.model_fields_set:
+            settings.pop("calibration", None)
         return settings
 
     @model_validator(mode="after")

@@ -116,14 +116,25 @@ def check(folder: Folder) -> Check:
 
 
 def _released(folder: Folder, theta: Tensor) -> Tensor:
-    """The flat model (r,) for features as they are: a checkpoint's is for prepared ones where moments were released."""
-    if folder.preparation is None:
+    """The flat model (r,) for features as they are, calibrated.
+
+    A checkpoint's is for prepared features where moments were released, and not calibrated where scores were; whether
+    scores say so is checked with their row (`_sums_row`).
+    """
+    calibration = (folder.scores or {}).get("calibration")
+    if folder.preparation is None and calibration is None:
         return theta
     from fedsw.learning.models import flatten
+    from fedsw.learning.models.outer_layers import rescaled
     from fedsw.learning.moments.preparation import folded
 
     task = folder.task
-    return flatten(folded(task.prepared(task.build_model().double(), theta), folder.preparation))
+    model = task.prepared(task.build_model().double(), theta)
+    if folder.preparation is not None:
+        model = folded(model, folder.preparation)
+    if calibration is not None:
+        model = rescaled(model, task.features, float(calibration["scale"]), calibration["shift"])
+    return flatten(model)
 
 
 def newest_checkpoint(directory: Path) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from fedsw.runs.run_files import require_format, require_plain_files
 
 LAPLACE = "laplace"
 HELD_OUT = "held out"
+SCORES_FILE = "scores.json"
 FORMULAS = ("statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching")
 """The penalties whose sensitivity is written again in `fedsw.audit.record._bounds_again`."""
 
@@ -251,7 +252,12 @@ class Folder:
     @property
     def share_of_scores(self) -> float:
         """The share of the budget that buys counts of scores after the last round; 0 where none are released."""
-        return float(self.experiment.get("thresholds", {}).get("share", 0.0))
+        return max(float(self.experiment.get(name, {}).get("share", 0.0)) for name in ("calibration", "thresholds"))
+
+    @cached_property
+    def scores(self) -> dict[str, Any] | None:
+        """scores.json: the noised counts of scores, and how they corrected probabilities; None if there is none."""
+        return _json(self.directory / SCORES_FILE)
 
     @property
     def claimed(self) -> float:

@@ -53,7 +53,7 @@ SUMMARY = frozenset(
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
         "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",
         "signal_to_noise", "warnings", "account", "selection", "moments",
-        "thresholds", "held_out_at_thresholds",
+        "calibration", "thresholds", "held_out_at_thresholds",
     }
 )  # fmt: skip
 PLAN = frozenset({"epsilon", "delta", "groups", "names"})

@@ -14,9 +14,11 @@ from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.audit.record._bounds_again import EXACT, SLACK, require_sensitivity
-from fedsw.audit.record._folder import HELD_OUT, Folder, Row, real, without_ledgers
+from fedsw.audit.record._folder import HELD_OUT, SCORES_FILE, Folder, Row, real, without_ledgers
 from fedsw.audit.record._spent import planned_cost
 from fedsw.experiment.trust import Law
+from fedsw.learning.moments.beside_rounds import scores_of
+from fedsw.learning.tasks.calibration import calibration_of
 
 HELD_OUT_FILE = "held_out.json"
 
@@ -140,22 +142,24 @@ def _stored(folder: Folder, faults: Faults) -> str:
     return f"; moments of {sum(stored['records'])} records released once"
 
 
-SCORES_FILE = "scores.json"
-
-SCORES_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon"})
+SCORES_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon", "calibration"})
 
 
 def require_scores(folder: Folder, faults: Faults) -> str:
     """Look at the row of every ledger, and at what was stored; in words what is well, empty without scores.
 
-    A record is counted in one place, so that its replacement moves counts by sqrt(2) (docs/guarantees/thresholds.md).
+    A record is counted in one place of every class that is counted, one of two classes or all of more, so that its
+    replacement moves counts by the root of two for each (docs/guarantees/calibration.md). How probabilities were
+    corrected is computed again from the counts.
     """
-    path, rows = folder.directory / SCORES_FILE, [(book, row) for book in folder.books for row in book.scores]
+    stored, rows = folder.scores, [(book, row) for book in folder.books for row in book.scores]
     if not folder.share_of_scores:
-        faults.require(not path.exists(), f"{SCORES_FILE} is there, and the settings release no scores")
+        faults.require(stored is None, f"{SCORES_FILE} is there, and the settings release no scores")
         charged = [book.name for book, _ in rows]
         faults.require(not charged, f"{charged[:1]} charges a release after the last round; the settings ask for none")
         return ""
+    classes = folder.task.classes
+    least = SLACK * math.sqrt((1 if classes == 2 else classes) * (2 if folder.declared is None else 1))
     most = math.ceil(1 + folder.experiment["local"]["failing"]) if folder.masked else 1
     for book in folder.books:
         many = len(book.scores)
@@ -166,22 +170,44 @@ def require_scores(folder: Folder, faults: Faults) -> str:
         for charge in row.trained:
             full = charge["sampling_rate"] == 1.0
             faults.require(full, f"{where}: scores are of all records, charged at a rate below 1")
-            require_sensitivity(charge, SLACK * math.sqrt(2), f"{where}, of scores", faults)
+            require_sensitivity(charge, least, f"{where}, of scores", faults)
         said = {charge["group"] for charge in row.trained}
         missing = sorted({charge["group"] for planned in book.rounds for charge in planned.trained} - said)
         faults.require(not missing, f"{where} does not charge {missing}")
-    if not path.is_file():
-        said_so = (folder.summary.get("thresholds") or {}).get("sigma") is None
-        faults.require(said_so, f"the summary has thresholds, and there is no {SCORES_FILE}")
+    if stored is None:
+        for name in ("calibration", "thresholds"):
+            said_so = (folder.summary.get(name) or {}).get("sigma") is None
+            faults.require(said_so, f"the summary has {name}, and there is no {SCORES_FILE}")
         return "; no scores were released"
-    stored = json.loads(path.read_text(encoding="utf-8"))
     more = sorted(stored.keys() - SCORES_KEYS)
     faults.require(not more, f"{SCORES_FILE} holds {more}")
     several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
     _require_stored(folder, stored, SCORES_FILE, [row for _, row in rows], faults, several=several)
     whole = all(float(value).is_integer() for row in stored["values"] for value in row)
     faults.require(not folder.noisy or not whole, f"{SCORES_FILE} holds whole numbers, as counts without noise are")
+    _require_calibration(folder, stored, faults)
     return f"; scores of {sum(stored['records'])} records counted once"
+
+
+def _require_calibration(folder: Folder, stored: Mapping[str, Any], faults: Faults) -> None:
+    """Require that probabilities were corrected as the counts say, in the file and in the summary, or not at all."""
+    said, counts = stored.get("calibration"), scores_of(folder.task)
+    asked = float(folder.experiment.get("calibration", {}).get("share", 0.0)) > 0
+    faults.require((said is not None) == asked, f"{SCORES_FILE} and the settings differ on whether it calibrates")
+    if said is None or counts is None:
+        return
+    values = np.array(stored["values"], dtype=np.float64)
+    again = calibration_of(counts, values, float(stored["sigma"]), float(sum(stored["records"]))).said()
+    shown = folder.summary.get("calibration", said)
+    for name, known in again.items():
+        same = all(_alike(known, where.get(name)) for where in (said, shown))
+        faults.require(same, f"the calibration's {name} is not what the counts of {SCORES_FILE} say")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping):
+        return isinstance(other, Mapping) and all(_alike(value, other.get(name)) for name, value in one.items())
+    return np.shape(one) == np.shape(other) and bool(np.allclose(one, other, rtol=1e-6, atol=1e-9))
 
 
 NAME = "noise against Δ"

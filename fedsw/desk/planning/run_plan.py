@@ -38,7 +38,7 @@ from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.budget_shares import scores_budget
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
-from fedsw.learning.moments.beside_rounds import require_thresholds, scores_of
+from fedsw.learning.moments.beside_rounds import require_scorable, scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.group_thresholds import band_of
 
@@ -188,7 +188,7 @@ def planned(
     forecast. ``expect`` names the law that is known to be the like of it.
     """
     problem = Problem.from_experiment(experiment)
-    require_thresholds(problem)
+    require_scorable(problem)
     reason, ready, forecast = refusal(experiment), experiment, None
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
@@ -263,10 +263,10 @@ _REPLACED = "forecasts are made for noise that hides a replacement"
 def _bands(problem: Problem, plan: Plan, by_group: Mapping[str, int]) -> dict[str, float]:
     """Two standard deviations of the noise in every group's share above a threshold, from public numbers alone."""
     counts = scores_of(problem)
-    if counts is None or not plan.scores:
+    if counts is None or not plan.scores or not problem.experiment.thresholds.share:
         return {}
     experiment = problem.experiment
-    sigma = scores_budget(counts, plan.scores).sigma * experiment.privacy.model.summed(experiment)
+    sigma = scores_budget(counts, plan.scores, plan.relation).sigma * experiment.privacy.model.summed(experiment)
     return {group: band_of(sigma, size) for group, size in by_group.items()}
 
 

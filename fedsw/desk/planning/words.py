@@ -90,7 +90,8 @@ def _thresholds(plan: Planned) -> str:
     if settings.share:
         bands = ", ".join(f"{group} ± {100 * band:.2g} %" for group, band in plan.bands.items())
         noise = f"; noise moves the selected share of {bands}" if plan.multiplier else ""
-        return f"{100 * settings.share:.0f} % of the budget (of μ²) for counts of scores by group{noise}. {_FITS}"
+        share = f"{100 * experiment.share_of_scores:.0f} % of the budget (of μ²)"
+        return f"{share} for counts of scores by group{noise}. {_FITS}"
     return experiment.privacy.guarantee.by_noise(noised=_FITS, none="") if plan.compares else ""
 
 

@@ -159,7 +159,7 @@ def settle(
     if isinstance(wanted, str):
         _require_rule(wanted)
         if scores is not None:
-            return _of_scores(wanted, scores, groups, of)
+            return _of_scores(wanted, scores, groups, of, index)
         return _by_rule(wanted, experiment, outputs, groups, index, of)
     if not isinstance(wanted, Mapping):
         return Thresholds({}, _probability(wanted), "as given", of)
@@ -171,9 +171,9 @@ def settle(
     return Thresholds({group: _probability(wanted[group]) for group in groups}, source="as given", of=of)
 
 
-def _of_scores(rule: str, scores: Scores, groups: tuple[str, ...], positive: str) -> Thresholds:
+def _of_scores(rule: str, scores: Scores, groups: tuple[str, ...], positive: str, index: int) -> Thresholds:
     """Thresholds by a rule from noised counts of a run's records: no record is looked at again."""
-    cuts, words = cuts_of(scores, rule), RULES[rule].format(repr(positive))
+    cuts, words = cuts_of(scores, rule, index), RULES[rule].format(repr(positive))
     source = f"{words}: read off noised counts of {int(scores.records.sum())} records, within the run's guarantee"
     if rule == "best":
         return Thresholds({}, cuts.by_group[0], source, positive)

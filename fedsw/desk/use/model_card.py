@@ -54,6 +54,7 @@ def card(view: RunView) -> Document:
         "What it is worth": [
             Listed("The model beside a constant", facts.worth(summary, view.names)),
             answers if constant else "",
+            f"Probabilities: {facts.probabilities(summary)}." if facts.probabilities(summary) else "",
             Listed("By group, with intervals of 95 %", facts.by_group(summary, view.names)),
         ],
         "Coefficients": [

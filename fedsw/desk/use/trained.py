@@ -306,7 +306,7 @@ def load(
         network = problem.build_model()
         classes = load_class_names(problem.experiment)
         about = {"groups": problem.groups, "classes": classes}
-        scores = kept(record.directory)
+        scores = kept(record.directory) if record.experiment.thresholds.share else None
         settled = settle(
             thresholds, record.experiment, record.outputs, positive=problem.positive, scores=scores, **about
         )

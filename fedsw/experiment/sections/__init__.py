@@ -3,6 +3,7 @@
 from fedsw.experiment.sections._data_section import SOURCES, Data, Held, Partition
 from fedsw.experiment.sections._learning import (
     Also,
+    Calibration,
     Clip,
     Evaluation,
     Federation,
@@ -30,8 +31,8 @@ from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
-    "AUTO_BINS", "Also", "BinSettings", "Clip", "DEFAULT_DELTA", "Data", "Evaluation", "Federation", "Held",
-    "Local", "MaskedSettings", "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES",
+    "AUTO_BINS", "Also", "BinSettings", "Calibration", "Clip", "DEFAULT_DELTA", "Data", "Evaluation", "Federation",
+    "Held", "Local", "MaskedSettings", "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES",
     "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Thresholds",
     "Training",
     "read_delta", "resolve_delta",

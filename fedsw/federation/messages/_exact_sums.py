@@ -156,7 +156,7 @@ class NoisyTally(Noised):
 
 
 class ScoresAsked(AskedUnderModel):
-    """Once, after the last round, with `thresholds.share`: exact counts of the records' scores."""
+    """Once, after the last round, for calibration or thresholds: exact counts of the records' scores."""
 
     nonce = "config"
 
@@ -168,13 +168,13 @@ class ExactScores(ExactSums):
 
     steps: Annotated[
         Tensor,
-        "counts of records by group, label and bin of the probability; checked against their number",
-        _steps("g", "o", limits=Limits(0, 2**53)),
+        "counts of records by group, class and bin of the probability; checked against their number",
+        _steps("s", "o", limits=Limits(0, 2**53)),
     ]
 
 
 class NoisyScoresAsked(AskedUnderModel):
-    """Once, after the last round, with `thresholds.share`: a client's noised counts of its records' scores."""
+    """Once, after the last round, for calibration or thresholds: a client's noised counts of its records' scores."""
 
     records: Federation
 
@@ -182,7 +182,7 @@ class NoisyScoresAsked(AskedUnderModel):
 class NoisyScores(Noised):
     """A client's counts of scores, noised by itself."""
 
-    values: Annotated[Tensor, "counts of the client's records by group, label and bin, noised", _noised("g", "o")]
+    values: Annotated[Tensor, "counts of the client's records by group, class and bin, noised", _noised("s", "o")]
 
 
 MOMENTS = Exchange("train.moments", MomentsAsked, ExactMoments)

@@ -34,7 +34,8 @@ SYMBOLS: Mapping[str, str] = {
     "g": "groups",
     "t": "numbers of a group's tally: counts and sums over the records that are kept out of training",
     "h": "3 for each target: a centre, and how far from it targets and answers of a tally may be",
-    "o": "numbers of a group's scores: counts by label and bin of the probability",
+    "s": "blocks of scores: the groups where thresholds are asked for, or 1",
+    "o": "numbers of a block's scores: counts by class and bin of the probability",
     "b": "blocks of moments: the cells, or 1 where no penalty compares them",
     "u": "numbers of a block's moments: products of 1, inputs and target in pairs",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
@@ -73,7 +74,7 @@ class Terms:
             if isinstance(tally, RegressionSums):
                 known["h"] = 3 * tally.targets
         if (counts := scores_of(task)) is not None:
-            known |= {"g": counts.groups, "o": counts.width}
+            known |= {"s": counts.groups, "o": counts.width}
         if (layout := moments_layout(task)) is not None:
             known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(task.features)}
         return cls(task, {**known, **sizes})

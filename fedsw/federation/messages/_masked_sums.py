@@ -111,7 +111,7 @@ class MaskedTallyAsked(AskedUnderModel):
 
 
 class MaskedScoresAsked(AskedUnderModel):
-    """Once, after the last round, with `thresholds.share`: the masked sum of counts of scores."""
+    """Once, after the last round, for calibration or thresholds: the masked sum of counts of scores."""
 
     cohort: Sites
 

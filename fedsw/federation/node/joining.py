@@ -28,7 +28,7 @@ from fedsw.federation.node.limits import (
 )
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated
-from fedsw.learning.moments.beside_rounds import require_moments, require_thresholds
+from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import UnsupportedModule
 
@@ -72,7 +72,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
         with nullcontext() if is_simulated(node_config) else without_downloads():
             task = Problem.from_json(experiment_json, node_config.get("data-dir"))
             require_moments(task)
-            require_thresholds(task)
+            require_scorable(task)
             require_proven(task, node_config)
             if known is not None and same_but_for_chosen(known.task.experiment, experiment):
                 node = known.under(task)

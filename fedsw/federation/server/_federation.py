@@ -33,12 +33,14 @@ from fedsw.federation.node._own_ledger import with_held_out
 from fedsw.federation.server._from_sketch import Synthesiser
 from fedsw.federation.server._lost import take_up
 from fedsw.federation.server._releases_once import (
+    at_thresholds,
     measure_kept,
     prepared,
     release_moments,
     release_scores,
     said_of,
     unprepared,
+    without_scores,
 )
 from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.settling import settled_among
@@ -47,7 +49,7 @@ from fedsw.federation.trust.budget_shares import FIRST
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.beside_rounds import require_moments, require_thresholds
+from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
 from fedsw.learning.tasks.divergence import stopped_diverged
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
@@ -160,7 +162,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic, roll))
     task = Problem.from_experiment(job.experiment)
     require_moments(task, alone=directory.stops_after_moments())
-    require_thresholds(task)
+    require_scorable(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
     known = directory.next_attempts() if job.resume else None
     sites, lost = gather(grid, task, name, traffic, known=known, roll=roll)
@@ -293,6 +295,9 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
     job, task, directory = run.job, run.task, run.directory
     stopped = _open(run, log) or _train(run, log)
     released = unprepared(run.plan.task, run.trainer.model)
+    directory.write_model(task.prepared(task.build_model(), released))  # before scores are asked for: it stays
+    if job.experiment.share_of_scores and stopped != ALONE:
+        released = _scored(run, released, log)
     model = task.prepared(task.build_model(), released)
     directory.write_model(model)
     if not _diverged(run):
@@ -305,8 +310,7 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
             run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
         )
         run.about |= more
-    if job.experiment.thresholds.share and stopped != ALONE:
-        run.about |= _thresholds(run, released, log)
+    run.about |= at_thresholds(task, directory)
     return stopped, held_out
 
 
@@ -322,12 +326,15 @@ def _keep_shapes(run: _Run, log: logging.Logger) -> None:
         )
 
 
-def _thresholds(run: _Run, released: Tensor, log: logging.Logger) -> dict[str, Any]:
-    """The summary's entries on thresholds by group of the released model (r,); why there are none where it diverged."""
+def _scored(run: _Run, released: Tensor, log: logging.Logger) -> Tensor:
+    """The model (r,) after its scores were counted: calibrated, where that is asked for. One that diverged is not."""
     if why := _diverged(run):
-        return {"thresholds": {"missing": f"no scores were counted: the model has diverged ({why})"}}
+        run.about |= without_scores(run.task, f"no scores were counted, for the model has diverged ({why})")
+        return released
     side = functools.partial(run.trust.sides.scores, run.context)
-    return release_scores(run.context, side, released, run.directory, log)
+    calibrated, about = release_scores(run.context, side, released, run.directory, log)
+    run.about |= about
+    return calibrated
 
 
 def _conclude(
@@ -349,6 +356,7 @@ def _conclude(
         selection=run.selection,
         traffic=run.context.traffic,
         history=directory.read_metrics(),
+        calibration=run.about.get("calibration"),
         accounted=accounted,
     )
     summary |= run.about
@@ -376,7 +384,7 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if _scores_alone_are_left(run):
                 return (
                     f"stopped before round {round_}: attempts that came to nothing count as charged, and what is left "
-                    "of the budget is for the counts of scores (thresholds.share)"
+                    "of the budget is for the counts of scores (calibration.share, thresholds.share)"
                 )
             try:
                 released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
@@ -406,7 +414,7 @@ def _train(run: _Run, log: logging.Logger) -> str:
 
 def _scores_alone_are_left(run: _Run) -> bool:
     """True if another attempt at a round would cost what counts of scores are to cost, since others came to nothing."""
-    if not run.job.experiment.thresholds.share or math.isinf(run.plan.epsilon):
+    if not run.job.experiment.share_of_scores or math.isinf(run.plan.epsilon):
         return False
     planned = run.job.experiment.training.rounds
     charged = run.directory.begun_attempts() if run.ledger is None else run.ledger.attempts()

@@ -145,7 +145,7 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     counts, tally = scores_of(plan.task), tally_of(plan.task)
     if counts is not None and attempt[0] == scores_round(experiment):
-        scores = scores_budget(counts, plan.scores)
+        scores = scores_budget(counts, plan.scores, relation_of(experiment))
         ledger.charge_lost(*attempt, scores.charges(cells, experiment), scores.sigma)
         return
     if tally is not None and attempt[0] > experiment.training.rounds:

@@ -17,10 +17,12 @@ from fedsw.federation.trust.budget_shares import FIRST, scores_round
 from fedsw.federation.trust.context import Context, Side
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
+from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.coefficients import Coefficients, coefficients_of
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
+from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally
 from fedsw.privacy.accounting import BudgetExhausted
@@ -174,15 +176,15 @@ def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
 
 def release_scores(
     context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory, log: logging.Logger
-) -> dict[str, Any]:
-    """The summary's entries on thresholds by group: from the scores that a run has, or asks for now and then has.
+) -> tuple[Tensor, dict[str, Any]]:
+    """The model (r,) with calibrated probabilities, and the summary's entries on calibration and thresholds.
 
-    A run that cannot get them says why: the model (r,) stays. Scores that were charged and are not on file are not
-    released again: the ledger's row comes first.
+    They follow from the counts of scores under the model `theta` (r,) that a run has, or asks for now and then has. A
+    run that cannot get them says why: the model stays. Scores that were charged and are not on file are not released
+    again: the ledger's row comes first.
     """
     task = context.plan.task
-    scores, counts = thresholds.kept(directory.path), scores_of(task)
-    assert counts is not None
+    scores = thresholds.kept(directory.path)
     if scores is None:
         try:
             scores = _scores(context, method, theta, directory)
@@ -191,11 +193,27 @@ def release_scores(
         except (FederationError, BudgetExhausted) as fault:
             said = fault.recorded if isinstance(fault, FederationError) else str(fault)
             log.warning("no scores were released: %s", fault, extra=event("nothing released"))
-            return {"thresholds": {"missing": f"there are no thresholds by group: {said}"}}
+            return theta, without_scores(task, said)
         thresholds.keep(directory.path, scores)
         lines = event("scores released", attempt=scores.attempt, clients=scores.clients, epsilon=scores.spent)
-        log.info("counts of scores by group released", extra=lines)
-    return _thresholds_of(task, scores, directory)
+        log.info("counts of scores released", extra=lines)
+    about = _thresholds_of(task, scores) if task.experiment.thresholds.share else {}
+    if scores.calibration is None:
+        return theta, about
+    calibrated = {"share": task.experiment.share_of_scores, **scores.said(), **scores.calibration.said()}
+    model = task.prepared(task.build_model().double(), theta)
+    scaled = rescaled(model, task.features, scores.calibration.scale, scores.calibration.shift)
+    return flatten(scaled), about | {"calibration": calibrated}
+
+
+def without_scores(task: Problem, why: str) -> dict[str, Any]:
+    """The summary's entries where no scores were released."""
+    experiment = task.experiment
+    thresholds_missing = {"thresholds": {"missing": f"there are no thresholds by group: {why}"}}
+    uncalibrated = {"calibration": {"missing": f"probabilities are those of the rounds, which are too sure: {why}"}}
+    return (thresholds_missing if experiment.thresholds.share else {}) | (
+        uncalibrated if experiment.calibration.share else {}
+    )
 
 
 def _scores(context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory) -> Scores:
@@ -209,20 +227,22 @@ def _scores(context: Context, method: Callable[[], Side], theta: Tensor, directo
     recovery.require_space(directory.path, 32 * counts.groups * counts.width)
     outcome = context.require_charged(round_, asking.round(round_, theta))
     assert outcome.sigma is not None
-    values = outcome.vector.reshape(counts.groups, counts.width).numpy()
-    return Scores(values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent)
+    values, calibration = outcome.vector.reshape(counts.groups, counts.width).numpy(), None
+    if task.experiment.calibration.share:
+        calibration = calibration_of(counts, values, outcome.sigma, float(asking.records.sum()))
+    return Scores(values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, calibration)
 
 
 _CHARGED = "scores were counted and charged once, and are not on file: they are not released again"
 
 
-def _thresholds_of(task: Problem, scores: Scores, directory: RunDirectory) -> dict[str, Any]:
-    """Thresholds by the experiment's rule, in words and numbers, and their metrics where outputs are held out."""
+def _thresholds_of(task: Problem, scores: Scores) -> dict[str, Any]:
+    """Thresholds by the experiment's rule, in words and numbers."""
     settings, positive = task.experiment.thresholds, 1 if task.positive is None else task.positive
-    cuts, names = thresholds.cuts_of(scores, settings.rule), load_class_names(task.experiment)
+    cuts, names = thresholds.cuts_of(scores, settings.rule, positive), load_class_names(task.experiment)
     by_group = zip(task.groups, cuts.by_group, cuts.selected, cuts.bands, strict=True)
     said: dict[str, Any] = {
-        "share": settings.share,
+        "share": task.experiment.share_of_scores,
         "rule": settings.rule,
         **scores.said(),
         "positive": names[positive] if names else str(positive),
@@ -232,7 +252,14 @@ def _thresholds_of(task: Problem, scores: Scores, directory: RunDirectory) -> di
         "accuracy": cuts.accuracy,
         "few": [task.groups[group] for group in cuts.few],
     }
-    outputs = read_outputs(directory.path / RunFile.OUTPUTS)
-    if outputs is None or not len(outputs.values):
-        return {"thresholds": said}
-    return {"thresholds": said, "held_out_at_thresholds": thresholds.metrics_at(cuts, outputs, positive=positive)}
+    return {"thresholds": said}
+
+
+def at_thresholds(task: Problem, directory: RunDirectory) -> dict[str, Any]:
+    """The summary's entry on thresholds by group on held-out outputs; none where a run has either not."""
+    scores, outputs = thresholds.kept(directory.path), read_outputs(directory.path / RunFile.OUTPUTS)
+    if not task.experiment.thresholds.share or scores is None or outputs is None or not len(outputs.values):
+        return {}
+    positive = 1 if task.positive is None else task.positive
+    cuts = thresholds.cuts_of(scores, task.experiment.thresholds.rule, positive)
+    return {"held_out_at_thresholds": thresholds.metrics_at(cuts, outputs, positive=positive)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ def planned_cost(plan: Plan) -> Cost:
 
 
 def _unnoised(plan: Plan) -> Counts:
-    beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.thresholds.share)
+    beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.share_of_scores)
     return {step: plan.rounds + beside for step in NO_NOISE}
 
 
@@ -99,4 +100,5 @@ def _of_rounds(plan: Plan) -> Counts:
     sampling = sampling_of(plan.task.experiment)
     step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier, sampling))
     rounds = planned(step, plan.rounds)
-    return added(added(rounds, planned_once(plan.moments, sampling=sampling)), planned_once(plan.scores))
+    once = [planned_once(multiplier, sampling=sampling) for multiplier in (plan.moments, plan.scores)]
+    return functools.reduce(added, once, rounds)

@@ -95,6 +95,7 @@ def summarise(
     selection: Selection | None,
     traffic: Traffic,
     history: Sequence[Mapping[str, Any]] = (),
+    calibration: Mapping[str, Any] | None = None,
     accounted: bool = True,
 ) -> dict[str, Any]:
     """The summary of a run, as in summary.json; without a guarantee unless everything released was `accounted`.
@@ -119,7 +120,7 @@ def summarise(
         "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
         "guarantee": _guarantee(experiment, plan, epsilon, selection, accounted=accounted),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
-        "warnings": _warnings(experiment, held_out, epsilon, stopped, selection),
+        "warnings": _warnings(experiment, held_out, epsilon, stopped, selection, calibration),
         "seconds": seconds,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
@@ -146,7 +147,12 @@ def described(
 
 
 def _warnings(
-    experiment: Experiment, held_out: HeldOut, epsilon: float, stopped: str, selection: Selection | None
+    experiment: Experiment,
+    held_out: HeldOut,
+    epsilon: float,
+    stopped: str,
+    selection: Selection | None,
+    calibration: Mapping[str, Any] | None,
 ) -> tuple[str, ...]:
     """Warnings for the reader; a missing release of held-out records comes first."""
     chosen = () if selection is None else (f"this run is {selection.words}: its epsilon is the selection's",)
@@ -159,6 +165,7 @@ def _warnings(
         epsilon=experiment.privacy.guarantee.by_noise(noised=epsilon, none=None),
         completed=stopped == "completed",
         at_clients=experiment.data.held_out_fraction > 0,
+        calibration=calibration,
     )
     return (held_out.missing, *warnings) if held_out.missing else warnings
 
@@ -215,7 +222,7 @@ def _guarantee(
         "trust": privacy.trust,
         "noise_multiplier": plan.multiplier,
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
-        **({"noise_multiplier_of_scores": plan.scores} if experiment.thresholds.share else {}),
+        **({"noise_multiplier_of_scores": plan.scores} if experiment.share_of_scores else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
         **_of_replacement(plan),
@@ -289,7 +296,7 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
         what += f" in up to {attempts} attempts" + (" each" if stages > 1 else "")
     if experiment.privacy.moments:
         what += " and one release of moments before them"
-    if experiment.thresholds.share:
+    if experiment.share_of_scores:
         what += " and one release of scores' counts after them"
     if selection is not None:
         what += f", of a run that is {selection.words}"

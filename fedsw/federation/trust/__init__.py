@@ -102,6 +102,6 @@ def promise(node: Node, delta: float) -> Promise:
 def most(node: Node, delta: float) -> Counts | Cost | None:
     """Largest number of a client's releases of each kind, where a run has several kinds; None where it has one."""
     experiment = node.task.experiment
-    several = experiment.privacy.moments or experiment.thresholds.share
+    several = experiment.privacy.moments or experiment.share_of_scores
     planned: Counts | Cost | None = experiment.privacy.model.sides.planned(node, delta) if several else None
     return planned

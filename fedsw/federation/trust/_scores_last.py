@@ -1,8 +1,8 @@
-"""Counts of all records by group, label and score, after the last round: what is summed, and what its release costs."""
+"""Counts of all records by class and score, after the last round: what is summed, and what its release costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsw._tools.files import PRIVATE_FOLDER
 from fedsw._tools.randomness import Stream
+from fedsw.experiment.compatibility import relation_of
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
@@ -26,7 +27,7 @@ from fedsw.runs.releases import Releases
 
 
 class ScoreSum(Sum):
-    """Counts of all records by group, label and score, under the released model `theta` (r,).
+    """Counts of all records by group, class and score, under the released model `theta` (r,).
 
     It is the model for features as they are. RuntimeError in a run that releases none.
     """
@@ -38,7 +39,8 @@ class ScoreSum(Sum):
         counts = scores_of(task)
         if counts is None:
             raise RuntimeError(
-                "counts of scores were asked for, and this node agreed to a run that releases none (thresholds.share)"
+                "counts of scores were asked for, and this node agreed to a run that releases none (calibration.share, "
+                "thresholds.share)"
             )
         self._counts, self._theta = counts, theta
 
@@ -70,7 +72,13 @@ class ScoreSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return scores_budget(self._counts, shared().scores)
+        return scores_budget(self._counts, shared().scores, relation_of(self.task.experiment))
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """See `Sum`; under additions and removals the declared number, whoever is in the sum."""
+        if (declared := self.task.experiment.privacy.records) is not None:
+            return np.array([declared])
+        return super().records(sites, clients)
 
     def most(self, records: int) -> float:
         """See `Sum`."""
@@ -81,7 +89,7 @@ class ScoreSum(Sum):
         return None if self._counts.fits(steps, torch.from_numpy(records)) else "its counts are none of its records"
 
     def counted(self, site: Site) -> NDArray[np.int64]:
-        """See `Sum`: by group, (S, groups); strata are groups, or classes of them."""
+        """See `Sum`: by group, or of all together, (S, groups); strata are groups, or classes of them."""
         by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, self._counts.groups).sum(axis=1)
         return by_group
 

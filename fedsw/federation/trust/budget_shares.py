@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedsw._tools.later import torch
@@ -86,10 +86,11 @@ def shares(
 ) -> Shares:
     """Split an experiment's budget between its moments, its rounds and the counts of scores.
 
-    With `epsilon` given, moments get `privacy.moments` of mu^2 and scores `thresholds.share`, where mu is that of one
-    Gaussian release with the whole budget; what is left is found by composing the rounds with both numerically. With
-    `noise_multiplier` given it is the rounds', and the others get the same parts of all together. Attempts that fail
-    are counted among `rounds`; each of the `attempts` at moments, or at scores, costs its part of the share.
+    With `epsilon` given, moments get `privacy.moments` of mu^2 and scores the larger of `calibration.share` and
+    `thresholds.share`, where mu is that of one Gaussian release with the whole budget; what is left is found by
+    composing the rounds with both numerically. With `noise_multiplier` given it is the rounds', and the others get the
+    same parts of all together. Attempts that fail are counted among `rounds`; each of the `attempts` at moments, or at
+    scores, costs its part of the share.
 
     Guarantee: one release of moments, all rounds and one of scores, at these noise multipliers and this sampling rate,
     together satisfy (epsilon, delta) for the replacement of one record, or its addition or removal where the run's
@@ -97,9 +98,9 @@ def shares(
 
     ValueError for an epsilon or a delta that cannot be reached.
 
-    Source: docs/guarantees/moments.md, thresholds.md.
+    Source: docs/guarantees/moments.md, calibration.md, thresholds.md.
     """
-    privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.thresholds.share)
+    privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.share_of_scores)
     many = experiment.training.rounds if rounds is None else rounds
     by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism}
     sampling = sampling_of(experiment)
@@ -125,13 +126,17 @@ def shares(
     return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside), last)
 
 
+_PUBLIC: Mapping[Sampling, str] = {"poisson": DECLARED, "without-replacement": SIZES}
+"""The number of records that a sum over all of them rests on, by the sampling of the neighbours."""
+
+
 def moments_budget(layout: Layout, multiplier: float, relation: str) -> SumBudget:
     """The release of moments.
 
     Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where
     that is the relation (`fedsw.learning.moments.moments_sum.Layout.moved_for`).
     """
-    public = {"poisson": DECLARED, "without-replacement": SIZES}[RELATIONS.get(relation).sampling]
+    public = _PUBLIC[RELATIONS.get(relation).sampling]
     return SumBudget(PART, SLACK * Sensitivity(layout.moved_for(relation), "moments", relation, (public,)), multiplier)
 
 
@@ -143,13 +148,15 @@ def scores_round(experiment: Experiment) -> int:
     return experiment.training.rounds + 2
 
 
-def scores_budget(counts: ScoreCounts, multiplier: float) -> SumBudget:
+def scores_budget(counts: ScoreCounts, multiplier: float, relation: str) -> SumBudget:
     """The release of scores.
 
-    Guarantee: the counts move by at most the sensitivity when one record is replaced by any other
-    (`fedsw.learning.tasks.score_counts.ScoreCounts.moved`).
+    Guarantee: the counts move by at most the sensitivity when one record is replaced by any other, or comes or goes
+    where that is the relation (`fedsw.learning.tasks.score_counts.ScoreCounts.moved_for`).
     """
-    return SumBudget(SCORES_PART, SLACK * Sensitivity(counts.moved, "counts of scores"), multiplier)
+    public = _PUBLIC[RELATIONS.get(relation).sampling]
+    sensitivity = Sensitivity(counts.moved_for(relation), "counts of scores", relation, (public,))
+    return SumBudget(SCORES_PART, SLACK * sensitivity, multiplier)
 
 
 TALLY_PART = "tally"

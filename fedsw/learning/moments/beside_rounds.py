@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.trust import releasing_gradients
+from fedsw.learning.models.outer_layers import rescalable
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.score_counts import ScoreCounts
+from fedsw.learning.tasks.score_counts import BOTH, COARSE, EDGES, ScoreCounts
 from fedsw.learning.tasks.tally import Tally
+from fedsw.learning.tasks.task import Inputs
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:
@@ -46,27 +50,59 @@ def moments_layout(problem: Problem) -> Layout | None:
 
 
 def scores_of(problem: Problem) -> ScoreCounts | None:
-    """Return the counts that thresholds by group are read off; None in an experiment that releases none."""
-    if not problem.experiment.thresholds.share:
+    """Return the counts that calibration and thresholds are read off; None in an experiment that releases none.
+
+    They are by group, and in as many bins as thresholds take, where these are asked for.
+    """
+    experiment = problem.experiment
+    if not experiment.share_of_scores:
         return None
-    return ScoreCounts(len(problem.groups), 1 if problem.positive is None else problem.positive)
+    positive = 1 if problem.positive is None else problem.positive
+    if experiment.thresholds.share:
+        return ScoreCounts(len(problem.groups), positive, BOTH if experiment.calibration.share else EDGES)
+    return ScoreCounts(1, positive if problem.classes == 2 else None, COARSE, problem.classes)
 
 
-def require_thresholds(problem: Problem) -> None:
+def require_scorable(problem: Problem) -> None:
     """Check that counts of scores, where an experiment asks for them, can be released and used: ExperimentError."""
-    experiment, facts = problem.experiment, problem.task.facts
-    if not experiment.thresholds.share:
-        return
-    reason = ""
-    if not (facts.classifies and facts.supervised) or problem.classes != 2 or problem.dimension != 1:
-        task = experiment.objective.task
-        reason = f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
-    elif len(problem.groups) < 2:
-        reason = f"are by group, and the data have {len(problem.groups)}"
-    if reason:
+    experiment = problem.experiment
+    if experiment.thresholds.share and (reason := _without_thresholds(problem)):
         raise ExperimentError(
             f"thresholds.share is {experiment.thresholds.share:g}, and thresholds {reason}: leave [thresholds] out"
         )
+    if experiment.calibration.share and (reason := uncalibrated(problem)):
+        raise ExperimentError(
+            f"calibration.share is {experiment.calibration.share:g}, and calibration {reason}: set it to 0"
+        )
+
+
+def _without_thresholds(problem: Problem) -> str:
+    """Reason why there are no thresholds by group, as the end of a sentence; empty if there can be."""
+    facts = problem.task.facts
+    if not (facts.classifies and facts.supervised) or problem.classes != 2 or problem.dimension != 1:
+        task = problem.experiment.objective.task
+        return f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
+    return f"are by group, and the data have {len(problem.groups)}" if len(problem.groups) < 2 else ""
+
+
+def uncalibrated(problem: Problem) -> str:
+    """Reason why a model's probabilities cannot be corrected, as the end of a sentence; empty if they can.
+
+    Outputs must be the usual probabilities of what the model returns, and that an affine map away from its last layer.
+    """
+    facts, task = problem.task.facts, problem.experiment.objective.task
+    width = 1 if problem.classes == 2 else problem.classes
+    if not (facts.classifies and facts.supervised) or problem.classes < 2 or problem.dimension != width:
+        return f"is of a classifier; here objective.task is {task!r}"
+    logits = torch.linspace(-3.0, 3.0, 4 * width).reshape(4, width)
+    usual = torch.sigmoid(logits) if width == 1 else torch.softmax(logits, dim=1)
+    batch = Inputs(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), problem.shape)
+    if not torch.allclose(problem.task.outputs(logits, batch), usual):
+        return f"scales logits, and objective.task {task!r} makes other outputs of what a model returns"
+    model = problem.build_model()
+    if not rescalable(model.cpu(), problem.features):
+        return f"goes into a last linear layer, and model.kind {problem.experiment.model.kind!r} has none"
+    return ""
 
 
 def tally_of(task: Problem) -> Tally | None:

@@ -16,6 +16,7 @@ from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import RATE_BY_NOISE
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
+from fedsw.learning.models.outer_layers import first_layer, last_layer, made_up_inputs, same_outputs
 from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.tasks.problem import Problem
 
@@ -45,8 +46,6 @@ LEAST_VARIED = 0.05
 SEEN_OF_IMAGES = 0.1
 """Part of lambda that is added to the eigenvalues of filtered images, whose spectrum is steep: most directions vary
 little, and so many of them together tell classes apart. Chosen on USPS."""
-
-_TRIED = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,18 +275,18 @@ def started(problem: Problem, preparation: Preparation, moments: Moments, model:
     """
     model = copy.deepcopy(model)
     layout, features = moments.layout, len(preparation.centre)
-    last, outputs = _last_layer(model, features), 1 if layout.classes and layout.targets == 2 else layout.targets
+    last, outputs = last_layer(model, features), 1 if layout.classes and layout.targets == 2 else layout.targets
     if last is None or last.out_features != outputs:
         return models.flatten(model)
     with torch.no_grad():
-        if last.in_features == features and _first_layer(model, features) is last:
+        if last.in_features == features and first_layer(model, features) is last:
             slopes, constants = np.zeros((features, outputs)), constant_outputs(moments)
             if layout.features:
                 slopes, constants = closed_form(moments, preparation)
             last.weight.copy_(torch.from_numpy(slopes.T.copy()))
             last.bias.copy_(torch.from_numpy(constants))
         else:
-            inputs = _made_up(features, model)
+            inputs = made_up_inputs(features, model)
             last.bias.add_(torch.from_numpy(constant_outputs(moments)).to(last.bias) - model(inputs).mean(dim=0))
     return models.flatten(model)
 
@@ -355,27 +354,27 @@ def _logit(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def foldable(model: nn.Module, features: int) -> bool:
     """Say whether a preparation can be folded into the model's first layer, by a trial on made-up inputs."""
-    first = _first_layer(model, features)
+    first = first_layer(model, features)
     if first is None:
         return False
     made_up = Stream.seeded(0, "made-up preparation").normals(features + features**2)
     matrix = np.eye(features) + 0.3 / math.sqrt(features) * made_up[features:].reshape(features, features)
     tried = Preparation(torch.from_numpy(made_up[:features].copy()), torch.from_numpy(matrix), 1.0)
     double = copy.deepcopy(model).double()
-    inputs = _made_up(features, double)
+    inputs = made_up_inputs(features, double)
     try:
         with torch.no_grad():
             wanted, returned = double(tried.apply(inputs)), folded(double, tried)(inputs)
     except (RuntimeError, ValueError, TypeError):
         return False
-    return _same(wanted, returned)
+    return same_outputs(wanted, returned)
 
 
 def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
     """A copy of a `foldable` model of prepared inputs for raw ones: (x - m) P W' + b = x (W P')' + b - m P W'."""
     features = len(preparation.centre)
     model = copy.deepcopy(model)
-    first = _first_layer(model, features)
+    first = first_layer(model, features)
     if first is None:
         raise ValueError(
             f"{type(model).__name__} has no linear layer with a bias that takes its {features} inputs as they come; a "
@@ -387,62 +386,3 @@ def folded(model: nn.Module, preparation: Preparation) -> nn.Module:
         first.weight.copy_(weight)
         first.bias.copy_(bias)
     return model
-
-
-def _first_layer(model: nn.Module, features: int) -> nn.Linear | None:
-    """The linear layer with a bias that alone takes the inputs as they come; None if there is none."""
-    inputs = _made_up(features, model)
-    calls, _ = _calls(model, inputs)
-    taken = [
-        layer
-        for layer, taken_in, _ in calls
-        if taken_in
-        and isinstance(taken_in[0], Tensor)
-        and taken_in[0].shape == inputs.shape
-        and torch.equal(taken_in[0], inputs)
-    ]
-    layers = [layer for layer in taken if isinstance(layer, nn.Linear)]
-    return layers[0] if len(taken) == len(layers) == 1 and layers[0].bias is not None else None
-
-
-def _calls(
-    model: nn.Module, inputs: Tensor
-) -> tuple[list[tuple[nn.Module, tuple[object, ...], object]], object | None]:
-    """Record inputs and outputs of every layer, and the model's output; nothing where it refuses the inputs."""
-    seen: list[tuple[nn.Module, tuple[object, ...], object]] = []
-    leaves = [module for module in model.modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(lambda *call: seen.append(call)) for module in leaves]
-    try:
-        with torch.no_grad():
-            return seen, model(inputs)
-    except (RuntimeError, ValueError, TypeError):
-        return [], None
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _last_layer(model: nn.Module, features: int) -> nn.Linear | None:
-    """The linear layer with a trained bias that the outputs are those of, as they come; None if there is none."""
-    calls, returned = _calls(model, _made_up(features, model))
-    for module, _, output in calls:
-        if isinstance(module, nn.Linear) and output is returned and module.bias is not None:
-            return module if module.bias.requires_grad and module.weight.requires_grad else None
-    return None
-
-
-def _made_up(features: int, model: nn.Module) -> Tensor:
-    """Made-up normal inputs (16, p) in the model's precision, on its device."""
-    kind = next(model.parameters(), torch.empty(0))
-    drawn = Stream.seeded(0, "made-up inputs").normals(_TRIED * features).reshape(_TRIED, features)
-    return torch.from_numpy(drawn).to(kind.device, kind.dtype)
-
-
-def _same(wanted: object, returned: object) -> bool:
-    if isinstance(wanted, Tensor) and isinstance(returned, Tensor):
-        return wanted.shape == returned.shape and bool(torch.allclose(wanted, returned, rtol=1e-8, atol=1e-8))
-    if isinstance(wanted, tuple) and isinstance(returned, tuple):
-        return len(wanted) == len(returned) and all(map(_same, wanted, returned))
-    if isinstance(wanted, dict) and isinstance(returned, dict):
-        return wanted.keys() == returned.keys() and all(_same(wanted[name], returned[name]) for name in wanted)
-    return False

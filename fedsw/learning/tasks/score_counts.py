@@ -1,4 +1,4 @@
-"""Counts of records by group, label and bin of a classifier's probability: what thresholds by group are read off."""
+"""Counts of records by class and bin of a classifier's probabilities: calibration and thresholds are read off them."""
 
 from __future__ import annotations
 
@@ -13,54 +13,92 @@ from fedsw.data import Records
 from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import unchanged
+from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
 
 BINS = 32
-"""Equal parts of [0, 1] that probabilities are counted in: their edges are public, whatever the model is.
+"""Equal parts of [0, 1] that probabilities are counted in for thresholds: their edges are public, whatever the model.
 
 More of them follow scores more closely and add more noise to a group's share above a threshold, which is a sum of
 bins: between edges a bin's records are taken to lie evenly.
 """
 
+EDGES = tuple(number / BINS for number in range(BINS + 1))
+"""Edges of these bins."""
+
+_TAIL = 2.0**-13
+COARSE = (0.0, _TAIL, *(number / BINS for number in (1, 7, 25, 31)), 1 - _TAIL, 1.0)
+"""Edges of the seven bins that calibration takes: fewer have less noise, and the outermost, beyond logits of -9 and 9,
+tell of a model that is surer than any should be."""
+
+BOTH = tuple(sorted({*EDGES, *COARSE}))
+"""Edges of bins that serve thresholds and calibration."""
+
 
 @dataclass(frozen=True)
 class ScoreCounts:
-    """Counts of a classifier's records: by group, bin of the probability of the class ``positive``, and label.
+    """Counts of a classifier's records: by group, class, bin of that class's probability, and whether it is the label.
 
-    A group's numbers are bin by bin, of the other class and of the positive one: ``width`` is 2 BINS.
+    Of two classes only the ``positive`` one's probability is counted, of more (``positive`` is None) each class's
+    against the rest. A group's numbers are class by class and bin by bin, of the other records and of those of the
+    class. Where nothing is read by group, all records make one, and ``groups`` is 1. The ``edges`` are public.
 
-    Guarantee: `moved` is sqrt(2). *Proof.* Whatever the model, a record is counted in one place, so the counts of a
-    data set are a sum of unit vectors e_i. Replacing a record changes one of them to e_j, and ||e_i - e_j|| is 0 or
-    sqrt(2). That holds if the replacement has another group or label, too.
+    Guarantee: `moved` is sqrt(2 k), k = 1 for two classes and their number for more. *Proof.* Whatever the model, a
+    record is counted in one of the places of each counted class, so the counts of a data set are a sum of vectors with
+    k ones. Replacing a record takes at most k ones away and brings at most k elsewhere: a move of squared length 2 k
+    at most, also if the replacement has another group or label. Adding or removing it moves them by sqrt(k).
     """
 
     groups: int
-    positive: int
+    positive: int | None
+    edges: tuple[float, ...] = EDGES
+    classes: int = 2
+
+    @property
+    def counted(self) -> int:
+        """k, the number of classes whose probability is counted."""
+        return 1 if self.classes == 2 else self.classes
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return len(self.edges) - 1
 
     @property
     def width(self) -> int:
         """Numbers of a group."""
-        return 2 * BINS
+        return 2 * self.bins * self.counted
 
     @property
     def moved(self) -> float:
-        """One count less in one place, and one more in another."""
-        return math.sqrt(2.0)
+        """Most that a replaced record moves the counts, in l2 norm."""
+        return math.sqrt(2.0 * self.counted)
+
+    def moved_for(self, relation: str) -> float:
+        """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
+        one = math.sqrt(self.counted)
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: one}[relation]
 
     def places(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Place (n,) int64 of every record in its group, from outputs (n, 1), of class 1, and targets (n,).
+        """Places (n, k) int64 of every record in its group, from outputs (n, d) and targets (n,).
 
         An output that is no number counts as 0; a probability on an edge is in the bin above it.
         """
-        scores = outputs[:, 0].detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
-        scores = scores if self.positive == 1 else 1 - scores
-        bins = (scores * BINS).floor().clamp(max=BINS - 1).long()
-        return 2 * bins + (target.long() == self.positive).long()
+        scores = outputs.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
+        wanted = torch.arange(self.counted)
+        if self.counted == 1:
+            scores, wanted = scores[:, :1], torch.tensor([1 if self.positive is None else self.positive])
+            scores = scores if int(wanted) == 1 else 1 - scores
+        inner = torch.tensor(self.edges[1:-1], dtype=torch.float64)
+        bins = torch.bucketize(scores.contiguous(), inner, right=True)
+        offsets = 2 * self.bins * torch.arange(self.counted)
+        return offsets + 2 * bins + (target[:, None].long() == wanted).long()
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
         """True if totals (groups, width) are counts of so many records (groups,)."""
         if tuple(totals.shape) != (self.groups, self.width) or totals.dtype != torch.int64:
             return False
-        return bool((totals >= 0).all()) and torch.equal(totals.sum(dim=1), records)
+        by_class = totals.reshape(self.groups, self.counted, -1).sum(dim=2)
+        return bool((totals >= 0).all()) and torch.equal(by_class, records[:, None].expand_as(by_class))
 
 
 @flushing_to_zero
@@ -71,5 +109,6 @@ def counts_of_scores(problem: Problem, counts: ScoreCounts, records: Records, mo
         return total.reshape(counts.groups, counts.width)
     with torch.no_grad(), unchanged(model, problem.task):
         outputs = Measuring(problem, records, model).outputs.cpu()
-    places = records.sensitive.long() * counts.width + counts.places(outputs, records.target)
+    groups = records.sensitive.long() if counts.groups > 1 else torch.zeros(len(records), dtype=torch.int64)
+    places = (groups[:, None] * counts.width + counts.places(outputs, records.target)).reshape(-1)
     return total.index_add_(0, places, torch.ones_like(places)).reshape(counts.groups, counts.width)

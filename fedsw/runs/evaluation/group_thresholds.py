@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.learning.tasks import metrics
-from fedsw.learning.tasks.score_counts import BINS, ScoreCounts
+from fedsw.learning.tasks.calibration import Calibration
+from fedsw.learning.tasks.score_counts import BINS, BOTH, ScoreCounts
 from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.held_out_metrics import as_many
 from fedsw.runs.run_files import RunFile, read_json, write_json
@@ -46,12 +47,18 @@ _RATES = np.linspace(0.0, 1.0, 201)
 
 @dataclass(frozen=True, eq=False)
 class Scores(OnceReleased):
-    """The one release of scores: `values` are noised counts, (groups, 2 BINS), in the order of `ScoreCounts`."""
+    """The one release of scores: `values` are noised counts, (groups, width), in the order of `ScoreCounts`.
+
+    Where probabilities were corrected by them, the ``calibration`` says how.
+    """
+
+    calibration: Calibration | None = None
 
 
 def keep(folder: Path, scores: Scores) -> None:
     """Put the release on disk, in a run's folder: nobody can pay for it again."""
-    write_json(folder / RunFile.SCORES, scores.content())
+    calibrated = {} if scores.calibration is None else {"calibration": scores.calibration.said()}
+    write_json(folder / RunFile.SCORES, scores.content() | calibrated)
 
 
 def kept(folder: Path) -> Scores | None:
@@ -59,8 +66,10 @@ def kept(folder: Path) -> Scores | None:
     if (content := read_json(folder / RunFile.SCORES)) is None:
         return None
     try:
-        scores = Scores(**read(content))
-        if scores.values.shape != (len(scores.records), 2 * BINS):
+        calibrated = content.get("calibration")
+        calibration = None if calibrated is None else Calibration.read(calibrated)
+        scores = Scores(**read(content), calibration=calibration)
+        if scores.values.ndim != 2 or len(scores.values) != len(scores.records):
             raise ValueError(f"its values are of shape {scores.values.shape}")
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{folder / RunFile.SCORES} is damaged: {fault}") from None
@@ -124,16 +133,20 @@ class _Curves:
         return positive + self._labels[0] - negative
 
 
-def cuts_of(scores: Scores, rule: str) -> Cuts:
+def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
     """Thresholds by a rule of `RULES`; of all that a rule admits, those that are right most often by the counts.
+
+    They are of the released probability of the class ``positive``: a calibrated one, where the release calibrated it.
 
     A group whose share above a threshold is noise, or that has fewer than `FEWEST` records, gets the threshold of all
     records together; where that is noise, too, all get 1/2.
     """
     if rule not in RULES:
         raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(map(repr, RULES))}")
-    groups = len(scores.records)
-    counts = as_many(scores.values, scores.records).reshape(groups, BINS, 2)
+    groups, bins = len(scores.records), scores.values.shape[1] // 2
+    counts = as_many(scores.values, scores.records).reshape(groups, bins, 2)
+    if bins > BINS:  # the outermost ones are parted for calibration
+        counts = np.add.reduceat(counts, np.searchsorted(np.array(BOTH), _EDGES[:-1]), axis=1)
     present = int((scores.records > 0).sum())
     apart = [_Curves(counts[group], scores.records[group], scores.sigma) for group in range(groups)]
     together = _Curves(counts.sum(axis=0), float(scores.records.sum()), scores.sigma * math.sqrt(max(1, present)))
@@ -151,8 +164,10 @@ def cuts_of(scores: Scores, rule: str) -> Cuts:
         tried = np.array([[_cut(curves.share(label), rate) for curves in used] for rate in _RATES])
         chosen = tried[int(np.argmax([_right(apart, cuts) for cuts in tried]))]
     selected = [float(np.interp(cut, _EDGES, curves.share(None))) for curves, cut in zip(apart, chosen, strict=True)]
-    bands = [band_of(scores.sigma, count) for count in scores.records.tolist()]
+    bands = [band_of(scores.sigma, count, 2 * bins) for count in scores.records.tolist()]
     accuracy = _right(apart, chosen) / max(1.0, together.records)
+    if scores.calibration is not None:
+        chosen = scores.calibration.of_positive(chosen, positive)
     return Cuts(tuple(map(float, chosen)), tuple(selected), tuple(bands), float(accuracy), few)
 
 
@@ -199,7 +214,7 @@ def scores_of_outputs(outputs: HeldOutOutputs, *, groups: int, positive: int) ->
     counts, sensitive = ScoreCounts(groups, positive), outputs.sensitive
     places = counts.places(torch.from_numpy(outputs.values), torch.from_numpy(outputs.target)).numpy()
     values = np.zeros((groups, counts.width))
-    np.add.at(values, (sensitive, places), 1.0)
+    np.add.at(values, (sensitive, places[:, 0]), 1.0)
     return Scores(values, 0.0, np.bincount(sensitive, minlength=groups), 0, 0, 0.0)
 
 

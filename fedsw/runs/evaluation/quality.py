@@ -83,7 +83,8 @@ def quality_of_classes(
 ) -> Quality:
     """Intervals around a classifier's held-out metrics, of probabilities (n, 1) of class 1 of two, or (n, d) of d.
 
-    Ratios and the best threshold are of the class ``positive``, by default the second of two; of more than two, where
+    The constant's loss is that of the class shares as probabilities. Ratios and the best threshold are of the class
+    ``positive``, by default the second of two; of more than two, where
     none is positive, ratios are those of the class that is worst off.
     """
     from fedsw.learning.tasks import metrics
@@ -93,12 +94,15 @@ def quality_of_classes(
     most = int(torch.bincount(target, minlength=classes).argmax())
     always = torch.full_like(predicted, most)
     units, right = units_of(records), (predicted == target).numpy()
+    shares = torch.bincount(target, minlength=classes).double() / len(target)
+    surprise = -shares[target].log().numpy()
     often, often_right = (target == most).numpy(), intervals.rate_of(right, units).at(intervals.LEVEL)
     rates = {"accuracy": often_right} | answers.between_groups()
     if outputs.shape[1] == 1 and groups > 1:
         rates["ks"] = _of_ks(outputs, records, groups)
     return Quality(
         constant={
+            "loss": float(surprise.mean()),
             "accuracy": metrics.accuracy(always, target),
             **equal_impact(classes),
             "demographic_parity_difference": 0.0,
@@ -107,7 +111,10 @@ def quality_of_classes(
         answer=f"always {class_named(most, names)}",
         best_threshold={} if answers.positive is None or classes > 2 else _best_threshold(outputs, answers),
         intervals=rates,
-        constant_intervals={"accuracy": intervals.rate_of(often, units).at(intervals.LEVEL)},
+        constant_intervals={
+            "loss": intervals.mean(surprise, units),
+            "accuracy": intervals.rate_of(often, units).at(intervals.LEVEL),
+        },
         gain=_gain_of_classes(right, target.numpy(), units, most, classes),
         others=_others(predicted, units),
         impact_of=answers.impact_of(names),

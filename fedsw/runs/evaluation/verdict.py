@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedsw._tools.text import apart, between, measured, to_float, upward
-from fedsw.runs.evaluation.intervals import Gain
+from fedsw._tools.text import apart, between, measured, number, to_float, upward
+from fedsw.runs.evaluation.intervals import Gain, Interval
 from fedsw.runs.evaluation.quality import Quality
 
 MOST_EPSILON = 10.0
@@ -41,15 +41,18 @@ def warnings_of(
     completed: bool = True,
     at_clients: bool = False,
     rise: Gain | None = None,
+    calibration: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
     """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
     Without noise `epsilon` is None. The held-out loss was `start` before training, and is larger by `rise`, record by
-    record. Clients may keep records to measure on (`at_clients`), whose metrics their operators see.
+    record. Clients may keep records to measure on (`at_clients`), whose metrics their operators see. The `calibration`
+    is the summary's entry on it.
     """
     warnings = [
         *_of_loss(metrics, start, rise),
         *_of_constant(metrics, quality, records),
+        *_of_probabilities(metrics, quality, calibration),
         *_of_fairness(metrics, quality, records),
     ]
     if epsilon is not None and epsilon > MOST_EPSILON:
@@ -130,6 +133,27 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -
         yield (
             f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
             f"difference, {gap}, is within what {records} held-out records{noise} allow"
+        )
+
+
+def _of_probabilities(
+    metrics: Mapping[str, float], quality: Quality, calibration: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Probabilities that are worse than the class shares alone, on held-out records or by the counts of calibration."""
+    said = calibration or {}
+    if missing := said.get("missing"):
+        yield str(missing)
+    loss, around, shares = metrics.get("loss"), quality.intervals.get("loss"), quality.constant.get("loss")
+    if loss is None or around is None or shares is None:
+        if "log_loss" not in said:
+            return
+        loss, shares = said["log_loss"]["value"], said["log_loss_of_shares"]
+        around = Interval(said["log_loss"]["low"], said["log_loss"]["high"])
+    if around.low > shares:
+        more = "more records or a larger ε would help" if said else "set calibration.share, as in 0.1"
+        yield (
+            f"probabilities are worse than the class shares alone: log loss {measured(loss, around)}, the class "
+            f"shares' {number(shares, 3)}. Read which class is more probable, and not how probable; {more}"
         )
 
 

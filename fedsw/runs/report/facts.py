@@ -228,6 +228,27 @@ def _told(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return (summary.get("moments") or {}).get("coefficients") or {"seen": (), "hidden": ()}
 
 
+def probabilities(summary: Mapping[str, Any]) -> str:
+    """The log loss of a classifier's probabilities beside that of the class shares, and how they were corrected.
+
+    Empty for another task; on held-out records where there are any, elsewhere by the counts of calibration.
+    """
+    model, constant, said = scores(summary), scores(summary, "constant"), summary.get("calibration") or {}
+    words = ""
+    if "loss" in model and "loss" in constant:
+        words = f"log loss {measured(*model['loss'])}, the class shares' {measured(*constant['loss'])}"
+    elif "log_loss" in said:
+        loss = said["log_loss"]
+        shown, shares = measured(loss["value"], (loss["low"], loss["high"])), number(said["log_loss_of_shares"], 3)
+        words = f"log loss {shown} by the counts that calibrated them, the class shares' {shares}"
+    if "scale" in said:
+        words += (
+            f"; logits are {number(said['scale'], 3)} times the rounds', by noised counts of scores of "
+            f"{said['records']:,} records for {100 * said['share']:.3g} % of the budget (of μ²)"
+        )
+    return words
+
+
 def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
     """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
     by_group = (summary.get("thresholds") or {}).get("by_group") or {}

@@ -27,6 +27,7 @@ from fedsw.runs.report.facts import (
     target_epsilon,
     threshold_sentences,
 )
+from fedsw.runs.report.facts import probabilities as probabilities_of
 from fedsw.runs.report.metric_names import (
     group_table,
     measured_cell,
@@ -139,6 +140,8 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
             yield "a constant", _constant(view, constant)
         if on := summary.get("held_out_measured_on"):
             yield "measured on", Text(_measured_on(view, on, summary.get("held_out_release")))
+    if probabilities := probabilities_of(summary):
+        yield "probabilities", Text(probabilities)
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
     if told := _coefficients(summary):

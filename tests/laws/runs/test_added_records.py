@@ -176,7 +176,9 @@ def test_a_record_that_comes_or_goes_moves_moments_by_at_most_1_however_it_is_so
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [(), ("privacy.moments=0.3",), ("training.batch_fraction=1.0",)])
+@pytest.mark.parametrize(
+    "settings", [(), ("privacy.moments=0.3",), ("training.batch_fraction=1.0",), ("calibration.share=0.2",)]
+)
 def test_epsilon_is_that_of_dp_accounting_for_the_same_poisson_steps(settings: tuple[str, ...]) -> None:
     plan = planned("training.rounds=40", *settings)
     oracle = PLDAccountant(value_discretization_interval=1e-4)
@@ -184,7 +186,21 @@ def test_epsilon_is_that_of_dp_accounting_for_the_same_poisson_steps(settings: t
     oracle.compose(dp_event.PoissonSampledDpEvent(plan.rates[0], once), 40)
     if plan.moments:
         oracle.compose(dp_event.GaussianDpEvent(plan.moments))
+    if plan.scores:
+        oracle.compose(dp_event.GaussianDpEvent(plan.scores))
     assert oracle.get_epsilon(1e-5) == pytest.approx(3.0, abs=1e-3)
+
+
+def test_counts_of_scores_are_charged_for_a_record_that_comes_or_goes_and_say_nothing_of_how_many(federation) -> None:
+    """Of ten classes it moves them by the root of ten, of any number of records; the declared one is in the file."""
+    summary = federation.run(added("calibration.share=0.2"))
+    folder = federation.folder / "run1"
+    relation, entries, _ = rows_of(folder)
+    last = entries[-1]
+    assert relation == ADD_OR_REMOVE and (last.round, last.sampling_rate, last.sampling) == (5, 1.0, "poisson")
+    assert last.sensitivity == pytest.approx(SLACK * math.sqrt(10)) and summary["epsilon_spent"] <= 3.0
+    assert json.loads((folder / "scores.json").read_text())["records"] == [DECLARED] and audit(folder).passed
+    assert str(summary["calibration"]["records"]) == str(DECLARED)
 
 
 def test_what_a_plan_settles_follows_from_the_declared_number_and_not_from_how_many_there_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -11,21 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.federation.node.held_records import held_records
-from fedsw.learning.moments.beside_rounds import require_thresholds, scores_of
+from fedsw.learning.moments.beside_rounds import require_scorable, scores_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.score_counts import BINS, ScoreCounts, counts_of_scores
+from fedsw.learning.tasks.score_counts import BINS, BOTH, COARSE, EDGES, ScoreCounts, counts_of_scores
+from fedsw.privacy.relations import ADD_OR_REMOVE
 from tests.federations import small
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True, width=32)
 COUNTED = small("thresholds.share=0.2")
+ASKED = {
+    "thresholds": ("thresholds.share=0.2",),
+    "calibration": ("calibration.share=0.1",),
+    "both": ("thresholds.share=0.2", "calibration.share=0.1"),
+}
 SITE = {"partition-id": 0, "num-partitions": 1}
 
 
 def totals(counts: ScoreCounts, outputs, target, sensitive) -> torch.Tensor:
     """Counts of all records, by a plain addition."""
     found = torch.zeros((counts.groups, counts.width), dtype=torch.int64)
-    for place, group in zip(counts.places(outputs, target).tolist(), sensitive.tolist(), strict=True):
-        found[group, place] += 1
+    for places, group in zip(counts.places(outputs, target).tolist(), sensitive.tolist(), strict=True):
+        for place in places:
+            found[group if counts.groups > 1 else 0, place] += 1
     return found
 
 
@@ -41,6 +49,33 @@ def test_a_replaced_record_moves_counts_by_at_most_the_root_of_two_whatever_it_i
     after = totals(counts, other, target, sensitive)
     assert float((after - before).double().norm()) <= counts.moved + 1e-12
     assert int(before.sum()) == int(after.sum()) == 6
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ANYTHING, min_size=18, max_size=18), st.integers(0, 5), st.integers(0, 2))
+def test_of_several_classes_each_is_counted_and_a_replaced_record_moves_all_of_their_counts(numbers, position, label):
+    counts, outputs = ScoreCounts(1, None, COARSE, 3), torch.tensor(numbers).reshape(6, 3)
+    target, sensitive = torch.tensor([0, 1, 2, 0, 1, 2]), torch.zeros(6, dtype=torch.int64)
+    before = totals(counts, outputs, target, sensitive)
+    assert counts.fits(before, torch.tensor([6]))
+    gone = totals(counts, outputs[1:], target[1:], sensitive[1:])
+    assert float((before - gone).double().norm()) == pytest.approx(counts.moved_for(ADD_OR_REMOVE)) == math.sqrt(3)
+    other = outputs.clone()
+    other[position], target[position] = outputs[(position + 1) % 6], label
+    after = totals(counts, other, target, sensitive)
+    assert float((after - before).double().norm()) <= counts.moved + 1e-12 == math.sqrt(6) + 1e-12
+
+
+def test_bins_are_public_and_the_same_for_every_model_and_every_record():
+    """The edges are settings' alone: fewer for calibration, and those of thresholds among those of both."""
+    of = {name: scores_of(Problem.from_experiment(small(*asked))).edges for name, asked in ASKED.items()}
+    assert of == {"thresholds": EDGES, "calibration": COARSE, "both": BOTH} and {*EDGES, *COARSE} == {*BOTH}
+    task = Problem.from_experiment(small(*ASKED["both"]))
+    held, counts = held_records(task, SITE).records, scores_of(task)
+    chances = torch.sigmoid(task.build_model()(task.inputs(held))).double()[:, 0].tolist()
+    found = counts_of_scores(task, counts, held, task.build_model()).reshape(2, -1, 2).sum(dim=(0, 2)).tolist()
+    wanted = [sum(low <= chance < high for chance in chances) for low, high in itertools.pairwise((*BOTH[:-1], 1.1))]
+    assert found == wanted
 
 
 def test_the_bound_is_met_by_a_record_that_changes_its_label_alone():
@@ -88,5 +123,5 @@ def test_counts_that_no_such_records_make_do_not_fit():
 
 
 def test_thresholds_are_of_two_classes_and_several_groups():
-    require_thresholds(Problem.from_experiment(COUNTED))
+    require_scorable(Problem.from_experiment(COUNTED))
     assert scores_of(Problem.from_experiment(small())) is None

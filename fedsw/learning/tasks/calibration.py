@@ -1,0 +1,221 @@
+"""Calibration of a classifier by noised counts of its scores: a scale and shifts of its logits, nothing but arithmetic.
+
+Private models are too sure of themselves, since noise spreads their logits, and clipped gradients draw them to one
+side. Of noised counts of records by bin of probability and class (`fedsw.learning.tasks.score_counts`) follows by how
+much, with the noise known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts
+
+Array = NDArray[np.float64]
+
+_MOST = 18.0
+"""The logit at which the outermost bins are taken to end."""
+
+_USUAL, _SPREAD, _SHIFTED = 0.4, 0.8, 0.3
+"""Before counts are seen: the scale is about `_USUAL`, its logarithm with standard deviation `_SPREAD`, the shift has
+standard deviation `_SHIFTED` about what the class's share asks for. Chosen on six sets, and checked on three others."""
+
+_SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
+_SHIFTS = np.linspace(-1.2, 1.2, 25)[None, :, None]
+_LEAST_SHARE = 0.03
+_WITHIN = 4
+"""Places of a bin at which its records are taken to lie."""
+_STEPS = 60
+
+
+@dataclass(frozen=True)
+class LogLoss:
+    """The mean log loss (nats) of calibrated probabilities, and of the class shares, by noised counts.
+
+    ``low`` and ``high`` are two standard deviations of noise and of the draw of records about ``value``.
+    """
+
+    value: float
+    low: float
+    high: float
+    shares: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes."""
+
+    scale: float
+    shift: tuple[float, ...]
+    log_loss: LogLoss
+
+    def of_positive(self, probability: Array, positive: int) -> Array:
+        """Calibrated probabilities (n,) of the positive one of two classes, for those of the rounds' model."""
+        with np.errstate(divide="ignore"):
+            logits = np.log(probability) - np.log1p(-probability)
+        shift = self.shift[0] if positive == 1 else -self.shift[0]
+        return np.asarray(_sigmoid(self.scale * logits + shift))
+
+    def said(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        loss = self.log_loss
+        return {
+            "scale": self.scale,
+            "shift": list(self.shift),
+            "log_loss": {"value": loss.value, "low": loss.low, "high": loss.high},
+            "log_loss_of_shares": loss.shares,
+        }
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> Calibration:
+        """The calibration behind `said`; LookupError, TypeError, ValueError for one that is damaged."""
+        loss = content["log_loss"]
+        value, low, high = (float(loss[name]) for name in ("value", "low", "high"))
+        shift = tuple(float(number) for number in content["shift"])
+        return cls(float(content["scale"]), shift, LogLoss(value, low, high, float(content["log_loss_of_shares"])))
+
+
+def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> Calibration:
+    """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
+
+    For each counted class the posterior of p = sigmoid(a (z - mean) + logit(share) + c) is computed on a grid of (a, c)
+    from what its bins hold beyond p, whose noise has a known variance; classes have one a, and each its own c. The
+    answer is the scale and shift of least expected log loss under that posterior; of several classes the mean scale,
+    and the shifts that give each class's probability its own intercept.
+
+    Guarantee: post-processing of the counts. Source: docs/guarantees/calibration.md.
+    """
+    merged, cells = _merged(counts, values)
+    seen = [_Seen(one, sigma**2 * cells, records, rare=counts.counted > 1) for one in merged]
+    of_scales = _shares_of(
+        -((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2 + sum(one.by_scale for one in seen)
+    )
+    fits = [one.fit(of_scales) for one in seen]
+    loss = _log_loss(fits, records, alone=counts.counted == 1)
+    if counts.counted == 1:
+        (fit,) = fits
+        return Calibration(fit.scale, (fit.shift if counts.positive in (1, None) else -fit.shift,), loss)
+    scale = float(np.mean([fit.scale for fit in fits]))
+    return Calibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss)
+
+
+def _merged(counts: ScoreCounts, values: Array) -> tuple[Array, Array]:
+    """Counts (k, 2, coarse bins) of all groups together, of other records and of the class; cells merged in a bin."""
+    by_bin = values.reshape(counts.groups, counts.counted, counts.bins, 2).sum(axis=0)
+    firsts = np.searchsorted(np.array(counts.edges), np.array(COARSE[:-1]))
+    merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)
+    return merged, counts.groups * np.diff([*firsts.tolist(), counts.bins]).astype(np.float64)
+
+
+_EDGES = np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in COARSE[1:-1]), _MOST])
+_MIDDLES = (_EDGES[1:] + _EDGES[:-1]) / 2
+_PLACES = np.concatenate(
+    [low + (high - low) * (np.arange(_WITHIN) + 0.5) / _WITHIN for low, high in zip(_EDGES, _EDGES[1:], strict=False)]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """Scale and shift of one class's logit against the rest, with what they were found from."""
+
+    scale: float
+    shift: float
+    counts: Array
+    variance: Array
+    share: float
+
+
+class _Seen:
+    """What one class's noised counts (2, bins), each bin's with so much variance (bins,), say of scale and shift."""
+
+    def __init__(self, counts: Array, variance: Array, records: float, *, rare: bool) -> None:
+        n = max(1.0, records)
+        self._counts, self._variance = counts, variance
+        self._share = float(np.clip(counts[1].sum() / n, _LEAST_SHARE, 1 - _LEAST_SHARE))
+        total = np.clip(counts.sum(axis=0), 0.0, n)
+        self._parts = total / total.sum() if total.sum() > 0 else np.full(len(total), 1 / len(total))
+        self._base = _intercepts(self._parts, self._share, rare=rare)
+        p, total = self._chances(_MIDDLES), self._parts * n
+        residual = counts[1] - p * counts.sum(axis=0)
+        spread = variance * (p**2 + (1 - p) ** 2) + total * p * (1 - p) + 1
+        likely = -0.5 * (residual**2 / spread + np.log(spread)).sum(axis=-1) - (_SHIFTS[..., 0] / _SHIFTED) ** 2 / 2
+        self._of_shifts = _shares_of(likely, axis=1)
+        self.by_scale: Array = np.logaddexp.reduce(likely, axis=1)
+
+    def _chances(self, logits: Array) -> Array:
+        """p at logits (m,) by scale and shift: (scales, shifts, m)."""
+        return _sigmoid(_SCALES * logits + self._base + _SHIFTS)
+
+    def fit(self, of_scales: Array) -> _Fit:
+        """The scale and shift of least expected log loss, where scales have these probabilities."""
+        wanted = np.einsum("a,ac,acn->n", of_scales, self._of_shifts, self._chances(_PLACES))
+        scale, shift = _nearest(wanted, np.repeat(self._parts, _WITHIN) + 1e-3)
+        return _Fit(scale, shift, self._counts, self._variance, self._share)
+
+
+def _intercepts(parts: Array, share: float, *, rare: bool) -> Array:
+    """The intercept (scales, 1, 1) that each scale has before counts are seen, at these parts of records by bin.
+
+    At the mean logit p is the class's share. One of several classes is `rare` against the rest, and its logits are far
+    from 0, so that this would make it too frequent: there the mean of p is its share, found by bisection.
+    """
+    if not rare:
+        return np.asarray(math.log(share / (1 - share)) - _SCALES * (parts @ _MIDDLES))
+    most = _MOST * (1 + float(_SCALES.max()))
+    low, high = np.full_like(_SCALES, -most), np.full_like(_SCALES, most)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        above = (_sigmoid(_SCALES * _MIDDLES + middle) @ parts)[..., None] > share
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return np.asarray((low + high) / 2)
+
+
+def _shares_of(logarithms: Array, axis: int = 0) -> Array:
+    """Numbers in proportion to the exponentials of these along an axis, that add up to 1."""
+    numbers = np.exp(logarithms - logarithms.max(axis=axis, keepdims=True))
+    return np.asarray(numbers / numbers.sum(axis=axis, keepdims=True))
+
+
+def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
+    """Scale and shift of least log loss to probabilities (m,) at `_PLACES`, weighed: a convex problem, by Newton."""
+    weights = weights / weights.sum()
+    design, found = np.stack([_PLACES, np.ones_like(_PLACES)], axis=1), np.zeros(2)
+
+    def loss(at: Array) -> float:
+        logits = design @ at
+        return float(weights @ (np.logaddexp(0.0, logits) - wanted * logits))
+
+    for _ in range(_STEPS):
+        p = _sigmoid(design @ found)
+        slope = design.T @ (weights * (p - wanted))
+        curved = (design * (weights * p * (1 - p))[:, None]).T @ design + 1e-12 * np.eye(2)
+        step = np.linalg.solve(curved, slope)
+        while loss(found - step) > loss(found) and np.abs(step).max() > 1e-12:
+            step = step / 2
+        found = found - step
+    return float(max(found[0], 1e-3)), float(found[1])
+
+
+def _log_loss(fits: list[_Fit], records: float, *, alone: bool) -> LogLoss:
+    """The log loss by noised counts: of every class the records that are of it, of two classes the others, too."""
+    n, value, square, variance, shares = max(1.0, records), 0.0, 0.0, 0.0, 0.0
+    for fit in fits:
+        p = _sigmoid(fit.scale * _MIDDLES + fit.shift)
+        for of_class, chance, share in ((1, p, fit.share), (0, 1 - p, 1 - fit.share))[: 2 if alone else 1]:
+            losses = -np.log(chance)
+            value += float(fit.counts[of_class] @ losses) / n
+            square += float(fit.counts[of_class] @ losses**2) / n
+            variance += float(fit.variance @ losses**2) / n**2
+            shares -= share * math.log(share)
+    band = 2 * math.sqrt(variance + max(0.0, square - value**2) / n)
+    return LogLoss(value, value - band, value + band, shares)
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-np.clip(values, -60.0, 60.0))))
