@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw._tools.text import json_text
-from fedsw.cli._options import Json, answer, echo
+from fedsw.cli._options import Json, Verbs, answer, echo
 
 if TYPE_CHECKING:
     from fedsw.privacy.accounting.lifetime import DatasetAccount
 
-account = typer.Typer(help="Show and limit what all runs on one data set spent together.", invoke_without_command=True)
+account = Verbs(help="Show and limit what all runs on one data set spent together.", invoke_without_command=True)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
 Folder = Annotated[

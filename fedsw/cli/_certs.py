@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from fedsw._tools.text import json_text
-from fedsw.cli._options import Json, echo
+from fedsw.cli._options import Json, Verbs, echo
 from fedsw.runs.report.console import Screen
 
-certs = typer.Typer(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)
-roster = typer.Typer(help="Keep the public keys of all sites, for trust 'distributed'.", no_args_is_help=True)
+certs = Verbs(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)
+roster = Verbs(help="Keep the public keys of all sites, for trust 'distributed'.", no_args_is_help=True)
 certs.add_typer(roster, name="roster")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster, a TOML file.")]

@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools.text import json_text
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, found
+from fedsw.cli._options import Verbs, changes_of, echo, found
 from fedsw.cli._run import run_command
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsw.runs.observer import Observer
 
 
-deploy = typer.Typer(no_args_is_help=True, help="Run an experiment on real client processes.")
+deploy = Verbs(no_args_is_help=True, help="Run an experiment on real client processes.")
 
 
 @deploy.command("local")

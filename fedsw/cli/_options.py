@@ -21,6 +21,8 @@ from typing import Annotated, Any, Literal
 import click
 import typer
 from rich.console import RenderableType
+from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandFunctionType
 
 from fedsw._tools.files import PART
 from fedsw._tools.text import harmless, json_text
@@ -270,9 +272,48 @@ def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return len(before) < end, [*before, *words[end:]]
 
 
+class _OnceEach(click.Command):
+    """A command line of which every option that takes one value is given once: of two, neither is meant more."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`; UsageError, naming the option, where one is given twice."""
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        for option in order:
+            if isinstance(option, click.Option) and order.count(option) > 1 and not _repeatable(option):
+                names = "/".join([*option.opts, *option.secondary_opts])
+                raise click.UsageError(
+                    f"{names} is given {order.count(option)} times and takes one value; leave the others out", ctx
+                )
+        return super().parse_args(ctx, args)
+
+
+def _repeatable(option: click.Option) -> bool:
+    """True of a list, and of a flag that says the same each time."""
+    return option.multiple or (option.is_flag and not option.secondary_opts)
+
+
+class _Verb(_OnceEach, TyperCommand):
+    """A verb of the command line."""
+
+
+class _Group(_OnceEach, TyperGroup):
+    """A verb that has verbs of its own."""
+
+
+class Verbs(typer.Typer):
+    """A typer application whose commands take an option that has one value once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=_Group, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """See `typer.Typer.command`."""
+        return super().command(name, cls=_Verb, **options)
+
+
 def new_group() -> typer.Typer:
     """A typer application with the options every fedsw command line has."""
-    group = typer.Typer(
+    group = Verbs(
         name="fedsw",
         help="Private learning with sliced-Wasserstein objectives across Flower clients.",
         add_completion=False,

@@ -24,6 +24,15 @@ def verbs():
     return dict(walk(typer.main.get_command(app)))
 
 
+def groups():
+    """Verbs that have verbs of their own, which take options, too."""
+    return {
+        name: command
+        for name, command in typer.main.get_command(app).commands.items()
+        if isinstance(command, click.Group)
+    }
+
+
 def options(command, kind=click.Option):
     return {name: each for each in command.params if isinstance(each, kind) for name in each.opts}
 
@@ -45,6 +54,35 @@ def test_an_option_has_one_meaning(option):
         if name != "client"
     }
     assert len(found) > 2 and len(meant) == 1, meant
+
+
+VALUED = [
+    pytest.param(verb, max(option.opts, key=len), id=f"{verb or 'fedsw'} {option.name}")
+    for verb, command in {"": typer.main.get_command(app), **verbs(), **groups()}.items()
+    for option in {id(each): each for each in options(command).values()}.values()
+    if not option.multiple and (not option.is_flag or option.secondary_opts)
+]
+"""Every option of the whole command line that has one value, with its verb."""
+
+
+@pytest.mark.parametrize(("verb", "option"), VALUED)
+def test_an_option_that_takes_one_value_is_given_once(verb, option, capsys):
+    words = verb.split()
+    valued = not options({**verbs(), **groups()}[verb] if verb else typer.main.get_command(app))[option].is_flag
+    twice = [option, "1", f"{option}=2"] if valued else [option, option]
+    assert main([*words, *twice]) == 2
+    said = capsys.readouterr().err
+    assert option in said and "is given 2 times and takes one value" in said
+
+
+def test_more_than_a_hundred_options_are_tried():
+    assert len(VALUED) > 100 and {"certs", "account"} <= {case.values[0] for case in VALUED}
+
+
+def test_a_list_takes_many_and_a_flag_says_the_same_twice(capsys):
+    assert main(["list", "--json", "--json"]) == 0
+    assert main(["run", "fair-classification", "--set", "a.b=1", "--set", "c=2"]) == 2
+    assert "given 2 times" not in capsys.readouterr().err
 
 
 def test_every_verb_that_answers_has_json():
