@@ -132,6 +132,11 @@ def _explain_unknown(where: str, schema: type[BaseModel]) -> str:
     known = _known_keys(schema)
     siblings = [key for key in known if key.rpartition(".")[0] == section] or known
     elsewhere = {key.rpartition(".")[2]: key for key in known}
+    synonyms: Mapping[str, tuple[str, str]] = getattr(schema, "synonyms", {})
+    called = last.lower().replace("-", "_")
+    if last not in elsewhere and called in synonyms:
+        near, said = synonyms[called]
+        return f"unknown key {where!r}; it is called {near!r} here{f': {said}' if said else ''}"
     if last in elsewhere:
         near = elsewhere[last]
     elif close := difflib.get_close_matches(where, siblings, n=1):

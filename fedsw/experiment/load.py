@@ -6,12 +6,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
 from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw._tools.text import nearest
+from fedsw.experiment._synonyms import SYNONYMS
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
@@ -58,13 +59,16 @@ class Experiment(Settings):
     """All settings of one run, checked against each other.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
-    takes its facts is settled when the experiment is made concrete (`fedsw.learning.tasks.problem.Problem`).
+    takes its facts is settled when the experiment is made concrete (`fedsw.learning.tasks.problem.Problem`). A key that
+    other libraries have for a setting is refused with the name that it has here (`synonyms`).
 
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
 
     `metrics` names functions of a user's own, `module:name`, that the server measures held-out outputs with
     (`fedsw.runs.evaluation.evaluator`). Clients never see their names and import none.
     """
+
+    synonyms: ClassVar = SYNONYMS
 
     def with_sections(self, **changes: Mapping[str, object]) -> Experiment:
         """Return a copy with other values in some sections, by their names; nothing is validated again."""
@@ -138,8 +142,8 @@ class Experiment(Settings):
         return self
 
 
-def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax).
+def load_experiment(path: Path | str, overrides: Iterable[str] | str = ()) -> Experiment:
+    """Read an experiment from a TOML file, with `section.key=value` overrides (values in TOML syntax; a text is one).
 
     A text is the name of a shipped experiment, or a path (`find_experiment`). What it names of a user's own is imported
     here: a module that is missing is found out at once. Paths in the file are relative to its folder. ExperimentError,
@@ -162,7 +166,7 @@ def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experime
     return experiment
 
 
-def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> Experiment:
+def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()) -> Experiment:
     """Validate a mapping as an experiment; see `load_experiment`.
 
     Overriding one of privacy.epsilon, privacy.noise_multiplier and privacy.trust = "none" drops what `raw`
@@ -170,7 +174,7 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> E
     privacy.trust or objective.task drops settings of `raw` that other trust models or tasks alone read.
     """
     merged = deep_copy(raw)
-    settings = [read_setting(override) for override in overrides]
+    settings = [read_setting(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
     _drop_overridden_privacy(merged, settings)
     trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
     merged = without_unread(merged, trust=trust, task=task)

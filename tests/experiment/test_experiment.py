@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsw._tools.settings import _known_keys
 from fedsw.audit.record._promise import resolved
 from fedsw.experiment import (
     DEFAULT_DELTA,
@@ -22,6 +23,7 @@ from fedsw.experiment import (
     read_delta,
     resolve_delta,
 )
+from fedsw.experiment._synonyms import SYNONYMS
 from fedsw.experiment.sections._privacy import LEAST_DELTA
 from fedsw.privacy.accounting._composition import SMALLEST_DELTA
 
@@ -86,6 +88,48 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         parse(override)
     assert "unknown key '" in str(refused.value)
     assert f"nearest known: '{nearest}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("training.lr=0.1", "training.learning_rate"),
+        ("lr=0.1", "training.learning_rate"),
+        ("privacy.max_grad_norm=1", "clip.loss"),
+        ("clip.l2-norm-clip=1", "clip.loss"),
+        ("training.epochs=3", "training.rounds"),
+        ("training.batchSize=3", "training.batch_size"),
+        ("privacy.target_epsilon=3", "privacy.epsilon"),
+        ("privacy.target_delta=1e-5", "privacy.delta"),
+        ("data.sensitive_features=sex", "data.columns.sensitive"),
+        ("federation.num_clients=3", "federation.clients"),
+        ("training.weight_decay=0.1", "training.optimizer_arguments"),
+        ("random_state=1", "seed"),
+    ],
+)
+def test_names_that_people_bring_are_told_what_they_are_called_here(override: str, meant: str) -> None:
+    with pytest.raises(ExperimentError, match=f"it is called '{meant}' here"):
+        parse(override)
+
+
+def test_names_that_people_bring_are_no_settings_and_mean_some() -> None:
+    known = set(_known_keys(Experiment))
+    assert {key for key, _ in SYNONYMS.values()} <= known
+    assert SYNONYMS.keys() & {key.rpartition(".")[2] for key in known} == set()
+    assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)
+    for override, meant in (
+        ("training.noise_multiplier=1", "privacy.noise_multiplier"),
+        ("rounds=3", "training.rounds"),
+    ):
+        with pytest.raises(ExperimentError, match=f"nearest known: '{meant}'"):  # a setting's own name elsewhere
+            parse(override)
+
+
+def test_a_text_is_one_override(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('name = "own"\n')
+    for place in ("fair-classification", tmp_path / "own.toml"):
+        assert load_experiment(place, "training.rounds=7") == load_experiment(place, ["training.rounds=7"])
+    assert parse_experiment({"name": "own"}, "training.rounds=7").training.rounds == 7
 
 
 @pytest.mark.parametrize(
