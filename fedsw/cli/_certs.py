@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -80,16 +81,14 @@ def add_command(
 
     To remove a site, or change its key, edit the file; every operator does, and all compare the digest again.
     """
-    from pydantic import ValidationError
-
+    from fedsw._tools.settings import validated
     from fedsw.federation.node.roster import Member, Roster, grouped, read_roster
 
-    try:
-        member = Member(name=name, key=key.strip().lower(), clients=clients)
-    except ValidationError:
+    if not re.fullmatch("[0-9a-f]{64}", key := key.strip().lower()):
         raise typer.BadParameter(
             f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
-        ) from None
+        )
+    member = validated(Member, {"name": name, "key": key, "clients": clients})
     known = read_roster(file) if file.exists() else Roster()
     updated = known.with_member(member)
     file.write_text(updated.text(), encoding="utf-8")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import re
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -155,14 +157,38 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+"""A part of a host name between dots; the names of containers have underscores."""
+_LONGEST_HOST = 253
+
+
 def _host(host: str) -> x509.GeneralName:
+    """A host name or an IP address as a certificate has it; ValueError says what is wrong, and what to write."""
+    address, _, zone = host.partition("%")
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        parsed = ipaddress.ip_address(address)
     except ValueError:
-        pass
+        parsed = None
+    if parsed is not None and zone:
+        raise ValueError(
+            f"{host!r} has the zone {zone!r}, which is a card of one machine, and other machines cannot ask for it: "
+            f"write {address!r}"
+        )
+    if parsed is not None:
+        return x509.IPAddress(parsed)
+    if not host.isascii() and host.isprintable():
+        parts = (unicodedata.normalize("NFC", part).lower() for part in host.split("."))
+        written = [part if part.isascii() else f"xn--{part.encode('punycode').decode('ascii')}" for part in parts]
+        raise ValueError(
+            f"{host!r} has letters that no certificate has; write {'.'.join(written)!r}, here and at the clients"
+        )
     labels = host.split(".")
-    if not host or not host.isascii() or any(not label or not label.replace("-", "").isalnum() for label in labels):
-        raise ValueError(f"{host!r} is neither a host name nor an IP address (no port, no https://)")
+    if not all(map(_LABEL.fullmatch, labels)) or len(host) > _LONGEST_HOST or labels[-1].isdigit():
+        raise ValueError(
+            f"{host!r} is neither a host name nor an IP address (no port, no https://): parts between dots have 1 to "
+            f"63 letters, digits, '-' and '_', none begins or ends with '-', the last is no number, and all together "
+            f"{_LONGEST_HOST} at most"
+        )
     return x509.DNSName(host)
 
 
@@ -187,8 +213,7 @@ def write_node_key(path: Path) -> Path:
 
 def write_federation(folder: Path, hosts: list[str], clients: int) -> tuple[Path, list[Path]]:
     """Certificates and node keys of a federation: a folder for each machine with all that it needs and nothing more."""
-    server = private_folder(folder / "server")
-    certificates = write_certificates(server, [*hosts, *LOOPBACK])
+    certificates = write_certificates(server := folder / "server", [*hosts, *LOOPBACK])
     admitted = private_folder(server / "nodes")
     machines = []
     for client in range(clients):

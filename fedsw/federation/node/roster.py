@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedsw._tools import files
 from fedsw._tools.settings import ExperimentError, read_toml, validated
@@ -32,6 +33,16 @@ class Member(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     clients: Annotated[int, Field(ge=1)] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _read_as_it_stands(cls, name: str) -> str:
+        """The name in one spelling; what turns the order of letters about, or is not seen, is refused."""
+        hidden = next((letter for letter in name if not letter.isprintable()), None)
+        if hidden is not None or name != name.strip():
+            what = "begins or ends with a space" if hidden is None else f"holds U+{ord(hidden):04X}, which is not seen"
+            raise ValueError(f"the name {name!r} {what}; operators compare names by eye: leave it out")
+        return unicodedata.normalize("NFC", name)
 
 
 class Roster(BaseModel):

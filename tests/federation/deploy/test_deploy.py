@@ -127,13 +127,6 @@ def test_nothing_is_overwritten(federation: Path) -> None:
     assert {path: path.read_bytes() for path in _files(federation)} == before
 
 
-@pytest.mark.parametrize("host", ["", "https://fed.example.org", "fed.example.org:9092", "a b", "-..x", "füd.org"])
-def test_a_host_that_is_none_is_refused_before_anything_is_written(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ValueError, match="host name"):
-        write_certificates(tmp_path / "out", [host])
-    assert not (tmp_path / "out").exists()
-
-
 def test_flower_reads_the_node_keys_and_both_halves_belong_together(federation: Path) -> None:
     from flwr.cli.supernode.register import try_load_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes

@@ -20,7 +20,7 @@ from fedsw.federation.node.roster import (
 )
 from fedsw.privacy.masks import MaskKey
 
-NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name.isprintable())
+NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name.isprintable() and name == name.strip())
 MEMBERS = st.lists(
     st.builds(Member, name=NAMES, key=st.binary(min_size=32, max_size=32).map(bytes.hex), clients=st.integers(1, 9)),
     max_size=5,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -48,6 +49,35 @@ def test_what_is_no_key_or_there_already_is_refused(roster, capsys):
     assert "in the roster already" in capsys.readouterr().err
     assert main(["certs", "roster", "add", str(roster), "--name", "other", "--key", "12"]) == 2
     assert "64 hexadecimal digits" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("st\u202eluap ts", "holds U+202E, which is not seen"),
+        ("st\u200bpaul", "holds U+200B"),
+        ("st\npaul", "holds U+000A"),
+        (" st paul", "begins or ends with a space"),
+    ],
+)
+def test_a_name_that_does_not_read_as_it_stands_is_in_no_roster(roster, name, said, tmp_path, capsys):
+    key, before = public_key(tmp_path / "paul", capsys), roster.read_text()
+    assert main(["certs", "roster", "add", str(roster), "--name", name, "--key", key]) == 2
+    assert said in capsys.readouterr().err and roster.read_text() == before
+    roster.write_text(before + f"[[member]]\nname = {json.dumps(name)}\nkey = {json.dumps(key)}\nclients = 1\n")
+    with pytest.raises(ExperimentError, match=re.escape(said)):
+        read_roster(roster)
+
+
+def test_a_name_is_one_name_however_its_letters_are_coded(roster, tmp_path, capsys):
+    digests = set()
+    for name in ("K\u00f6ln", "Ko\u0308ln"):
+        copy = tmp_path / f"{len(name)}.toml"
+        copy.write_text(roster.read_text())
+        key = read_roster(roster).member[0].key.replace("0", "1")
+        assert main(["certs", "roster", "add", str(copy), "--name", name, "--key", key]) == 0
+        digests.add(read_roster(copy).digest)
+    assert len(digests) == 1
 
 
 def settings(tmp_path, **given) -> NodeSettings:
