@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
 from fedsw._tools.text import json_text
 from fedsw.cli import _options as options
 from fedsw.cli._options import Verbs, changes_of, echo, found
-from fedsw.cli._run import run_command
+from fedsw.cli._run import MetricsPort, run_command, watched
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -32,6 +32,7 @@ def deploy_local_command(
     data_dir: options.DataDir = None,
     unsafe_metrics: options.UnsafeMetrics = False,
     evaluate: options.Evaluate = None,
+    metrics_port: MetricsPort = None,
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -51,6 +52,7 @@ def deploy_local_command(
         data_dir=data_dir,
         unsafe_metrics=unsafe_metrics,
         evaluate=evaluate,
+        metrics_port=metrics_port,
         runs=runs,
         as_json=as_json,
         quiet=quiet,
@@ -73,6 +75,7 @@ def server_command(
     charge_lost: options.ChargeLost = False,
     go_on: options.GoOn = False,
     allow_module: options.AllowModule = None,
+    metrics_port: MetricsPort = None,
     runs: options.Runs = options.RUNS,
     stock: options.Stock = False,
     as_json: options.Json = False,
@@ -81,18 +84,27 @@ def server_command(
     """Serve clients on other machines.
 
     With an experiment the server runs it when they are there, and ends. Without an experiment it serves until it is
-    stopped; runs are then submitted with `flwr run` (docs/deploy.md).
+    stopped; runs are then submitted with `flwr run` (docs/deploy.md). A line says of each client when it is there, was
+    greeted, refuses, goes or is back.
     """
     from fedsw.cli._execution import execute
     from fedsw.experiment import load_experiment
     from fedsw.federation.deploy.serving import serving
 
     if experiment is None and resume is None:
-        with serving(certs, home, port=port, stock=stock) as link:
-            echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
-            while link.process.poll() is None:
-                time.sleep(_LOOK_SECONDS)
-            raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
+        from fedsw.federation.engines.following import ServiceFollower
+        from fedsw.runs.progress import RollLines
+
+        def serve(observer: Observer) -> NoReturn:
+            with serving(certs, home, port=port, stock=stock) as link:
+                echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
+                follower = ServiceFollower(link, observer)
+                while link.process.poll() is None:
+                    follower.look()
+                    time.sleep(_LOOK_SECONDS)
+                raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
+
+        watched(serve, port=metrics_port)(RollLines(lambda line: None if quiet else echo(line, err=True)))
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
     from fedsw.experiment.choices import modules_of
@@ -114,7 +126,7 @@ def server_command(
         with serving(certs, home, port=port, stock=stock) as link:
             return run_served(link, directory, observer, resume=resume is not None, allow_modules=allowed)
 
-    execute(start, label=directory.parent.name, as_json=as_json, quiet=quiet)
+    execute(watched(start, port=metrics_port), label=directory.parent.name, as_json=as_json, quiet=quiet)
 
 
 _Value = TypeVar("_Value")
@@ -201,11 +213,15 @@ def client_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The node file that --init writes.")
     ] = Path("node.toml"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Try what can fail later, as the user who runs this, and end.")
+    ] = False,
 ) -> None:
     """Take part with the records of this machine, until stopped.
 
     A connection that breaks is made again. What it takes part in is for its operator to say: --trust, --max-epsilon,
-    or both, here or in a node file.
+    or both, here or in a node file. With --check nothing takes part: state, accounts, disk, HOME, columns, certificate,
+    server, clock and code are tried, each a line with its remedy.
     """
     from fedsw._tools.files import private_folder
     from fedsw.federation.deploy.certificates import ServerCertificates
@@ -225,31 +241,43 @@ def client_command(
     state = state_dir or file.state_dir or options.STATE
     agreed = None if file.trust is None else ",".join(file.trust)
     plain = bool(file.stock) if stock is None else stock
-    node = NodeSettings(
-        superlink=_needed("superlink", superlink, file.superlink),
-        authority=ServerCertificates.of(folder).authority,
-        key=key or file.key or folder / "node.key",
-        server_key=server_key or file.server_key or ServerCertificates.of(folder).signing_public,
-        client=_needed("partition-id", partition_id, file.partition_id),
-        clients=_needed("num-partitions", num_partitions, file.num_partitions),
-        num_clients=_first(num_clients, file.num_clients),
-        data_dir=_first(data_dir, file.data_dir),
-        state_dir=private_folder(state),
-        data_path=_first(data_path, file.data_path),
-        schema=_first(schema, file.schema_),
-        trust=_first(trust, agreed),
-        max_epsilon=_first(max_epsilon, file.max_epsilon),
-        max_memory=_first(max_memory, file.max_memory),
-        max_seconds=_first(max_seconds, file.max_seconds),
-        own_data=True,
-        bundle=_first(bundle, file.bundle),
-        code=_first(code, file.code),
-        modules=tuple(allow_module or file.modules or ()),
-        roster=_first(roster, file.roster),
-        colluding=_first(colluding, file.colluding),
-        account=_first(account, file.account),
-        accounts=_first(accounts, file.accounts),
-    )
+
+    def settings() -> NodeSettings:
+        return NodeSettings(
+            superlink=_needed("superlink", superlink, file.superlink),
+            authority=ServerCertificates.of(folder).authority,
+            key=key or file.key or folder / "node.key",
+            server_key=server_key or file.server_key or ServerCertificates.of(folder).signing_public,
+            client=_needed("partition-id", partition_id, file.partition_id),
+            clients=_needed("num-partitions", num_partitions, file.num_partitions),
+            num_clients=_first(num_clients, file.num_clients),
+            data_dir=_first(data_dir, file.data_dir),
+            state_dir=private_folder(state),
+            data_path=_first(data_path, file.data_path),
+            schema=_first(schema, file.schema_),
+            trust=_first(trust, agreed),
+            max_epsilon=_first(max_epsilon, file.max_epsilon),
+            max_memory=_first(max_memory, file.max_memory),
+            max_seconds=_first(max_seconds, file.max_seconds),
+            own_data=True,
+            bundle=_first(bundle, file.bundle),
+            code=_first(code, file.code),
+            modules=tuple(allow_module or file.modules or ()),
+            roster=_first(roster, file.roster),
+            colluding=_first(colluding, file.colluding),
+            account=_first(account, file.account),
+            accounts=_first(accounts, file.accounts),
+        )
+
+    if check:
+        from fedsw.federation.deploy.client_check import tried
+
+        faults = 0
+        for outcome in tried(settings, stock=plain):
+            echo(outcome.line())
+            faults += not outcome.good
+        raise typer.Exit(1 if faults else 0)
+    node = settings()
 
     def say(text: str) -> None:
         echo(f"fedsw: {text}", err=True)

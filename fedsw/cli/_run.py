@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -44,12 +44,15 @@ Observe = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print the structured log to stderr, too.")]
 
 
+_Result = TypeVar("_Result")
+
+
 def watched(
-    start: Callable[[Observer], RunResult], *, port: int | None, verbose: bool, observe: Sequence[Service] = ()
-) -> Callable[[Observer], RunResult]:
+    start: Callable[[Observer], _Result], *, port: int | None, verbose: bool = False, observe: Sequence[Service] = ()
+) -> Callable[[Observer], _Result]:
     """Let a start be observed by services, a metrics endpoint and the log as well, where they are asked for."""
 
-    def begin(observer: Observer) -> RunResult:
+    def begin(observer: Observer) -> _Result:
         from fedsw.runs.observers import MlflowObserver, Observers, WandbObserver
         from fedsw.runs.telemetry import METRICS_TOKEN, MetricsEndpoint, logging_to_stderr
 

@@ -183,6 +183,7 @@ def status_view(status: Status) -> RenderableType:
 def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     from fedsw.experiment.load import of_unit
     from fedsw.runs.commands import command_for
+    from fedsw.runs.roll_call import WAITED_FOR
 
     state = Text(status.state, style=_STYLES[status.state])
     yield "state", Text.assemble(state, f"  {status.why}" if status.why else "")
@@ -197,6 +198,8 @@ def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
         yield "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
     if status.clients_alive is not None:
         yield "clients", f"{status.clients_alive} of {status.clients} in the last round"
+    for entry in status.roll:
+        yield "  roll call", Text(entry.line(), style="" if entry.state in WAITED_FOR else "red")
     if status.bytes_up is not None and status.bytes_down is not None:
         yield "traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"
     if status.seconds_per_round is not None:

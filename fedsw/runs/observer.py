@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
+
+    from fedsw.runs.roll_call import Called
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,14 @@ class Ending(Observer, Protocol):
 
     def broke_off(self, status: str) -> None:
         """Why a run that had started broke off, in the words of its summary: releasable."""
+
+
+@runtime_checkable
+class Attending(Observer, Protocol):
+    """An observer that is also told which clients are there, where these are on machines of their own."""
+
+    def roll_called(self, called: Sequence[Called]) -> None:
+        """Who is there and how each stands, from before the run begins on and whenever it changes."""
 
 
 class NoObserver:

@@ -7,12 +7,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import to_float
-from fedsw.runs.observer import Ending, Observer, Witness
+from fedsw.runs.observer import Attending, Ending, Observer, Witness
 from fedsw.runs.telemetry import LOGGER, event
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedsw.runs.observer import Outcome
+    from fedsw.runs.roll_call import Called
 
 _FOREIGN = re.compile(r"[^\w\-./ ]")
 _UNSAFE = "training_loss"
@@ -84,6 +85,10 @@ class Observers:
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
         """Show the model (r,) to those that are shown models."""
         self._tell("released", round_, theta, outcome, kind=Witness)
+
+    def roll_called(self, called: Sequence[Called]) -> None:
+        """Pass it on to the observers that have `roll_called`."""
+        self._tell("roll_called", called, kind=Attending)
 
     def broke_off(self, status: str) -> None:
         """Pass it on to the observers that have `broke_off`."""

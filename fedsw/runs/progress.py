@@ -6,6 +6,7 @@ import html
 import importlib
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from fedsw._tools.text import harmless, number, upward
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.metric_names import short_metrics
+from fedsw.runs.roll_call import Called
 from fedsw.runs.run_files import names_in
 
 
@@ -53,6 +55,20 @@ class Display:
         self._bar.stop()
 
 
+class RollLines(NoObserver):
+    """Says each client's line whenever it changes; an observer of nothing else."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._said = say, dict[int, str]()
+
+    def roll_called(self, called: Sequence[Called]) -> None:
+        """Say the lines that are new."""
+        for entry in called:
+            if self._said.get(entry.node) != (line := entry.line()):
+                self._said[entry.node] = line
+                self._say(line)
+
+
 class RunProgress(Display):
     """An observer that shows one bar, over one run or several runs in a row.
 
@@ -67,6 +83,14 @@ class RunProgress(Display):
         self._label, self._runs, self._runs_done = label, runs, done
         self._held_out = ""
         self._task: TaskID | None = None
+        self._lines = RollLines(lambda line: None if quiet else self._print(line))
+
+    def roll_called(self, called: Sequence[Called]) -> None:
+        """Print who came, went, or refuses, above the bar."""
+        self._lines.roll_called(called)
+
+    def _print(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, label: str) -> None:
         """Say which of several runs comes next."""

@@ -80,6 +80,23 @@ class RunFile:
     """Held by the server of the run."""
 
 
+RUNS_TOLD = "FEDSW_RUNS_TOLD"
+"""The environment variable with the file in which a server app says which folder its run has."""
+
+
+def tell_run(directory: Path) -> None:
+    """Say where a run is, to whoever started this process and asks for it; nobody, where nobody does."""
+    if path := os.environ.get(RUNS_TOLD):
+        with files.opened(Path(path), "a") as file:
+            file.write(f"{json.dumps(str(directory.resolve()))}\n")
+
+
+def runs_told(path: Path) -> list[Path]:
+    """The folders of the runs that were told, in their order."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Path(json.loads(line)) for line in lines if line.endswith('"')]
+
+
 RUN_NAME = "[0-9a-f]{32}"
 """The form of that name: clients name files for it, so that it is no path, and no two are equal by chance."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from fedsw._tools.text import to_float
 from fedsw.privacy.accounting import LedgerDamaged
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.recovery import is_running
+from fedsw.runs.roll_call import Called, read_roll
 from fedsw.runs.run_files import RunFile, round_seconds
 from fedsw.runs.view import RunView, read_run
 
@@ -20,11 +22,12 @@ State = Literal["starting", "running", "stalled", "stopped", "finished"]
 
 _RECENT = 20  # rounds that the time of a round is the median of
 _SPARE_SECONDS = 30.0
-_TIMES = ("seconds_per_round", "seconds_left", "seconds_since")
+_OPERATOR_ONLY = ("seconds_per_round", "seconds_left", "seconds_since", "roll")
 _SIGNS = (
     RunFile.ATTEMPTS,
     RunFile.METRICS,
     RunFile.LOG,
+    RunFile.ROLL,
     RunFile.LEDGER,
     f"{RunFile.LEDGER}-wal",
     RunFile.CONFIG,
@@ -40,7 +43,8 @@ class Status:
     longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
     its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
     their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
-    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself.
+    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself; ``roll`` is
+    the roll call, for the operator too.
     """
 
     directory: str
@@ -61,12 +65,13 @@ class Status:
     seconds_left: float | None
     seconds_since: float
     unit: str = "record"
+    roll: tuple[Called, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; the times are in `operator_only`."""
+        """All of it, for JSON; times and the roll call are in `operator_only`."""
         numbers = asdict(self)
-        times = {name: numbers.pop(name) for name in _TIMES}
-        return {**numbers, "operator_only": times}
+        apart = {name: numbers.pop(name) for name in _OPERATOR_ONLY}
+        return {**numbers, "operator_only": apart}
 
 
 def read_status(directory: Path) -> Status:
@@ -78,7 +83,8 @@ def read_status(directory: Path) -> Status:
     touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
     since = max(0.0, time.time() - max(touched))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
-    state, why = _state(view, held=is_running(directory), quiet=since > patience)
+    roll = read_roll(directory)
+    state, why = _state(view, roll, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
     spent, by_client = _spent(directory, last)
     return Status(
@@ -100,10 +106,11 @@ def read_status(directory: Path) -> Status:
         seconds_left=None if pace is None or state != "running" else (rounds - done) * pace,
         seconds_since=since,
         unit=experiment.data.unit or "record",
+        roll=roll,
     )
 
 
-def _state(view: RunView, *, held: bool, quiet: bool) -> tuple[State, str]:
+def _state(view: RunView, roll: Sequence[Called], *, held: bool, quiet: bool) -> tuple[State, str]:
     if held:
         if quiet:
             return "stalled", "nothing was written for longer than two time limits and ten rounds"
@@ -113,8 +120,11 @@ def _state(view: RunView, *, held: bool, quiet: bool) -> tuple[State, str]:
         return "finished", ""
     if status:
         return "stopped", status
-    if not (view.directory / RunFile.LOCK).exists() and not quiet:
-        return "starting", ""
+    if not (view.directory / RunFile.LOCK).exists():
+        if refused := ", ".join(entry.name for entry in roll if entry.state == "refused"):
+            return "stopped", f"it did not begin: refused by {refused}"
+        if not quiet:
+            return "starting", ""
     return "stopped", "its process ended without a word (killed, or its machine went down)"
 
 

@@ -15,16 +15,20 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from fedsw._tools import files
+from fedsw._tools.text import to_float
 from fedsw.runs.run_files import RunFile, jsonable
+
+if TYPE_CHECKING:
+    from fedsw.runs.roll_call import Called
 
 LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
@@ -159,6 +163,11 @@ class MetricsEndpoint:
         self._seconds = Counter("fedsw_seconds", f"Seconds of all rounds; {_OPERATOR}", registry=self._registry)
         self._last = time.monotonic()
         self._finished = gauge("finished", "1 once the run has ended")
+        who = ("client", "key")
+        self._state = Gauge("fedsw_client", "1: how a client stands", [*who, "state"], registry=self._registry)
+        self._code = Gauge("fedsw_client_code", "1: its fedsw", [*who, "code", "flower"], registry=self._registry)
+        about = f"Seconds that its clock is ahead at least; {_OPERATOR}"
+        self._clock = Gauge("fedsw_client_clock_seconds", about, who, registry=self._registry)
         self._server: Any = None
         self.port, self.token = port, os.environ.get(METRICS_TOKEN) or secrets.token_urlsafe(24)
 
@@ -187,12 +196,27 @@ class MetricsEndpoint:
             self._server.shutdown()
             self._server.server_close()
 
+    def roll_called(self, called: Sequence[Called]) -> None:
+        """Show who is there; not why one is not: that is in a client's own words."""
+        for gauge in (self._state, self._code, self._clock):
+            gauge.clear()
+        for entry in called:
+            who = ("" if entry.client is None else str(entry.client), entry.key)
+            self._state.labels(*who, entry.state).set(1)
+            if entry.code:
+                self._code.labels(*who, entry.code, entry.flower).set(1)
+            if entry.clock is not None:
+                self._clock.labels(*who).set(entry.clock)
+
     def started(self, plan: dict[str, Any]) -> None:
-        """Show the plan."""
+        """Show the plan; of a service that has had other runs, nothing of these."""
+        self._finished.set(0)
+        for gauge in self._gauges.values():
+            gauge.set(0)
         self._last = time.monotonic()
         self._run.info({"name": str(plan["name"])})
         self._rounds.set(plan["rounds"])
-        self._target.set(plan["epsilon"] if plan["epsilon"] is not None else float("nan"))
+        self._target.set(float("nan") if (target := to_float(plan["epsilon"])) is None else target)
 
     def round_done(self, record: dict[str, Any]) -> None:
         """Show a round; what it does not have keeps its last value."""

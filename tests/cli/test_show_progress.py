@@ -135,3 +135,29 @@ def test_watching_ends_when_the_run_does(federation, capsys):
     watching.join(60)
     assert not watching.is_alive()
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "stopped"
+
+
+def test_the_roll_call_is_shown_with_the_progress_and_a_run_that_was_refused_did_not_begin(federation, capsys):
+    def refuse(message, context):
+        if message.metadata.message_type == "query.hello" and context.node_config["partition-id"] == 1:
+            raise ValueError("not with these columns")
+
+    experiment = small()
+    RunDirectory(federation.folder / "run1").make()
+    RunDirectory(federation.folder / "run1").write_config(experiment, "served")
+    with pytest.raises(FederationError):
+        federation.run(experiment, app=Saboteur(refuse), engine="served")
+    directory = str(federation.folder / "run1")
+    assert main(["show", directory, "progress"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stopped it did not begin: refused by client 1 (node 1001)" in shown
+    assert "refused, code" in shown and "not with these columns" in shown
+    assert main(["show", directory, "progress", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [entry["state"] for entry in plain["operator_only"]["roll"]] == ["connected", "refused", "connected"]
+    assert "roll" not in plain
+    federation.run(experiment, engine="served")
+    assert main(["show", str(federation.folder / "run2"), "progress", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["state"] == "finished"
+    assert {entry["state"] for entry in plain["operator_only"]["roll"]} == {"greeted"}

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord
 from fedsw._tools.settings import FederationError
 from fedsw.federation.trust.central import rounds as central
 from fedsw.runs import telemetry
+from fedsw.runs.roll_call import Called
 from fedsw.runs.telemetry import FIELDS, JsonLines, MetricsEndpoint, event
 from tests.federations import Saboteur, counts_of, numbers, small
 
@@ -183,8 +184,22 @@ def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation
     assert float(served["fedsw_finished"]) == 1 and float(served["fedsw_rounds"]) == 4
     assert not [name for name in served if "client_" in name and "created" not in name]
     times = [line for line in text.splitlines() if line.startswith("# HELP") and "seconds" in line.split()[2]]
-    assert len(times) == 3 and all("for the operator only, not for publication" in line for line in times)
+    assert len(times) == 4 and all("for the operator only, not for publication" in line for line in times)
     assert 0 < float(served["fedsw_round_seconds"]) < float(served["fedsw_seconds_total"])
+
+
+def test_the_endpoint_says_who_is_there_and_neither_why_one_is_not_nor_who_was(federation):
+    away = Called(12, 1, "south.pub", "cd" * 32, "1.42.0", -3.5, "refused", "row 7 is forty-one")
+    with MetricsEndpoint(0) as endpoint:
+        endpoint.roll_called([Called(11, key="north.pub"), away])
+        before = asked(endpoint, endpoint.token)
+        endpoint.roll_called([Called(11, 0, "north.pub", state="greeted")])
+        after = asked(endpoint, endpoint.token)
+    assert 'fedsw_client{client="",key="north.pub",state="connected"} 1.0' in before
+    assert 'fedsw_client{client="1",key="south.pub",state="refused"} 1.0' in before
+    assert 'fedsw_client_clock_seconds{client="1",key="south.pub"} -3.5' in before and "cd" * 32 in before
+    assert 'fedsw_client{client="0",key="north.pub",state="greeted"} 1.0' in after
+    assert "south" not in after and "connected" not in after and "forty" not in before
 
 
 @pytest.mark.parametrize("overrides", [(), ("partition.scheme=dirichlet", "privacy.sampling=stratified")])

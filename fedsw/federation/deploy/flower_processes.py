@@ -22,11 +22,11 @@ from fedsw.federation.node._own_ledger import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.limits import CHOICE, read_codes, read_limit, read_modules, read_trust, room_of
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE
-from fedsw.runs.run_files import found_json
+from fedsw.runs.run_files import RUNS_TOLD, found_json, runs_told
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
-_NODE_KEYS_FILE = "node-keys.json"
+_NODE_KEYS_FILE, _RUNS_FILE = "node-keys.json", "runs.jsonl"
 _MOST_SAID = 2**20
 _ADMITTED = r"(?:^node |SuperNode )(\d+)(?:: | registered)"
 """How the number of a node that was admitted is told, by superlink.py and by Flower's own command."""
@@ -68,8 +68,10 @@ class SuperLink:
             "FLWR_HOME": str(home),
             SIGNING_KEY: str(certificates.signing.resolve()),
             NODE_KEYS: str((home / _NODE_KEYS_FILE).resolve()),
+            RUNS_TOLD: str((home / _RUNS_FILE).resolve()),
         }
-        (home / _NODE_KEYS_FILE).unlink(missing_ok=True)  # of the nodes of a SuperLink before
+        for name in (_NODE_KEYS_FILE, _RUNS_FILE):
+            (home / name).unlink(missing_ok=True)  # of the nodes and runs of a SuperLink before
         process = processes.start_listening("superlink", command, port, environment)
         return cls(processes, process, address, certificates.authority, home, stock)
 
@@ -98,6 +100,11 @@ class SuperLink:
         self._ask("revoke", command, "the SuperLink revoked no node key")
         left = {key.name for key in public_keys}
         self._write_node_keys({node: key for node, key in found_json(self._node_keys).items() if key in left})
+
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of the runs that were submitted to it, in their order."""
+        return runs_told(self.home / _RUNS_FILE)
 
     @property
     def _node_keys(self) -> Path:

@@ -194,7 +194,7 @@ def probe(address: str, authority: Path) -> str | None:
     """
     host, port = read_address(address)
     context = ssl.create_default_context(cafile=str(authority))
-    connection = _connection(host, port, context)
+    connection = connection_to(host, port, context)
     try:
         with contextlib.closing(connection):
             connection.connect()
@@ -209,7 +209,7 @@ def probe(address: str, authority: Path) -> str | None:
         return str(fault)
 
 
-def _connection(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
+def connection_to(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:
     """A connection to a server that is not made yet: straight, or in a tunnel through the proxy."""
     proxies = urllib.request.getproxies()
     proxy = proxies.get("https") or proxies.get("all")

@@ -6,15 +6,12 @@ Real client processes: a SuperLink with TLS, and a SuperNode with its own key fo
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsw._tools.files import private_folder
 from fedsw._tools.settings import FederationError
@@ -24,12 +21,13 @@ from fedsw.federation.deploy._processes import Processes, free_port, script
 from fedsw.federation.deploy.bundle import run_config, write_bundle
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_node_key
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, profile, supernode_command
+from fedsw.federation.engines.following import Follower, Replaced
 from fedsw.federation.node._own_ledger import SHARED
 from fedsw.federation.node.limits import ANY_TRUST
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_running, require_free
-from fedsw.runs.run_files import RunFile, found_json, read_json
+from fedsw.runs.run_files import RunFile, read_json
 
 _ONLINE_SECONDS = 120.0
 _ENROL_SECONDS = 0.2
@@ -138,72 +136,6 @@ def local_federation(folder: Path, states: Path, experiment: Experiment, *, stoc
         finally:
             processes.stop()
             federation.remove_secrets()
-
-
-class Replaced:
-    """A file that a run writes whole when it ends, distinguished from one that an earlier process left."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._before = self._stamp()
-
-    def is_new(self) -> bool:
-        """True if another file has taken its place."""
-        return self._stamp() not in (None, self._before)
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns
-
-
-class Follower:
-    """Shows an observer what appears in a run's folder: the plan's length, then every released round.
-
-    `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
-    `started` says whether the observer has received the plan.
-    """
-
-    def __init__(self, directory: Path, experiment: Experiment, observer: Observer) -> None:
-        self._directory, self._experiment, self._observer = directory, experiment, observer
-        self._read, self._file, self.started = 0, 0, False
-        self._ledger_before = self._ledger_seen()
-
-    def look(self) -> None:
-        """Pass on what is new."""
-        metrics = self._directory / RunFile.METRICS
-        if not self.started and (self._ledger_seen() != self._ledger_before or metrics.exists()):
-            self.started = True
-            self._observer.started(self._plan())
-        if not metrics.exists():
-            return
-        with metrics.open("rb") as file:
-            if (now := os.fstat(file.fileno()).st_ino) != self._file:  # a resumed run writes what it keeps anew
-                self._read, self._file = 0, now
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # still being written
-                self._read += len(line)
-                self._observer.round_done(json.loads(line))
-
-    def _plan(self) -> dict[str, Any]:
-        experiment = self._experiment
-        begun_with = found_json(self._directory / RunFile.CONFIG).get("experiment", {})  # with what a preset chose
-        return {
-            "directory": str(self._directory),
-            "name": experiment.name,
-            "title": experiment.title,
-            "rounds": begun_with.get("training", {}).get("rounds", experiment.training.rounds),
-            "clients": experiment.federation.clients,
-            "epsilon": experiment.privacy.epsilon,
-        }
-
-    def _ledger_seen(self) -> int:
-        ledger = self._directory / RunFile.LEDGER
-        return ledger.stat().st_mtime_ns if ledger.exists() else 0
 
 
 _DEPLOYED = "deployment.lock"

@@ -13,6 +13,7 @@ from fedsw.experiment.load import SHIPPED
 from fedsw.federation.server._federation import Job, federate
 from fedsw.runs.commands import SERVICE
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.run_files import tell_run
 
 _SIMULATION = "InMemoryGrid"
 """The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""
@@ -23,7 +24,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration names (`flwr run . -c "experiment='fair-classification'"`)."""
-    federate(grid, job_from(context, simulated=type(grid).__name__ == _SIMULATION))
+    job = job_from(context, simulated=type(grid).__name__ == _SIMULATION)
+    tell_run(job.directory)
+    federate(grid, job)
 
 
 def app_for(job: Job) -> ServerApp:

@@ -25,8 +25,8 @@ from fedsw.federation.deploy import superlink as warm_superlink
 from fedsw.federation.deploy._processes import MARK, Processes, free_port
 from fedsw.federation.deploy._watchdog import marked
 from fedsw.federation.engines import _deployed as deployed
-from fedsw.federation.engines._deployed import Follower
 from fedsw.federation.engines.driver import resume
+from fedsw.federation.engines.following import Follower
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, held
 from tests.federations import small

@@ -158,7 +158,7 @@ def test_every_option_of_the_command_is_a_key_of_the_file():
     command = get_command(app).commands["client"]  # type: ignore[attr-defined]
     options = {option.removeprefix("--") for parameter in command.params for option in parameter.opts}
     keys = {field.alias or name.replace("_", "-") for name, field in NodeFile.model_fields.items()}
-    assert keys == (options - {"config", "help", "allow-module", "init", "output", "-o"}) | {"modules"}
+    assert keys == (options - {"check", "config", "help", "allow-module", "init", "output", "-o"}) | {"modules"}
 
 
 @pytest.mark.parametrize(
