@@ -21,6 +21,7 @@ from fedsw.mathematics.clipping._tape import OutputForm as OutputForm
 from fedsw.mathematics.clipping._tape import Tape as Tape
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule as UnsupportedModule
 from fedsw.mathematics.clipping._unchanged import kept as kept
+from fedsw.mathematics.clipping._unchanged import named_globals as named_globals
 from fedsw.mathematics.clipping._unchanged import unchanged as unchanged
 from fedsw.mathematics.clipping.clip import Mode as Mode
 from fedsw.mathematics.clipping.clip import Safety as Safety

@@ -16,6 +16,7 @@ import logging
 import re
 import sys
 import weakref
+from abc import ABC
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any, cast
+from typing import Any, Generic, Protocol, cast
 
 import numpy as np
 import torch
@@ -51,6 +52,10 @@ _DICTS = frozenset({dict, OrderedDict})
 _ABSENT = object()
 _GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 _LARGE = 2**16
+_HEAP_TYPE = 1 << 9
+_FOREIGN = ("instancemethod", "cython_function_or_method")
+_BARE = (object, Generic, Protocol, ABC)
+"""Bases without a state."""
 _Spare = dict[tuple[torch.device, int], list[torch.UntypedStorage]]
 _SPARE: weakref.WeakKeyDictionary[nn.Module, _Spare] = weakref.WeakKeyDictionary()
 """Memory of a module's earlier copies, by device and size."""
@@ -297,6 +302,10 @@ class State:
             self._undo.append(empty)
             return
         held = self._held(part, path, strict)
+        try:
+            slot.__set__(value, part)
+        except AttributeError:  # it cannot be set, and so not change
+            return
         self._undo.append(lambda: slot.__set__(value, _fresh(held)))
 
     def _class(self, kind: type, path: str) -> None:
@@ -342,8 +351,7 @@ def _copy_of(value: Any, path: str) -> _Copied:
     except Exception as fault:  # whatever it is
         raise UnsupportedModule(
             f"{path} is a {type(value).__qualname__}, of which no copy can be made ({type(fault).__name__}: {fault}), "
-            "so that what a pass on private records leaves in it could not be taken out again. Keep it outside the "
-            "model"
+            "so that what a pass on private records leaves in it could not be taken out again. Keep it elsewhere"
         ) from None
 
 
@@ -391,13 +399,14 @@ def _kind_opaque(cached: Hashable) -> bool:
         return False
     if _shipped(kind):
         return True
-    return any(_in_c(base) for base in kind.__mro__ if base is not object)
+    return any(_in_c(base) for base in kind.__mro__ if base not in _BARE)
 
 
 def _in_c(kind: type) -> bool:
-    """Say whether a class is written in another language than Python, by methods that say so."""
-    return any(
-        getattr(part, "__objclass__", None) is kind and not isinstance(part, MemberDescriptorType)
-        and not inspect.isgetsetdescriptor(part) or type(part).__name__ == "instancemethod"
+    """Say whether a class is written in another language than Python: it is no heap type, or has methods of another."""
+    return not kind.__flags__ & _HEAP_TYPE or any(
+        type(part).__name__ in _FOREIGN
+        or getattr(part, "__objclass__", None) is kind
+        and not (isinstance(part, MemberDescriptorType) or inspect.isgetsetdescriptor(part))
         for part in vars(kind).values()
-    )  # fmt: skip
+    )

@@ -62,8 +62,10 @@ class PrivateTrainer:
     the training was begun with. Made again over a folder that holds them, the trainer goes on, where optimizer and
     scheduler are stepped by it alone: the ledger keeps every round that was ever charged, and a round that was charged
     but is not on file is done again as a fresh attempt, and charged again. It goes on with what was begun, and with
-    nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name. Records are not
-    compared, as a digest of them would be one more release.
+    nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name, and what cannot be
+    compared is said in a warning. `training.json` has in the clear what fedsw and torch set; of what a task, a penalty
+    or a model of your own holds it has digests under a key, which is kept in `keys` beside this machine's accounts.
+    Records are not compared, as a digest of them would be one more release.
 
     Args:
         model: any module whose trainable layers `fedsw.mathematics.clipping` knows.

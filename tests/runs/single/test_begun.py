@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
+import threading
 import warnings
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -13,6 +17,7 @@ from torch import nn
 import fedsw
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import Clip
+from fedsw.privacy.accounting.lifetime import accounts_folder
 from tests.runs.single.examples import Scores, records
 
 CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)
@@ -124,7 +129,10 @@ def test_values_of_a_users_own_task_and_code_are_what_was_begun(tmp_path):
     one = trainer(tmp_path, task=lambda: Softer(0.5))
     with pytest.raises(Stop):
         trainer(tmp_path, stop, task=lambda: Softer(0.5)).fit(records())
-    for task, said in ((lambda: Softer(0.25), "objective.task.factor was 0.5 and is 0.25"), (Recoded, "code")):
+    for task, said in (
+        (lambda: Softer(0.25), "objective.task.factor is another than it was"),
+        (Recoded, "code is another"),
+    ):
         with pytest.raises(ValueError, match=said):
             trainer(tmp_path, task=task).fit(records())
     assert one.fit(records()) and one.rounds == 4
@@ -143,6 +151,150 @@ def Recoded():
     made.factor = 0.5
     Softer.__qualname__ = "Softer"
     return made
+
+
+class Holding(Scores):
+    """A task that holds something, and weighs its loss by it."""
+
+    def __init__(self, held=None, weigh=None):
+        self.held, self.weigh = held, weigh or Holding.one
+
+    @staticmethod
+    def one(held):
+        return 1.0
+
+    def loss(self, raw, batch):
+        return self.weigh(self.held) * super().loss(raw, batch)
+
+
+class Slots:
+    __slots__ = ("weight", "__weakref__")
+
+    def __init__(self, weight):
+        self.weight = weight
+
+
+class Globally(Holding):
+    def loss(self, raw, batch):
+        return helped() * super().loss(raw, batch)
+
+
+def helped():
+    return WEIGHT
+
+
+class Locked(Holding):
+    def loss(self, raw, batch):
+        with LOCK:
+            return super().loss(raw, batch)
+
+
+WEIGHT, LOCK = 1.0, threading.Lock()
+HELD = {
+    "a table's column": lambda number: pd.Series([number]),
+    "a table": lambda number: pd.DataFrame({"name": ["Anna"], "weight": [number]}),
+    "a slot": Slots,
+    "a closure": lambda number: lambda held: number,
+    "objects": lambda number: np.array([number, "Anna", None], dtype=object),
+    "texts": lambda number: np.array(["Anna", f"{number}"]),
+    "dates": lambda number: np.array([np.datetime64("1961-04-02") + round(number)]),
+    "a sparse tensor": lambda number: torch.tensor([[0.0, number]]).to_sparse(),
+    "a list in itself": lambda number: (it := [number], it.append(it))[0],
+    "a set": lambda number: {"Anna", number},
+    "a module": lambda number: nn.Linear(2, round(number)),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_whatever_a_task_holds_is_what_was_begun(tmp_path, name):
+    make = HELD[name]
+    with pytest.raises(Stop):
+        trainer(tmp_path, stop, task=lambda: Holding(make(1.0))).fit(records())
+    with pytest.raises(ValueError, match="objective.task.held is another than it was"):
+        trainer(tmp_path, task=lambda: Holding(make(2.0))).fit(records())
+    torch.manual_seed(0)
+    trainer(tmp_path, task=lambda: Holding(make(1.0))).fit(records())
+
+
+@pytest.mark.parametrize("name", ["a global", "a helper", "a closure of what it is made with"])
+def test_what_the_code_of_a_task_names_is_what_was_begun(tmp_path, monkeypatch, name):
+    made = {"a closure of what it is made with": lambda weight: Holding(weigh=lambda held: weight)}
+    make = made.get(name, lambda weight: Globally())
+    with pytest.raises(Stop):
+        trainer(tmp_path, stop, task=lambda: make(1.0)).fit(records())
+    trainer(tmp_path / "again", stop, task=lambda: make(1.0))
+    if name == "a global":
+        monkeypatch.setitem(globals(), "WEIGHT", 2.0)
+    if name == "a helper":
+        monkeypatch.setitem(globals(), "helped", lambda: 2.0)
+    with pytest.raises(ValueError, match=r"objective\.task\.(code|weigh) is another than it was"):
+        trainer(tmp_path, task=lambda: make(2.0)).fit(records())
+
+
+def test_what_a_folder_says_was_begun_tells_nothing_that_a_task_or_a_model_holds(tmp_path):
+    """It was read: a person's name in the clear, and a class count from the digest of two numbers."""
+
+    class Private(Holding):
+        def __init__(self):
+            super().__init__(["Anna Meier, 1961-04-02"], None)
+            self.counts, self.share = torch.tensor([160.0, 240.0]), 0.6000000238418579
+            setattr(self, "Bernd Maier", 1)
+
+        def loss(self, raw, batch):
+            return (self.counts.sum() / self.counts.sum()) * self.share * super().loss(raw, batch)
+
+    texts = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        made = trainer(folder, stop, task=Private)
+        made.model.withdrew = {"Anna Meier": 7531}
+        made.model.register_buffer("largest", torch.tensor(137.5))
+        again = fedsw.PrivateTrainer(
+            made.model, made.optimizer, made.objective, made.clip, made.plan, directory=folder, observer=stop
+        )
+        with pytest.raises(Stop):
+            again.fit(records())
+        texts.append((folder / "training.json").read_text())
+    for word in ("Anna", "Bernd", "1961", "0.6", "137.5", "withdrew"):
+        assert not any(word in text for text in texts), word
+    one, two = map(json.loads, texts)
+    assert one.keys() == two.keys() and "objective.task.counts" in one and "objective.task.other attributes" in one
+    keyed = [name for name, value in one.items() if str(value).startswith("keyed ")]
+    assert {"objective.task.counts", "objective.task.share", "objective.task.held"} <= {*keyed}
+    assert all(one[name] != two[name] for name in keyed)  # each folder has a key of its own
+    keys = accounts_folder() / "keys"
+    assert {one["key"], two["key"]} <= {path.name for path in keys.iterdir()}
+    assert (keys / one["key"]).stat().st_mode & 0o077 == 0
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and (keys / one["key"]).read_bytes() in path.read_bytes()
+    ]
+
+
+def test_a_folder_without_its_key_goes_on_and_says_what_cannot_be_told(tmp_path):
+    with pytest.raises(Stop):
+        trainer(tmp_path, stop, task=lambda: Softer(0.5)).fit(records())
+    (accounts_folder() / "keys" / json.loads((tmp_path / "training.json").read_text())["key"]).unlink()
+    with pytest.raises(ValueError, match="clip.jacobian was 1.0 and is 0.1"):
+        trainer(tmp_path, task=lambda: Softer(0.5), jacobian=0.1).fit(records())
+    with pytest.warns(UserWarning, match=r"cannot be told \(the key of its training.json .*objective.task.factor"):
+        trainer(tmp_path, task=lambda: Softer(0.25)).fit(records())
+
+
+def test_what_cannot_be_described_is_said_when_a_training_goes_on(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(Stop):
+            trainer(tmp_path, stop, task=Locked).fit(records())
+    with pytest.warns(
+        UserWarning, match=r"cannot be told: objective.task.code \(of lock\). That they are is your word"
+    ):
+        trainer(tmp_path, task=Locked).fit(records())
+
+
+def test_a_layer_that_knows_its_parent_is_described(tmp_path):
+    made = trainer(tmp_path / "run")
+    vars(made.model.body)["parent"] = made.model
+    again = fedsw.PrivateTrainer(made.model, made.optimizer, made.objective, made.clip, made.plan, directory=tmp_path)
+    assert again.fit(records()) and again.rounds == 4
 
 
 def test_what_changes_no_number_may_change_and_the_same_goes_on_in_one_process_and_the_next(tmp_path):
