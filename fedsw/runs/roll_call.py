@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedsw._tools import files
-from fedsw._tools.installed import short
+from fedsw._tools.installed import code_digest, short
 from fedsw._tools.text import json_text, shown
 from fedsw.runs.run_files import RunFile, found_json
 
@@ -50,7 +50,8 @@ class Called:
 
     def line(self) -> str:
         """All of it in one line for a terminal."""
-        said = [f"code {short(self.code)}"] if self.code else []
+        here = "" if self.code == code_digest() else f" (here {short(code_digest())})"
+        said = [f"code {short(self.code)}{here}"] if self.code else []
         said += [f"Flower {self.flower}"] if self.flower else []
         said += [] if self.clock is None else [f"clock {self.clock:+.1f} s"]
         about = "".join(f", {part}" for part in said)

@@ -144,7 +144,7 @@ def _home(*, needed: bool) -> str:
         home = Path.home()
     except RuntimeError:
         home = Path(os.environ.get("HOME", "(no HOME)"))
-    if home.is_dir() and os.access(home, os.W_OK | os.X_OK):
+    if os.access(home, os.W_OK | os.X_OK):
         return f"{home} can be written to"
     if needed:
         raise OSError(f"{home} cannot be written to, and accounts are kept there")

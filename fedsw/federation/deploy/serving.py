@@ -51,7 +51,8 @@ class RunNotices:
                 continue
             if before is None or refused:
                 about = self._words(part)[0]
-                sentences.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds")
+                other = "" if part.server in ("", part.code) else "; the server's fedsw has another code than here"
+                sentences.append(f"takes part in the run {part.name!r}: {about}, {part.rounds} rounds{other}")
             if part.over and not before:
                 rest = self._words(part)[1:]
                 sentences.append(

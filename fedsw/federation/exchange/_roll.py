@@ -72,7 +72,8 @@ class Roll:
 
     def hear(self, seconds: float = 0.0) -> None:
         """Take note of answers that have come; wait for the others so long at most."""
-        deadline = time.monotonic() + seconds
+        deadline, now = time.monotonic() + seconds, time.time()
+        self._asked = {name: asked for name, asked in self._asked.items() if now - asked[1] < _VALID_SECONDS}
         while self._asked:
             for name, reply in answers_to(self._grid, {name: node for name, (node, _) in self._asked.items()}).items():
                 self._hear(*self._asked.pop(name), reply)
@@ -81,8 +82,9 @@ class Roll:
             time.sleep(_POLL_SECONDS)
 
     def settle(self) -> None:
-        """Wait a moment for those that were called, before they are greeted."""
-        self.hear(_PATIENCE_SECONDS)
+        """Wait a moment for those that were called, before they are greeted; for none twice."""
+        last = max((sent for _, sent in self._asked.values()), default=0.0)
+        self.hear(last + _PATIENCE_SECONDS - time.time())
 
     def _hear(self, node: int, sent: float, reply: RecordDict | Fault) -> None:
         """A node that does not say who it is stays unknown: whether it may take part is for the greeting."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedsw._tools.installed import code_digest
 from fedsw.cli import _deploy as verbs
 from fedsw.cli.app import main
 from fedsw.federation.deploy import serving
@@ -54,7 +55,8 @@ def test_who_is_there_is_shown_before_the_run_begins_and_each_line_once(tmp_path
         follower.look()
     assert [len(called) for called in attendant.called] == [1, 2, 2] and not attendant.plans
     assert attendant.lines == [
-        "client 0 (node 11, key north.pub): connected, code abababababab, Flower 1.41.0, clock +0.0 s",
+        "client 0 (node 11, key north.pub): connected, "
+        f"code abababababab (here {code_digest()[:12]}), Flower 1.41.0, clock +0.0 s",
         "a client (node 12, key south.pub): connected",
         "client 1 (node 12, key south.pub): refused: no [2J more",
     ]

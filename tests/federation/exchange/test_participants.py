@@ -11,6 +11,7 @@ from fedsw._tools.installed import code_digest
 from fedsw._tools.settings import FederationError
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
+from fedsw.federation.exchange import _roll as roll_module
 from fedsw.federation.exchange._roll import NODE_KEYS
 from fedsw.federation.node._own_ledger import held_open
 from fedsw.federation.server._federation import Job, federate
@@ -128,3 +129,26 @@ def test_a_client_that_was_away_and_is_back_is_told_once_as_each(federation):
     states = [line["state"] for line in lines if line["event"] == "roll call" and line["client"] == 1]
     assert states == ["connected", "greeted", "away", "back"]
     assert read_roll(federation.folder / "run1")[1].state == "back"
+
+
+def test_a_node_that_says_nothing_of_itself_is_waited_for_once_and_may_take_part(federation, monkeypatch):
+    """Its clients' greeting decides; a fedsw without a roll call would answer with an error."""
+    monkeypatch.setattr(roll_module, "_PATIENCE_SECONDS", 0.5)
+    called = []
+
+    def mute(message, context):
+        if message.metadata.message_type == "query.roll" and context.node_config["partition-id"] == 1:
+            called.append(message)
+            raise LookupError("no such query")
+
+    assert federation.run(small(), app=Saboteur(mute), engine="deployed")["status"] == "completed"
+    assert len(called) == 1
+    entries = {entry.node: entry for entry in read_roll(federation.folder / "run1")}
+    assert (entries[1001].client, entries[1001].code, entries[1001].state) == (None, "", "greeted")
+
+    def hang(message, context):
+        if message.metadata.message_type == "query.roll" and context.node_config["partition-id"] == 1:
+            time.sleep(2.0)
+
+    began = small("federation.min_clients=2", "training.preset=auto", "privacy.moments=0")
+    assert federation.run(began, app=Saboteur(hang), engine="deployed")["status"] == "completed"
