@@ -7,6 +7,7 @@ class attributes of the user's own classes, what functions (hooks, forwards) clo
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 import dis
 import enum
@@ -43,7 +44,7 @@ _PLAIN = frozenset(
 """Types of values that nothing changes."""
 _FIXED = (
     type, ModuleType, BuiltinFunctionType, enum.Enum, np.generic, np.dtype, PurePath, logging.Logger, weakref.ref,
-    datetime.date, datetime.time, datetime.timedelta, property, classmethod, staticmethod,
+    datetime.date, datetime.time, datetime.timedelta, property, classmethod, staticmethod, dataclasses.Field,
 )  # fmt: skip
 _OWN_STATE = (dict, list, deque, set)
 _SHIPPED = frozenset({"torch", "fedsw", "numpy"}) | (sys.stdlib_module_names - {"__main__"})
