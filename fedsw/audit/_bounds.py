@@ -82,6 +82,17 @@ def gaussian_mu(false_positive: float, false_negative: float) -> float:
     return float(stats.norm.isf(false_positive) + stats.norm.isf(false_negative))
 
 
+def expected_mu(mu: float, trials: int, confidence: float, *, noise: float = 1.0) -> float:
+    """The mu that an attack on releases, mu apart, is to show where the noise is so many times what it is to be.
+
+    Scores are N(0, noise^2) and N(mu, noise^2) beside a threshold at mu / 2, so many trials of each; both rates of
+    errors are bounded as `Attack.rates` does. It is an attack's power before any release is made.
+    """
+    events = round(trials * float(stats.norm.sf(mu / 2 / noise)))
+    rate = rate_at_most(events, trials, 1 - (1 - confidence) / 2)
+    return gaussian_mu(rate, rate)
+
+
 def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
     """Epsilon(delta) of so many steps that include the record at a rate and then move by mu, the worse direction.
 

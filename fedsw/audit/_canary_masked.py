@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Leaving:
     share: Share
 
 
-def _view(parts: Sequence[Leaving]) -> View:
+def view_of(parts: Sequence[Leaving]) -> View:
     """A masked sum as a server with C sites has it: the sum of the fewest parts that honest sites may have sent.
 
     By the theorem on masks they have cancelled in what is held.
@@ -116,14 +117,14 @@ class MaskedTrial(Trial):
 
     def overheard(self, round_: int) -> list[list[Leaving]]:
         """Honest sites' messages for both masked sums of one real round, or the only one; the holder is among them."""
-        with _overheard() as left:
+        with overheard(client) as left:
             self._rounds.round(round_, self.theta)
         names = dict.fromkeys(leaving.part.name for leaving in left)
         return [[leaving for leaving in left if leaving.part.name == name][: self._honest] for name in names]
 
     def views(self, round_: int) -> list[View]:
         """The sums of one real round, at a fresh attempt."""
-        return [_view(parts) for parts in self.overheard(round_)]
+        return [view_of(parts) for parts in self.overheard(round_)]
 
     def counts(self, index: int, trial: int) -> NDArray[np.int64]:
         """See `Trial`: the same in every attempt."""
@@ -131,8 +132,8 @@ class MaskedTrial(Trial):
 
 
 @contextmanager
-def _overheard() -> Iterator[list[Leaving]]:
-    """Record what leaves the sites of this process, in order, as it is before the mask."""
+def overheard(sums: ModuleType) -> Iterator[list[Leaving]]:
+    """Record what leaves the sites of this process by a module's sums, in order, as it is before the mask."""
     left, vectors = list[Leaving](), list[Tensor]()
 
     def bounded(value: Tensor, sensitivity: Sensitivity) -> Bounded:
@@ -145,5 +146,5 @@ def _overheard() -> Iterator[list[Leaving]]:
         left.append(Leaving(vectors[-1], numbers - mask, part, share))
         return numbers
 
-    with exchanged(client, "Bounded", bounded), exchanged(site, "release_share", leaving):
+    with exchanged(sums, "Bounded", bounded), exchanged(site, "release_share", leaving):
         yield left

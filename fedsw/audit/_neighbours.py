@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -31,9 +31,11 @@ from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather, whole
 from fedsw.federation.node import joining
-from fedsw.federation.node.held_records import Held, held_records
+from fedsw.federation.node._own_ledger import with_held_out
+from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Rounds
@@ -46,6 +48,7 @@ from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks import problem as problems
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.tally import Tally
 from fedsw.learning.tasks.task import Inputs, Raw, Task, part
 from fedsw.mathematics.clipping.rules import Worst, worst_of
 from fedsw.privacy.accounting import Ledger
@@ -119,6 +122,10 @@ class ComparedFreely(Task):
         """The genuine task's."""
         return self._genuine.dimension(shape, model)
 
+    def tally(self, shape: Shape) -> Tally | None:
+        """The genuine task's."""
+        return self._genuine.tally(shape)
+
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The free model's outputs (n, d) as they are."""
         return part(raw, "outputs", 0)
@@ -141,6 +148,7 @@ class Neighbours:
     client: int
     why: str
     turned: bool = True
+    kept: ClassVar[bool] = False
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
@@ -204,6 +212,10 @@ class Pair(Protocol):
     def why(self) -> str:
         """Say in words what is worst about them."""
 
+    @property
+    def kept(self) -> bool:
+        """True if it is among the records that are kept out of training."""
+
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records; `canary` says in which of the two data sets."""
 
@@ -213,13 +225,15 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
     """Let clients that join now hold the neighbours' records; all else is the experiment's own."""
 
     def held(task: Problem, node_config: Mapping[str, Any]) -> Held:
-        genuine = held_records(task, node_config)
+        genuine: Held = genuinely(task, node_config)
         if neighbours is None:
             return genuine
         records = neighbours.records(task, genuine.records, int(genuine.clients[0]), canary=canary)
-        return dataclasses.replace(genuine, records=records)
+        return dataclasses.replace(genuine, records=records, owner=genuine.owner[: len(records)])  # of one client
 
-    with exchanged(joining, "held_records", held):
+    name = "held_out_records" if neighbours is not None and neighbours.kept else "held_records"
+    genuinely = getattr(joining, name)  # one of the two that a node is made of
+    with exchanged(joining, name, held):
         yield
 
 
@@ -324,10 +338,11 @@ class Trial:
 
     A context manager. The experiment has no seed. Without neighbours clients hold its own records, and the model is its
     own, to learn what is settled, sizes and plan; otherwise the model is free, by a layer's ``worst`` input.
-    ``trials`` is how often each neighbour is released by default.
+    ``trials`` is how often each neighbour is released by default, at most so many times ``singly``.
     """
 
     trials: int
+    singly: ClassVar[int] = 500
 
     def __init__(
         self,
@@ -381,6 +396,10 @@ class Trial:
         """What is not the experiment's own as long as neighbours are attacked."""
         return staged(worst)
 
+    def enough(self, mu: float, numbers: int, confidence: float) -> int:
+        """How often each neighbour is released where the canary moves so many numbers of a release, and that by mu."""
+        return self.trials
+
     def worst(self, cell: int) -> Pair:
         """The worst neighbours of a cell; see `worst_neighbours`."""
         return worst_neighbours(self.task, cell, self.holder(cell))
@@ -412,7 +431,7 @@ class Trial:
     def times_drawn(self, cell: int, client: int, trials: int) -> int:
         """In how many of so many draws, by server and client, that client's canary is in the batch."""
         index = [int(site.clients[0]) for site in self.sites].index(client)
-        node = self._node(client)
+        node = self.node(client)
         canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[cell])]
         drawn = 0
         for trial in range(trials):
@@ -440,7 +459,7 @@ class Trial:
         """A new ledger of the server's, without a limit."""
         return Ledger.create(
             folder / RunFile.LEDGER,
-            groups=self.plan.strata,
+            groups=with_held_out(self.plan.strata, self.task.experiment),
             delta=self.plan.delta,
             epsilon=math.inf,
             accountant=self.plan.accountant,
@@ -449,10 +468,11 @@ class Trial:
             nominal=self.plan.nominal,
         )
 
-    def _node(self, client: int) -> Node:
+    def node(self, client: int) -> Node:
         """The client's node, as its first message made it."""
         settings = self.task.experiment.model_dump_json()
-        return join(settings, self._name, self._grid.run_id, self._configs[client])
+        with simulating():
+            return join(settings, self._name, self._grid.run_id, self._configs[client])
 
 
 class TrialRun(Trial):

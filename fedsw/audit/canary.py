@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +20,18 @@ from torch import Tensor
 
 from fedsw._tools.text import downward, number, upward
 from fedsw.audit import _canary_masked as masked
-from fedsw.audit import _canary_sketch as sketched
-from fedsw.audit._bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, shown_epsilon
-from fedsw.audit._neighbours import Trial, TrialRun, View
+from fedsw.audit import _canary_once as once
+from fedsw.audit._bounds import epsilon_of_rates, expected_mu, gaussian_mu, judged, rate_at_least, shown_epsilon
+from fedsw.audit._neighbours import Pair, Trial, TrialRun, View
+from fedsw.audit._parts import Part, content_of, rows_of, said_of, square_of
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.trust import Law
-from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
+from fedsw.federation.trust.round_plan import Plan
+from fedsw.mathematics.clipping.rules import Worst
+from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket, epsilon_by
+from fedsw.privacy.relations import RELATIONS
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
 if TYPE_CHECKING:
@@ -108,10 +113,15 @@ def finding(
     against = _contradictions(claim, {"one record": measured.shift, **_by_layer(layers)}, measured, mu, rate, shown)
     wholes = {"the claim": claim.epsilon, "the bracket's lower end": lower, "what these neighbours can show": instance}
     shares = ", ".join(f"{_share(shown, whole)} of {name}" for name, whole in wholes.items())
-    verdict = "; ".join(against) if against else f"the attack shows {shares}"
+    correct, half = _power(measured.shift / claim.sigma, measured.attack.trials, 1 - risk)
+    blind = half <= claim.mu
+    verdict = f"the attack shows {shares}"
+    if blind:
+        verdict = f"half the noise would show a μ of {downward(half, 4)} alone, and {upward(claim.mu, 4)} is claimed"
     rows = [
         ("bracket", f"{downward(lower, 4)} to {upward(claim.epsilon, 4)}, T = {claim.rounds}"),
         ("worst case", f"{why} (group {cell})"),
+        ("power", _in_words(correct, half, claim)),
         ("instance ε", f"{upward(instance, 4)}: it moves the sum by {share:.1%} of the sensitivity"),
         *_attacked_rows(experiment, claim, layers),
         ("one release", f"μ at least {number(mu, 4)} of {number(claim.mu, 4)}, from {measured.attack.trials} of each"),
@@ -119,6 +129,7 @@ def finding(
     ]
     details = _details(cell, claim, measured, rates, mu, rate)
     details.update(trust=experiment.privacy.trust, instance_epsilon=instance, bracket_lower=lower, instance_share=share)
+    details.update(power={"correct": correct, "half_the_noise": half})
     details.update(layers={layer: shift / claim.sensitivity for layer, shift in layers.items()})
     return Finding(
         "canary",
@@ -127,11 +138,23 @@ def finding(
         claim.delta,
         shown,
         confidence,
-        "failed" if against else "passed",
-        verdict,
+        "failed" if against else "no verdict" if blind else "passed",
+        "; ".join(against) or verdict,
         rows,
         details,
         draw=lambda: draw({**details, "claimed_epsilon": claim.epsilon, "shown_epsilon": shown}),
+    )
+
+
+def _power(mu: float, trials: int, confidence: float) -> tuple[float, float]:
+    """Return the mu that so many releases, mu apart, show of a correct build, and of one with half the noise."""
+    return expected_mu(mu, trials, confidence), expected_mu(mu, trials, confidence, noise=0.5)
+
+
+def _in_words(correct: float, half: float, claim: Claim) -> str:
+    return (
+        f"of a correct build this shows a μ of {upward(correct, 4)} at most, of half the noise {downward(half, 4)}; "
+        f"{upward(claim.mu, 4)} is claimed"
     )
 
 
@@ -226,6 +249,8 @@ _ROUNDS = 20
 """Real rounds, where the canary is in every batch."""
 _ABSENT = 20.0
 """Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
+_COMPARED = 16
+"""Numbers of a release, at least, by which releases that were made singly are told apart."""
 _NUMBERS = 2**21
 """Most numbers in one release of many copies."""
 
@@ -245,44 +270,196 @@ def audit(
     many as ``singly`` says are made one by one; ``draws`` are of batches, where records are sampled. Everything that
     the shown epsilon rests on holds together with ``confidence``.
 
+    What leaves once, of all records, is attacked beside the rounds, part by part, each on its own worst neighbours:
+    moments, counts of scores, sums over kept records (`fedsw.audit._canary_once`). Where rounds have no worst
+    neighbours here they are listed as not attacked. The shown epsilon is the largest of any one part.
+
     ExperimentError for a trust model, an objective, a map of inputs or a layer without worst neighbours here, naming
-    those that have them; FederationError if a client or the server refuses a round.
+    those that have them, unless something leaves once; FederationError if a client or the server refuses a round.
     """
-    _require_attackable(experiment)
+    why = ""
+    try:
+        _require_attackable(experiment)
+    except ExperimentError as fault:
+        if not experiment.privacy.model.by_gradients(released=True, others=False):
+            raise  # nothing leaves beside the rounds
+        why = str(fault)
     open_experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
-    draws, singly = draws or DRAWS, SINGLE if singly is None else singly
     begun = Console(stderr=True, quiet=not show).status("sizes and plan")
-    trial = _TRIALS[experiment.privacy.model.law]
+    trial = _TRIALS.get(experiment.privacy.model.law, once.Unattacked)
     with tempfile.TemporaryDirectory() as name, begun as status:
         folder = Path(name)
         with trial(open_experiment, None, folder / "sizes", canary=False) as plain:
-            attacked, (cell, claim) = plain.task.experiment, _claim(plain)
-            own, neighbours = plain.layers(), plain.worst(cell)
-        layers = {}
-        for number, layer in enumerate(own):
-            status.update(f"layers: {layer.why}")
+            attacked, plan, (cell, claim) = plain.task.experiment, plain.plan, _claim(plain)
+            if trial not in _TRIALS.values():  # whose rounds are not attacked, and cost what is planned for them
+                claim = replace(claim, rounds=attacked.training.rounds)
+            sums = once.beside_rounds(plain) if plan.multiplier else []
+            own, neighbours = list[Worst](), None
+            if not why:
+                try:
+                    own, neighbours = plain.layers(), plain.worst(cell)
+                except ExperimentError as fault:
+                    why = str(fault)
+            if why and not sums:
+                raise ExperimentError(why)
+        setting = _Setting(attacked, folder, status, trials, SINGLE if singly is None else singly)
+        certain = 1 - (1 - confidence) / (len(sums) + (neighbours is not None))  # of all parts together
+        found: dict[str, Finding] = {}
+        if neighbours is not None:
+            try:
+                layers = _through_layers(setting, trial, own, neighbours, claim)
+                attack, group = _of_rounds(setting, trial, neighbours, claim, cell, draws or DRAWS, certain)
+                found[""] = finding(attacked, group, neighbours.why, claim, attack, certain, layers)
+            except ExperimentError as fault:
+                if not sums:
+                    raise
+                why = str(fault)
+        for part, pair, of_part in sums:
+            folders = folder / f"{part}-with", folder / f"{part}-without"
             with (
-                trial(attacked, neighbours, folder / f"with-{number}", canary=True, worst=layer) as one,
-                trial(attacked, neighbours, folder / f"without-{number}", canary=False, worst=layer) as other,
+                once.OnceTrial(attacked, pair, folders[0], canary=True, part=part, plan=plan) as one,
+                once.OnceTrial(attacked, pair, folders[1], canary=False, part=part, plan=plan) as other,
             ):
-                ((direction, _), *_), _ = _real_rounds(one, other, claim, least=1, enough=1)
-                layers[layer.why] = direction.mu * claim.sigma
+                attack = _attack(one, other, of_part, setting, certain)
+            found[part] = finding(attacked, once.WHOSE[pair.kept], pair.why, of_part, attack, certain)
+    if not sums:
+        return found[""]
+    return _together(attacked, plan, claim, {part: of_part for part, _, of_part in sums}, found, why, confidence)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all parts of an attack are made with."""
+
+    experiment: Experiment
+    folder: Path
+    status: Status
+    trials: int | None
+    singly: int
+
+    def sizes(self, trial: Trial, mu: float, numbers: int, confidence: float) -> list[int]:
+        """How many copies each release is of: one, as often as asked for, then many, after that of a real round.
+
+        The canary moves so many ``numbers``, and a release by ``mu``.
+        """
+        trials = self.trials or trial.enough(mu, numbers, confidence)
+        alone = min(self.singly, trials, trial.singly)
+        return [1] * (alone - 1) + [trials - alone] * (trials > alone)
+
+
+def _through_layers(
+    setting: _Setting, trial: type[Trial], layers: Sequence[Worst], neighbours: Pair, claim: Claim
+) -> dict[str, float]:
+    """How far the canary moves the sum through each layer's own worst neighbours, by their words."""
+    moved = {}
+    for place, layer in enumerate(layers):
+        setting.status.update(f"layers: {layer.why}")
+        folders = setting.folder / f"with-{place}", setting.folder / f"without-{place}"
         with (
-            trial(attacked, neighbours, folder / "with", canary=True) as one,
-            trial(attacked, neighbours, folder / "without", canary=False) as other,
+            trial(setting.experiment, neighbours, folders[0], canary=True, worst=layer) as one,
+            trial(setting.experiment, neighbours, folders[1], canary=False, worst=layer) as other,
         ):
-            attack = _attack(one, other, claim, _sizes(trials or trial.trials, singly), status)
-            if claim.rate < 1.0:
-                status.update("draws of batches")
-                attack = replace(attack, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
-            group = one.plan.strata[cell]
-    return finding(attacked, group, neighbours.why, claim, attack, confidence, layers)
+            ((direction, _), *_), _ = _real_rounds(one, other, claim, least=1, enough=1)
+            moved[layer.why] = direction.mu * claim.sigma
+    return moved
+
+
+def _of_rounds(
+    setting: _Setting,
+    trial: type[Trial],
+    neighbours: Pair,
+    claim: Claim,
+    cell: int,
+    draws: int,
+    confidence: float,
+) -> tuple[AttackResult, str]:
+    """The attack on the rounds, and the name of the canary's cell."""
+    with (
+        trial(setting.experiment, neighbours, setting.folder / "with", canary=True) as one,
+        trial(setting.experiment, neighbours, setting.folder / "without", canary=False) as other,
+    ):
+        attack = _attack(one, other, claim, setting, confidence)
+        if claim.rate < 1.0:
+            setting.status.update("draws of batches")
+            attack = replace(attack, drawn=(one.times_drawn(cell, neighbours.client, draws), draws))
+        return attack, one.plan.strata[cell]
+
+
+def _together(
+    experiment: Experiment,
+    plan: Plan,
+    claim: Claim,
+    sums: Mapping[str, Claim],
+    found: Mapping[str, Finding],
+    why: str,
+    confidence: float,
+) -> Finding:
+    """One finding of the attacks on rounds and on what leaves beside them, with the part of mu^2 that each is of."""
+    sampling = RELATIONS.get(plan.relation).sampling
+    of_rounds = {Step(claim.rate, claim.mu, sampling): claim.rounds}
+    costs = {part: {Step(1.0, one.mu, sampling): one.rounds} for part, one in sums.items()}
+    trained = Counter(of_rounds)
+    for part, steps in costs.items():
+        if not once.of_kept(part):
+            trained.update(steps)
+    spent = max(
+        epsilon_by(plan.accountant, dict(steps), plan.delta)
+        for steps in (trained, *(costs[part] for part in costs if once.of_kept(part)))
+    )
+    parts = [_part(part, part, square_of(steps, plan.delta), found, "") for part, steps in costs.items()]
+    parts.insert(0, _part("", f"{claim.rounds} rounds", square_of(of_rounds, plan.delta), found, why))
+    against = [
+        f"{one.name}: {found[key].verdict}"
+        for key, one in zip(("", *sums), parts, strict=True)
+        if key in found and found[key].outcome == "failed"
+    ]
+    if spent > plan.epsilon * (1 + _SAME):
+        against.append(f"all parts together cost ε = {upward(spent, 4)}, and {upward(plan.epsilon, 4)} is claimed")
+    shown = max(one.shown for one in found.values())
+    main = found.get("") or next(iter(found.values()))
+    passed = any(part.passed for part in parts)
+    return Finding(
+        "canary",
+        experiment.name,
+        plan.epsilon,
+        plan.delta,
+        shown,
+        confidence,
+        "failed" if against else "passed" if passed else "no verdict",
+        "; ".join(against) or f"nothing contradicts the claim: {said_of(parts)}",
+        [*(main.rows if "" in found else ()), *rows_of(parts)],
+        {
+            **main.details,
+            "parts": content_of(parts),
+            "attacks": {key: one.details for key, one in found.items() if key},
+        },
+        draw=main.draw,
+    )
+
+
+def _part(key: str, name: str, square: float, found: Mapping[str, Finding], why: str) -> Part:
+    """What was done with one kind of rows."""
+    kept = once.of_kept(key)
+    if key not in found:
+        return Part(name, square, "not attacked", f"({why})", kept)
+    one = found[key].details
+    words = f"at μ ≥ {downward(one['mu_lower'], 4)} of {upward(one['mu'], 4)} claimed"
+    words += f" (its neighbours move it by {one['instance_share']:.0%} of the sensitivity)"
+    if one["sampling_rate"] < 1:
+        words += f" a round, and a rate of at least {number(one['sampling_rate_lower'], 4)}"
+    if found[key].outcome == "no verdict":
+        return Part(name, square, "no verdict", f"({found[key].verdict})", kept)
+    return Part(name, square, "attacked", words, kept)
+
+
+_SAME = 1e-4
+"""Relative: what the plan's own composition may differ by from that of its parts."""
 
 
 _TRIALS: Mapping[Law | None, type[Trial]] = {
     "clipped sum": TrialRun,
     "masked sum": masked.MaskedTrial,
-    "sum of waves": sketched.SketchTrial,
+    "sum of waves": once.OnceTrial,
 }
 """Attacked runs by what a trust model noises."""
 
@@ -308,7 +485,7 @@ def _require_attackable(experiment: Experiment) -> None:
             "releases with noise, the sums of trust 'distributed', and sketches of trust 'sketch' and 'sketch-local'"
         )
     if model.law == "sum of waves":
-        sketched.require_sketch(experiment)
+        once.require_sketch(experiment)
         return
     if goal.also:
         raise ExperimentError(
@@ -352,10 +529,18 @@ class _Direction:
         """Coordinates (p,) of each release that it moves: noise of the others tells nothing."""
         return [torch.nonzero(along.abs() > 0).reshape(-1) for along in self.along]
 
-    def score(self, held: Sequence[NDArray[np.float64]], views: Sequence[View]) -> NDArray[np.float64]:
+    @property
+    def more_places(self) -> list[Tensor]:
+        """The same and some others, so that equal noise of two releases is no chance of few numbers on a grid."""
+        others = [torch.arange(min(_COMPARED, len(along))) for along in self.along]
+        return [torch.unique(torch.cat([at, more])) for at, more in zip(self.places, others, strict=True)]
+
+    def score(
+        self, held: Sequence[NDArray[np.float64]], views: Sequence[View], places: Sequence[Tensor]
+    ) -> NDArray[np.float64]:
         """The most powerful statistic of releases (n, p): N(0, 1) without the canary's value, N(mu, 1) with it."""
         total = 0.0
-        for numbers, start, along, at, view in zip(held, self.start, self.along, self.places, views, strict=True):
+        for numbers, start, along, at, view in zip(held, self.start, self.along, places, views, strict=True):
             total = total + ((numbers - start[at].numpy()) @ along[at].numpy()) / view.scale**2
         return np.asarray(total) / self.mu
 
@@ -364,19 +549,16 @@ _Views = tuple[Sequence[View], Sequence[View]]
 """Views of one round, with the canary's value and without."""
 
 
-def _sizes(trials: int, singly: int) -> list[int]:
-    """How many copies each release is of, after that of a real round: one, as often as asked for, then many."""
-    alone = min(singly, trials)
-    return [1] * (alone - 1) + [trials - alone] * (trials > alone)
-
-
-def _attack(one: Trial, other: Trial, claim: Claim, sizes: Sequence[int], status: Status) -> AttackResult:
+def _attack(one: Trial, other: Trial, claim: Claim, setting: _Setting, confidence: float) -> AttackResult:
     """Run the distinguishing attack on a round's full view; of the rounds with the canary the weakest result counts."""
+    status = setting.status
     status.update("real rounds on both neighbours")
     least, enough = min(_ROUNDS, claim.rounds), 1 if claim.rate == 1.0 else 3
     present, rounds = _real_rounds(one, other, claim, least=least, enough=enough)
-    status.update("releases with real noise")
     direction, views = min(present, key=lambda seen_round: seen_round[0].mu)
+    sizes = setting.sizes(one, direction.mu, sum(map(len, direction.places)), confidence)
+    status.console.print(_in_words(*_power(direction.mu, 1 + sum(sizes), confidence), claim))
+    status.update("releases with real noise")
     repeated, scores = 0, []
     for which in (0, 1):
         noises = [b"".join((v.held - v.exact).numpy().tobytes() for v in seen[which]) for _, seen in present]
@@ -413,14 +595,15 @@ def _scores(
     views: Sequence[View], direction: _Direction, sizes: Sequence[int]
 ) -> tuple[NDArray[np.float64], list[bytes]]:
     """Scores of what was held in a real round and of releases of as many copies, and what left of those of one."""
-    places = direction.places
-    scores = [direction.score([view.held[at][None].numpy() for view, at in zip(views, places, strict=True)], views)]
-    alone = []
+    places, more = direction.places, direction.more_places
+    real = [view.held[at][None].numpy() for view, at in zip(views, places, strict=True)]
+    scores, alone = [direction.score(real, views, places)], []
     most = max(1, _NUMBERS // max(1, sum(map(len, places))))
     for size in sizes:
+        looked_at = more if size == 1 else places
         for start in range(0, size, most):
-            left = [view.again(at, min(most, size - start)) for view, at in zip(views, places, strict=True)]
-            scores.append(direction.score(left, views))
+            left = [view.again(at, min(most, size - start)) for view, at in zip(views, looked_at, strict=True)]
+            scores.append(direction.score(left, views, looked_at))
             if size == 1:
                 alone.append(b"".join(numbers.tobytes() for numbers in left))
     return np.concatenate(scores), alone

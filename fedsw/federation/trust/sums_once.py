@@ -36,6 +36,9 @@ from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 
+SUMS: dict[str, type[Sum]] = {}
+"""Every sum that is released once, by its part: it is here as soon as its module is imported."""
+
 
 class Sum(ABC):
     """A sum over all records of a run, or over those that are kept out of training, in whole steps.
@@ -55,6 +58,9 @@ class Sum(ABC):
     weights: ClassVar[str] = ""
     sizes: Mapping[str, int] = {}
     known: Mapping[str, bytes] = {}
+
+    def __init_subclass__(cls) -> None:
+        SUMS[cls.part] = cls
 
     def __init__(self, task: Problem) -> None:
         self.task = task
