@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.participants import Present
 from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Attempt, attempts
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds
@@ -117,7 +116,7 @@ class MaskedTrial(Trial):
 
     def overheard(self, round_: int) -> list[list[Leaving]]:
         """Honest sites' messages for both masked sums of one real round, or the only one; the holder is among them."""
-        with overheard(client) as left:
+        with overheard() as left:
             self._rounds.round(round_, self.theta)
         names = dict.fromkeys(leaving.part.name for leaving in left)
         return [[leaving for leaving in left if leaving.part.name == name][: self._honest] for name in names]
@@ -132,13 +131,22 @@ class MaskedTrial(Trial):
 
 
 @contextmanager
-def overheard(sums: ModuleType) -> Iterator[list[Leaving]]:
-    """Record what leaves the sites of this process by a module's sums, in order, as it is before the mask."""
-    left, vectors = list[Leaving](), list[Tensor]()
+def bounded_ones() -> Iterator[list[Tensor]]:
+    """Record the exact value, flat, of everything that is bounded meanwhile, whoever does it."""
+    values, genuine = list[Tensor](), Bounded.__init__
 
-    def bounded(value: Tensor, sensitivity: Sensitivity) -> Bounded:
-        vectors.append(value.detach().reshape(-1).clone())
-        return Bounded(value, sensitivity)
+    def noting(self: Bounded, value: Tensor, *given: Any, **about: Any) -> None:
+        values.append(value.detach().reshape(-1).clone())
+        genuine(self, value, *given, **about)
+
+    with exchanged(Bounded, "__init__", noting):
+        yield values
+
+
+@contextmanager
+def overheard() -> Iterator[list[Leaving]]:
+    """Record what leaves the sites of this process, in order, as it is before the mask."""
+    left = list[Leaving]()
 
     def leaving(value: Bounded, paid: Sequence[Paid], name: str, share: Share, mask: Whole, stream: Stream) -> Whole:
         part = paid[0].parts[name]
@@ -146,5 +154,5 @@ def overheard(sums: ModuleType) -> Iterator[list[Leaving]]:
         left.append(Leaving(vectors[-1], numbers - mask, part, share))
         return numbers
 
-    with exchanged(sums, "Bounded", bounded), exchanged(site, "release_share", leaving):
+    with bounded_ones() as vectors, exchanged(site, "release_share", leaving):
         yield left

@@ -25,16 +25,15 @@ from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
+from fedsw.federation.trust import Sides
 from fedsw.federation.trust import sums_once as sums
 from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART, scores_round
 from fedsw.federation.trust.budget_shares import PART as MOMENTS
-from fedsw.federation.trust.distributed import _once as summed
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import honest
 from fedsw.federation.trust.round_plan import Plan
 from fedsw.federation.trust.sketch.sketch_costs import PART as SKETCH
 from fedsw.learning.models import flatten
-from fedsw.learning.sketches import noised as sketches
 from fedsw.learning.sketches.from_settings import classifier_of, sent_size, table_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping.rules import Worst
@@ -67,12 +66,17 @@ def releases_of(task: Problem) -> dict[str, tuple[Release, ...]]:
 
     Whoever attacks is the server, too: it sends a model or a network of its own choice, or marks every pair of columns.
     """
+    model = task.experiment.privacy.model
+    return model.by_release(rounds=_beside, once=_stages)(task, model.sides)  # whose modules register their sums
+
+
+def _stages(task: Problem, sides: Sides) -> dict[str, tuple[Release, ...]]:
+    numbers = range(1, 1 + len(task.experiment.sketch.shares))
+    return {SKETCH: tuple(Release(sums.SUMS[SKETCH], number, _stage(task, number)) for number in numbers)}
+
+
+def _beside(task: Problem, sides: Sides) -> dict[str, tuple[Release, ...]]:
     experiment, known = task.experiment, dict[str, tuple[Release, ...]]()
-    sides = experiment.privacy.model.sides  # imports the sums that it releases
-    if experiment.privacy.model.by_release(rounds=False, once=True):
-        kind, stages = sums.SUMS[SKETCH], len(experiment.sketch.shares)
-        known[SKETCH] = tuple(Release(kind, number, _stage(task, number)) for number in range(1, 1 + stages))
-        return known
     theta = torch.randn(task.parameters, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     rounds = {MOMENTS: FIRST, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: scores_round(experiment)}
     for part, kind in sums.SUMS.items():
@@ -124,7 +128,7 @@ WHOSE = {False: "of all records", True: "of kept records"}
 def beside_rounds(plain: Trial) -> list[tuple[str, OnceNeighbours, Claim]]:
     """What a run of rounds releases once: each part, its worst neighbours, and what is claimed of it."""
     return [
-        (part, worst(plain, part, releases), claim_of(plain.plan, part, releases))
+        (part, farthest(plain, part, releases), claim_of(plain.plan, part, releases))
         for part, releases in releases_of(plain.task).items()
         if part != SKETCH
     ]
@@ -170,7 +174,7 @@ class OnceNeighbours:
         )
 
 
-def worst(plain: Trial, part: str, releases: Sequence[Release]) -> OnceNeighbours:
+def farthest(plain: Trial, part: str, releases: Sequence[Release]) -> OnceNeighbours:
     """The two values of a client's record that the releases together tell best, among those of `_options`.
 
     Of pairs that they tell as well, the one that moves fewest numbers: noise of the others tells nothing.
@@ -290,6 +294,11 @@ class OnceTrial(Trial):
         """As many attempts as the noise is for; all stages of a sketch together have the noise of one release."""
         return _attempts(self.task.experiment)
 
+    @property
+    def sigma(self) -> float:
+        """See `Trial`: each of the planned attempts has an equal part of the budget."""
+        return super().sigma * math.sqrt(self.steps)
+
     def enough(self, mu: float, numbers: int, confidence: float) -> int:
         """See `Trial`: until nearly all of mu is shown, where it takes no more than some seconds."""
         trials = self.trials
@@ -306,8 +315,8 @@ class OnceTrial(Trial):
         return []
 
     def worst(self, cell: int) -> OnceNeighbours:
-        """See `worst`."""
-        return worst(self, self._part, releases_of(self.task)[self._part])
+        """See `farthest`."""
+        return farthest(self, self._part, releases_of(self.task)[self._part])
 
     def views(self, round_: int) -> list[View]:
         """Releases of the part, all stages of a sketch, at a fresh attempt each."""
@@ -328,7 +337,7 @@ class OnceTrial(Trial):
     @contextmanager
     def _under_masks(self, left: list[View]) -> Iterator[None]:
         """Note the sum of the fewest honest sites' parts, with the canary's holder among them."""
-        with masked.overheard(summed) as parts:
+        with masked.overheard() as parts:
             yield
         (place,) = [place for place, site in enumerate(self.sites) if int(site.clients[0]) == self._holder]
         others = [part for other, part in enumerate(parts) if other != place]
@@ -337,12 +346,8 @@ class OnceTrial(Trial):
     @contextmanager
     def _overheard(self, left: list[View]) -> Iterator[None]:
         """Note what leaves, exact and noised: at the server that noises a sum, or at the client with the canary."""
-        exact, noised_here = list[Tensor](), list[View]()
+        noised_here = list[View]()
         own_release, release, paid_release = sums.own_release, *(getattr(sums, n) for n in ("release", "release_paid"))
-
-        def bounded(value: Tensor, *given: object, **about: object) -> Bounded:
-            exact.append(value.detach().reshape(-1).clone())
-            return Bounded(value, *given, **about)  # type: ignore[arg-type]
 
         def released(value: Bounded, guarantee: object, ledger: object) -> Released:
             sent: Released = release(value, guarantee, ledger)
@@ -380,8 +385,7 @@ class OnceTrial(Trial):
             return sent
 
         with ExitStack() as stack:
-            for module in (sums, sketches):
-                stack.enter_context(exchanged(module, "Bounded", bounded))
+            exact = stack.enter_context(masked.bounded_ones())
             stack.enter_context(exchanged(sums, "release", released))
             stack.enter_context(exchanged(sums, "release_paid", released_paid))
             stack.enter_context(exchanged(sums, "own_release", noised))

@@ -31,12 +31,12 @@ from fedsw.federation.exchange.availability import Availability, Spending
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather, whole
 from fedsw.federation.node import joining
-from fedsw.federation.node._own_ledger import with_held_out
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.settling import settled_among
+from fedsw.federation.trust.budget_shares import idle
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.context import Context
@@ -459,7 +459,7 @@ class Trial:
         """A new ledger of the server's, without a limit."""
         return Ledger.create(
             folder / RunFile.LEDGER,
-            groups=with_held_out(self.plan.strata, self.task.experiment),
+            groups=(*self.plan.strata, *(charge.group for charge in idle(self.task.experiment))),
             delta=self.plan.delta,
             epsilon=math.inf,
             accountant=self.plan.accountant,

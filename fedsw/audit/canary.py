@@ -281,9 +281,10 @@ def audit(
     try:
         _require_attackable(experiment)
     except ExperimentError as fault:
-        if not experiment.privacy.model.by_gradients(released=True, others=False):
-            raise  # nothing leaves beside the rounds
-        why = str(fault)
+        why, privacy = str(fault), experiment.privacy
+        beside = privacy.model.by_gradients(released="", others=why)  # where something may leave beside the rounds
+        if refused := privacy.guarantee.by_noise(noised=beside, none=why):
+            raise ExperimentError(refused) from None
     open_experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     begun = Console(stderr=True, quiet=not show).status("sizes and plan")
     trial = _TRIALS.get(experiment.privacy.model.law, once.Unattacked)
@@ -293,7 +294,7 @@ def audit(
             attacked, plan, (cell, claim) = plain.task.experiment, plain.plan, _claim(plain)
             if trial not in _TRIALS.values():  # whose rounds are not attacked, and cost what is planned for them
                 claim = replace(claim, rounds=attacked.training.rounds)
-            sums = once.beside_rounds(plain) if plan.multiplier else []
+            sums = once.beside_rounds(plain)
             own, neighbours = list[Worst](), None
             if not why:
                 try:
@@ -476,13 +477,11 @@ def _require_attackable(experiment: Experiment) -> None:
             f"privacy.relation is {privacy.relation!r}, and --canary replaces a record, of which that epsilon promises "
             "nothing: attack the same settings with relation 'replace-one', whose clips and release are the same"
         )
-    if model.unaudited is not None:
-        raise ExperimentError(model.unaudited)
     without = privacy.guarantee.by_noise(noised="", none=" without noise")
     if model.law not in _TRIALS or without:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{without}; --canary attacks what the server of trust 'central' "
-            "releases with noise, the sums of trust 'distributed', and sketches of trust 'sketch' and 'sketch-local'"
+            "releases with noise, the sums of trust 'distributed', and sketches of every trust model"
         )
     if model.law == "sum of waves":
         once.require_sketch(experiment)

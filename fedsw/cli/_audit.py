@@ -12,7 +12,10 @@ from fedsw.cli import _options as options
 from fedsw.cli._options import answer_made, changes_of, found
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fedsw.audit.finding import Finding
+    from fedsw.experiment import Experiment
 
 Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
@@ -46,8 +49,9 @@ def audit_command(
 ) -> None:
     """Attack a guarantee: how much of its ε can an attacker show?
 
-    With --canary or --one-run the target is an experiment (settings may follow it); without either it is a run's
-    folder, or an experiment's name for its latest run, whose files are checked by recomputation.
+    With --canary or --one-run the target is an experiment (settings may follow it), or a run's folder, whose settings
+    are attacked; without either it is a run's folder, or an experiment's name for its latest run, whose files are
+    checked by recomputation.
     """
     if canary and one_run is not None:
         raise typer.BadParameter("give --canary or --one-run, not both")
@@ -59,12 +63,13 @@ def audit_command(
         raise typer.BadParameter("--trials belongs to --canary")
     if unsafe_finding and one_run is None:
         raise typer.BadParameter("--unsafe-finding belongs to --one-run")
-    if attacked and allow_module:
+    if attacked and allow_module and not _is_run(target):
         raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     show = not (quiet or as_json)
     if attacked:
-        finding = _attack(target, changes, one_run, trials, show=show, unsafe=unsafe_finding)
+        experiment = _experiment(target, changes, allow_module or ())
+        finding = _attack(experiment, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
         from fedsw.audit import record
 
@@ -77,12 +82,23 @@ def audit_command(
         raise typer.Exit(finding.exit_code)
 
 
-def _attack(
-    target: str, changes: list[str], one_run: int | None, trials: int | None, *, show: bool, unsafe: bool
-) -> Finding:
-    from fedsw.experiment import load_experiment
+def _is_run(target: str) -> bool:
+    return (Path(target) / "config.json").is_file()
 
-    experiment = load_experiment(target, changes)
+
+def _experiment(target: str, changes: list[str], modules: Collection[str]) -> Experiment:
+    """The experiment that a file or a name says, or the settings of a run's folder, with changes."""
+    from fedsw.experiment import load_experiment, parse_experiment
+
+    if not _is_run(target):
+        return load_experiment(target, changes)
+    from fedsw.runs.directory import RunDirectory
+
+    stored, _ = RunDirectory(Path(target)).read_config(modules)
+    return parse_experiment(stored.model_dump(mode="json"), changes)
+
+
+def _attack(experiment: Experiment, one_run: int | None, trials: int | None, *, show: bool, unsafe: bool) -> Finding:
     if one_run is not None:
         from fedsw.audit import one_run as training
 

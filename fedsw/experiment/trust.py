@@ -98,7 +98,6 @@ class TrustModel:
             every task.
         once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
             None where there is none.
-        unaudited: why `fedsw audit --canary` does not attack it, with the remedy; None for what follows from `law`.
         trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
             the noise, and who is protected against whom.
         guarded: what protects a record where clients have ledgers of their own; "" where they have none.
@@ -122,7 +121,6 @@ class TrustModel:
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
     once: ClassVar[str | None] = None
-    unaudited: ClassVar[str | None] = None
     trusted_with: ClassVar[str]
     leaves: ClassVar[str]
     adds_noise: ClassVar[str]

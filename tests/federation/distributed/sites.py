@@ -22,7 +22,7 @@ from fedsw.federation.trust.distributed import _ranked as ranked
 from fedsw.federation.trust.distributed._once import agreed_sum
 from fedsw.federation.trust.distributed.attempt_cost import attempt_of
 from fedsw.federation.trust.distributed.members import Cohort, Party
-from fedsw.federation.trust.sketch.sketch_once import SketchSum, stage_with
+from fedsw.federation.trust.sketch._sketch_once import SketchSum, stage_with
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger

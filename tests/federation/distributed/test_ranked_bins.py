@@ -14,13 +14,13 @@ from fedsw.audit.record import audit
 from fedsw.experiment.sections import AUTO_BINS
 from fedsw.federation import messages
 from fedsw.federation.trust.distributed import (
+    _masked_round as client,
+)
+from fedsw.federation.trust.distributed import (
     _ranked as ranked,
 )
 from fedsw.federation.trust.distributed import (
     attempt_cost as budget,
-)
-from fedsw.federation.trust.distributed import (
-    masked_round as client,
 )
 from fedsw.federation.trust.distributed import (
     masked_rounds as server,

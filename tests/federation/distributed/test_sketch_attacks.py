@@ -20,7 +20,7 @@ from fedsw.federation.node._telling import WITHHELD
 from fedsw.federation.node.joining import join
 from fedsw.federation.trust.distributed import _once as once
 from fedsw.federation.trust.distributed.members import Cohort, least
-from fedsw.federation.trust.sketch import sketch_once as sides
+from fedsw.federation.trust.sketch import _sketch_once as sides
 from fedsw.federation.trust.sketch.sketch_costs import PART
 from fedsw.learning.sketches.from_settings import classifier_of
 from fedsw.learning.sketches.learnt import flat_bytes

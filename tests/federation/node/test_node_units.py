@@ -19,7 +19,7 @@ from fedsw.federation.trust.distributed._once import agreed_sum, bounded_of
 from fedsw.federation.trust.distributed.members import Cohort
 from fedsw.federation.trust.distributed.site import Answering
 from fedsw.federation.trust.local_slices import _noised_slices as local_slices
-from fedsw.federation.trust.sketch import sketch_once as sketch
+from fedsw.federation.trust.sketch import _sketch_once as sketch
 from fedsw.learning.sketches.from_settings import FIRST
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.node import releases

@@ -13,7 +13,7 @@ from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.measures import made_table, measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from tests.audit.record.test_every_folder import sketched, table
+from tests.laws.runs.test_audited_folders import sketched, table
 
 CELLS = [
     {"labels": labels, "groups": groups, "crossed": crossed}

@@ -103,7 +103,6 @@ class DistributedSketch(Sketching, Distributed):
     own_bounds = frozenset()
     held_out_to = frozenset(("operator",))
     law = "sum of waves"
-    unaudited = "a masked sketch is the sum that a trusted server would have released: audit it under trust 'sketch'"
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
     leaves = "one masked sum a stage, of what is measured of all records"
 

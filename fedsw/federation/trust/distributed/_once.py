@@ -1,6 +1,6 @@
 """Trust model `distributed` where a sum leaves once: masked sums of moments, sketches, scores and kept records.
 
-At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of `masked_round` among them.
+At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of `_masked_round` among them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fedsw.federation.trust._held_out import TallySum
 from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust._scores_last import ScoreSum
 from fedsw.federation.trust.context import Context
+from fedsw.federation.trust.distributed import _masked_round as client
 from fedsw.federation.trust.distributed import attempt_cost as budget
-from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, attempts_at_one, delta_of, planned_shares
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds, MaskedSums, Sums, make_plan, summed_scale
 from fedsw.federation.trust.distributed.members import Cohort, honest
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
-from fedsw.federation.trust.sketch import sketch_once as sketched
-from fedsw.federation.trust.sketch.sketch_once import SketchSum
+from fedsw.federation.trust.sketch import _sketch_once as sketched
+from fedsw.federation.trust.sketch._sketch_once import SketchSum
 from fedsw.federation.trust.sums_once import Sum
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import Sensitivity
