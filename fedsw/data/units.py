@@ -227,6 +227,35 @@ def share_of_repeated_rows(parts: Iterable[Records]) -> float:
     return sum(count for count in counts.values() if count > 1) / total if total else 0.0
 
 
+def repeats_of_records(records: Records) -> str | None:
+    """Say how many records without a declared unit equal another one, and what that means; None where few do."""
+    if records.unit is not None or not len(records):
+        return None
+    columns = records.features.numpy()[:, :_LOOKED_AT].T
+    return repeats_said(_marks(records), most_values=max((len(np.unique(column)) for column in columns), default=0))
+
+
+def repeats_said(marks: NDArray[Any], *, most_values: int) -> str | None:
+    """The same of rows by their marks (n,), equal for equal rows; ``most_values`` are those of the finest column.
+
+    Where no column has many values, rows of different people are equal by chance: half of them must be to be spoken of.
+    """
+    _, counts = np.unique(marks, return_counts=True)
+    alike, rows = int(counts[counts > 1].sum()), len(marks)
+    few = _FEW_FINE if most_values > len(counts) / 4 else _FEW_COARSE
+    if alike < max(_LEAST_ALIKE, few * rows):
+        return None
+    most = int(counts.max())
+    return (
+        f"{alike:,} of {rows:,} rows equal another one exactly, one of them {most:,} times: epsilon is for one row. If "
+        f"equal rows are of one person, it is up to {most:,} times as large for that person"
+    )
+
+
+_LOOKED_AT = 64
+_LEAST_ALIKE, _FEW_FINE, _FEW_COARSE = 4, 0.01, 0.5
+
+
 def _marks(records: Records) -> NDArray[np.uint64]:
     """A number of every record (n,), the same for equal ones; different ones seldom share it."""
     target = records.target.numpy()

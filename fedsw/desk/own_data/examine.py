@@ -16,11 +16,11 @@ from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.columns.declaration import Columns
-from fedsw.data.columns.distinct_cells import Distinct, by_value
+from fedsw.data.columns.distinct_cells import Distinct, by_value, mapped
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
 from fedsw.data.places import Place, places, require_places
-from fedsw.data.units import shared_words
+from fedsw.data.units import repeats_said, shared_words
 from fedsw.desk.own_data.answers import FORMS, fitting
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import fixed_by_neighbours
@@ -33,6 +33,7 @@ _NAMES = frozenset(
 )
 _ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
 _LEAST_ROWS, _MOST_EACH = 20, 10
+_ODD = np.int64(0x5851F42D4C957F2D)
 
 
 def named_as_identifier(column: str) -> bool:
@@ -41,16 +42,17 @@ def named_as_identifier(column: str) -> bool:
 
 
 class Repeats:
-    """Columns of a text table that look like identifiers and have values in several rows, seen as the file is read.
+    """Rows that equal another one, and columns that look like identifiers with values in several rows, as it is read.
 
-    A column does by its name, or because it holds text, is not declared, and has ten rows for each value at most. Where
-    a unit is declared, none is looked at.
+    A column of a text table does by its name, or because it holds text, is not declared, and has ten rows for each
+    value at most. Where a unit is declared, none is looked at.
     """
 
     def __init__(self, table: Path, columns: Columns) -> None:
         self._table, self._seen = table, dict[str, _Seen]()
         self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
         self._none, self._declared = columns.unit is not None or not is_text(table), frozenset(columns.names)
+        self._rows = None if columns.unit is not None else _Rows(columns.names)
 
     def looks_at(self, column: str) -> bool:
         """Say whether a column's cells are wanted, as text."""
@@ -61,12 +63,20 @@ class Repeats:
     def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks as they are, and look at each on its way."""
         for chunk in chunks:
+            if self._rows is not None:
+                self._rows.add(chunk)
             for column in filter(self.looks_at, chunk.cells):
                 self._seen.setdefault(column, _Seen()).add(by_value(chunk.cells[column]))
             yield chunk
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each such column."""
+        """Yield a warning for each such column; where there is none, one for rows that equal others."""
+        named = list(self._identifiers())
+        yield from named
+        if not named and self._rows is not None and (said := self._rows.said) is not None:
+            yield f"{self._table}: {said}. Name the column that says whose a row is: unit in [data]"
+
+    def _identifiers(self) -> Iterator[str]:
         for column, seen in self._seen.items():
             values = seen.values
             if values == seen.given:
@@ -78,6 +88,32 @@ class Repeats:
                     f"{seen.given} rows. If rows with one value are of one person, each of them is protected alone, "
                     f"and the person less than epsilon says: set unit = {column!r} in [data]"
                 )
+
+
+class _Rows:
+    """Marks of all rows so far, equal for rows that are equal in the declared columns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._marks, self._values = sorted(names), list[NDArray[np.int64]](), dict[str, set[int]]()
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in the rows of a chunk."""
+        marks: NDArray[np.int64] | None = None
+        for name in self._names:
+            if name not in chunk.cells:
+                continue
+            hashes = mapped(chunk.cells[name], hash, np.int64)
+            self._values.setdefault(name, set()).update(np.unique(hashes).tolist())
+            marks = hashes if marks is None else marks * _ODD + hashes
+        if marks is not None:
+            self._marks.append(marks)
+
+    @property
+    def said(self) -> str | None:
+        """What there is to say of rows that equal another one."""
+        if not self._marks:
+            return None
+        return repeats_said(np.concatenate(self._marks), most_values=max(map(len, self._values.values())))
 
 
 class _Seen:

@@ -12,6 +12,7 @@ import torch
 
 from fedsw.data import BadRecords
 from fedsw.data.downloads import without_downloads
+from fedsw.data.units import repeats_of_records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.preset_rules import same_but_for_chosen
 from fedsw.federation.node._sample import require_units
@@ -95,6 +96,8 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
 def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
     held = held_records(task, node_config)
     require_units(task.experiment, held.records)
+    if task.experiment.data.own and (repeats := repeats_of_records(held.records)) is not None:
+        _log.warning("%s. Name the column that says whose a row is: unit in [data]", repeats)
     node = Node.of(task, held, run)
     if task.experiment.data.held_out_released:
         node.held_out = Node.of(task, held_out_records(task, node_config), run)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedsw._tools import files
 from fedsw._tools.text import upward
 from fedsw.data import Records
+from fedsw.data.units import repeats_of_records
 from fedsw.learning.models import count_parameters, flatten, load_flat
 from fedsw.learning.models.initial import parted
 from fedsw.learning.objectives import Clip
@@ -180,6 +181,12 @@ class PrivateTrainer:
 
     def _train(self, records: Records, ledger: Ledger) -> None:
         self.epsilon = ledger.epsilon()
+        if (repeats := repeats_of_records(records)) is not None:
+            warnings.warn(
+                f"{repeats}. Say whose rows they are, as_records(..., unit=...) and plan(unit=...): all rows of a "
+                "person are then protected together",
+                stacklevel=3,
+            )
         if self.rounds >= self.plan.rounds:
             warnings.warn(
                 f"{self.directory} holds a training that is finished: {self.rounds} rounds, epsilon "
