@@ -18,6 +18,7 @@ from fedsw.federation import OFFLINE
 from fedsw.federation.deploy._processes import script
 from fedsw.federation.deploy.node_file import read_node_file
 from fedsw.federation.engines import Engine
+from fedsw.privacy.accounting.lifetime import ACCOUNTS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -90,14 +91,23 @@ def test_a_service_starts_a_command_that_is_understood(unit):
     parse(words)
 
 
-def test_a_unit_has_no_settings_of_its_own_and_the_client_s_reads_the_file_that_deploy_names():
+def test_a_unit_says_where_accounts_are_and_no_more_and_the_client_s_reads_the_file_that_deploy_names():
+    """Accounts are where the service may write: under `ProtectHome` there is no ~/.fedsw."""
     text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert "is in its `/srv/fedsw/node.toml`, not in the" in text
-    assert not any("Environment=" in unit.read_text(encoding="utf-8") for unit in UNITS)
+    for unit in UNITS:
+        name, _, place = settings(unit, "Environment").partition("=")
+        assert name == ACCOUNTS_VARIABLE and Path(place).is_relative_to(settings(unit, "ReadWritePaths"))
+        assert settings(unit, "ProtectHome") == "yes"
     assert settings(UNITS[0], "ExecStart").endswith("--config /srv/fedsw/node.toml")
     shipped = ROOT / "fedsw" / "shipped" / "node.toml"
     written = Path(settings(UNITS[0], "ReadWritePaths")).relative_to("/srv/fedsw")
-    assert read_node_file(shipped).state_dir == shipped.parent / written
+    file = read_node_file(shipped)
+    assert file.state_dir == shipped.parent / written
+    accounts = Path(settings(UNITS[0], "Environment").partition("=")[2]).relative_to("/srv/fedsw")
+    assert file.accounts == shipped.parent / accounts
+    page = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")
+    assert f"--schema /srv/fedsw/{file.schema_.name} " in page and f"/srv/fedsw/{written} " in page
 
 
 def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:

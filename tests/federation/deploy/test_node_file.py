@@ -67,6 +67,7 @@ def test_the_example_starts_the_node_that_it_describes(place, started, monkeypat
         "data-path": str(place / "train.csv"),
         "schema": str(place / "columns.toml"),
         "state-dir": str(place / "state"),
+        "accounts": str(place / "state" / "accounts"),
         "trust": "local-gradient,local-slices",
         "max-epsilon": "3.0",
         "bundle": bundle_hash(),
