@@ -20,8 +20,8 @@ ROOMS = {
 }  # fmt: skip
 STARTED = {
     "fedsw.cli.app": "the entry point of the command",
-    "fedsw.federation.client": "the ClientApp of the bundle, which clients/app.py names",
-    "fedsw.federation.server.app": "the ServerApp of the bundle, which server/app.py names",
+    "fedsw.federation.client": "the ClientApp of the bundle, which its clients/app.py names",
+    "fedsw.federation.server.app": "the ServerApp of the bundle, which its server/app.py names",
     "fedsw.federation.deploy.executor": "run by its path, as the process of a node",
     "fedsw.federation.deploy.superlink": "run by its path, as the process of the SuperLink",
 }

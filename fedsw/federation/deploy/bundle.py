@@ -1,8 +1,8 @@
 """The bundle that Flower ships to the nodes of a run: two entries of a few lines over the installed fedsw.
 
-`flwr run .` in a checkout ships the same two entries. A node runs the fedsw that its operator installed, and can demand
-the bundle that this fedsw makes: `bundle_hash`. The bundle names the digest of the fedsw that made it, so that two
-versions never make the same one.
+A node runs the fedsw that its operator installed, and can demand the bundle that this fedsw makes: `bundle_hash`. The
+bundle has no dependencies: Flower would install them anew at every node and run, another torch among them. It names the
+digest of the fedsw that made it, so that two versions never make the same one.
 """
 
 from __future__ import annotations

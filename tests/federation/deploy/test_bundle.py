@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import os
 import shutil
-import tomllib
-import zipfile
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,19 +151,17 @@ def test_the_own_bundle_is_what_flower_sends_of_the_folder_that_a_server_submits
     require_bundle(sent, bundle_hash(), bundle_hash().upper())
 
 
-@pytest.mark.slow
-def test_flwr_run_in_a_checkout_sends_the_same_apps():
-    """Their project files differ: the checkout's has the whole package in it."""
-
-    def opened(content: bytes) -> dict[str, bytes]:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return {name: archive.read(name) for name in archive.namelist() if not name.startswith(".info/")}
-
-    ours, theirs = opened(OWN), opened(build_fab_from_disk(Path(__file__).resolve().parents[3]))
-    mine, other = (tomllib.loads(files.pop("pyproject.toml").decode()) for files in (ours, theirs))
-    assert ours == theirs and mine["tool"]["flwr"] == other["tool"]["flwr"]
-    for key in ("name", "version", "description", "license"):
-        assert mine["project"][key] == other["project"][key]
+def test_flower_installs_nothing_for_what_is_sent(tmp_path):
+    """On a fresh FLWR_HOME, without an index: an environment of its own, in which there is no package."""
+    code = (
+        "import sys; from flwr.supercore.superexec.dependency_installer import install_app_dependencies as install;"
+        "place = install(sys.argv[1]); print(*(p.name for p in place.glob('lib/python*/site-packages/*.dist-info')))"
+    )
+    folder = write_bundle(tmp_path / "bundle")
+    env = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "UV_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code, folder], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].strip() == "" and (tmp_path / "home" / "runtime-envs").is_dir()
 
 
 def test_a_folder_of_an_earlier_bundle_is_not_served_in_place_of_the_one_that_came(tmp_path, home, monkeypatch):

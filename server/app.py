@@ -1,5 +1,0 @@
-"""The ServerApp that Flower starts at the server: the installed fedsw."""
-
-from fedsw.federation.server.app import app
-
-__all__ = ["app"]
