@@ -47,6 +47,7 @@ def said(plan: Forecast) -> dict[str, Any]:
         "depends": plan.depends,
         "tight": plan.tight,
         "skewed": plan.skewed,
+        "bare": plan.bare,
         "kept": plan.share_left,
         "least": plan.range[0],
         "rarest": plan.rarest,

@@ -24,6 +24,8 @@ REPLACED = ("descent", "adassp")
 less noise."""
 WIDE = 0.1
 """The part of its bounds that a column uses, as four standard deviations, or below the mean of numbers to predict."""
+LITTLE, LITTLE_OF_SQUARES = 0.02, 0.04
+"""What a model without privacy gains over a constant where columns tell little: accuracy, or R2."""
 Scores = dict[str, list[float]]
 
 
@@ -145,7 +147,7 @@ def judged(rows: list[Row], told: list[Row]) -> list[Judged]:
                 best=statistics.fmean(without),
                 score=statistics.fmean(scores["fedsw"]),
                 said=plan["kept"],
-                promises=expects(plan),
+                promises=expects(plan, gain=statistics.fmean(without) - constant),
             )
         )
     return plans
@@ -164,15 +166,17 @@ def forecast_words(rows: list[Row], told: list[Row]) -> str:
     return f"Of {len(plans)} plans from public numbers alone {right} are right, {wrong[0]} and {wrong[1]}."
 
 
-def expects(said: Mapping[str, Any]) -> bool:
+def expects(said: Mapping[str, Any], *, gain: float) -> bool:
     """Whether a plan promises more than a constant of these data: what it says of the most frequent class's share, of
-    columns that use a tenth of their bounds and of numbers mostly within a tenth of theirs holds for theirs."""
+    columns that use a tenth of their bounds, of numbers mostly within a tenth of theirs and of how much a model without
+    privacy gains holds for theirs."""
     others, constant_to = said.get("others"), said.get("constant_to")
     if others is not None and constant_to is not None and others < promised_above(constant_to):
         return False
     unknown = (
         (said.get("tight"), (said.get("used") or 0.0) > WIDE),
         (said.get("skewed"), (said.get("middle") or 0.0) > WIDE),
+        (said.get("bare"), gain > (LITTLE if said.get("middle") is None else LITTLE_OF_SQUARES)),
     )
     holds = all(known for kept, known in unknown if kept is not None and kept < FEASIBLE)
     return bool(said["feasible"] or (said.get("depends") and holds))

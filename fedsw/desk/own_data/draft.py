@@ -555,7 +555,7 @@ def _alpha(request: DraftRequest) -> list[str]:
     if request.group is None:
         means = "no groups are declared; --group COLUMN would name them"
     elif not request.alpha:
-        means += f";\n{' ' * 27}# 0 until somebody asks: its noise is in the groups' sizes, and `fedsw plan` shows it"
+        means += f";\n{' ' * 27}# 0 until somebody asks: `fedsw plan` with objective.alpha=0.2 says what that buys"
     return [f"alpha = {request.alpha or 0.0}{' ' * max(1, 19 - len(str(request.alpha or 0.0)))}# {means}"]
 
 

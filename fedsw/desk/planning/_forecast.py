@@ -28,10 +28,14 @@ from fedsw.runs.single.training_plan import plan
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of a model and of the best constant on held-out twins: accuracy, or minus the mean squared error."""
+    """Scores of a model and of the best constant on held-out twins: accuracy, or minus the mean squared error.
+
+    ``gap`` is the model's, between groups: of the rates at which a class is predicted, or of the mean answers.
+    """
 
     model: float
     constant: float
+    gap: float = 0.0
 
     @property
     def gain(self) -> float:
@@ -145,17 +149,25 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
     if not bool(torch.isfinite(outputs).all()):
         return Score(-math.inf, 0.0)
     target = held_out.target.to(outputs.device)
+    group, groups = held_out.sensitive, len(problem.groups)
     if problem.classes:
         share = float(target.bincount(minlength=problem.classes).max()) / len(target)
-        return Score(metrics.accuracy(metrics.predictions(outputs), target), share)
+        predicted = metrics.predictions(outputs)
+        rates = metrics.selection_rates(predicted.cpu(), group, groups=groups, outcomes=problem.classes)
+        return Score(metrics.accuracy(predicted, target), share, float((rates.amax(0) - rates.amin(0)).amax()))
     errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
-    return Score(*(-float(squares.reshape(len(target), -1).sum(dim=1).mean()) for squares in (errors, spread)))
+    means = [outputs[group == number].double().mean(dim=0) for number in range(groups)]
+    gap = float((torch.stack(means).amax(0) - torch.stack(means).amin(0)).amax())
+    error, constant = (float(squares.reshape(len(target), -1).sum(dim=1).mean()) for squares in (errors, spread))
+    return Score(-error, -constant, gap)
 
 
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
 """Strengths at which the curve is measured on twins; between them it is interpolated."""
 MOST_TWINS = 2_000
 """Twins of a training: more records are stood for by so many with less noise."""
+MANY_TWINS = 20_000
+"""The same where so little can be learnt that chance among fewer would hide it."""
 HELD_OUT = 2_000
 ABOUT_ALL = 0.9
 """Share of what can be learnt from which on noise is not worth speaking of."""
@@ -229,18 +241,6 @@ class Curve:
         weakest = self.points[0].strength
         return min(value, 1.0) if strength >= weakest else min(value, 1.0) - math.log(weakest / strength) * 0.1
 
-    def strength_for(self, share: float) -> float:
-        """The least strength at which so much is left; infinite if none of those measured is enough."""
-        low, below = 0.0, 0.0
-        for point in self.points:
-            high = self.at(point.strength)
-            if high >= share and not below:
-                return point.strength
-            if high >= share:
-                return float(below * (point.strength / below) ** ((share - low) / (high - low)))
-            low, below = high, point.strength
-        return math.inf
-
 
 def curve(
     experiment: Experiment,
@@ -251,34 +251,59 @@ def curve(
     laws: Sequence[TwinLaw] = LAWS,
     strengths: Sequence[float] = STRENGTHS,
     relative: float | None = None,
+    most: int = MOST_TWINS,
     seen: Callable[[], None] = lambda: None,
 ) -> Curve:
     """Train on twins, as well as can be without privacy, and by the run's own steps with several amounts of noise.
 
     Of a ``table`` that is public twins are drawn in place of the laws. `strengths` of the signal rise; `relative` is
     the multiplier of a round over that of one release of all records, if moments took nothing, by default the square
-    root of the rounds. ``seen`` is called after every training.
+    root of the rounds. There are ``most`` twins at most. ``seen`` is called after every training.
     """
-    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
-    public = numbers_of(experiment, sizes, problem)
-    twins = [_of_law(problem, sizes, law) for law in laws] if table is None else [_of_table(table, sizes)]
-
-    def scores(strength: float) -> tuple[Score, ...]:
-        numbers, ready = at_strength(experiment, public, strength)
-        rounds = math.sqrt(ready.training.rounds) if relative is None else relative
-        multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
-        measured = []
-        for index, sides in enumerate(twins):
-            measured.append(trained(problem, ready, *sides, multiplier=multiplier, one=numbers.multiplier, seed=index))
-            seen()
-        return tuple(measured)
-
+    sizes = scaled(by_group, min(sum(by_group.values()), most))
+    twins = twins_like(problem, sizes, table, laws, max(HELD_OUT, most))
     known = []
     for pair in twins:
         known.append(reference(problem, *pair))
         seen()
     name = " or ".join(dict.fromkeys(one.name for one in known))
-    return Curve(tuple(one.score for one in known), tuple(Point(level, scores(level)) for level in strengths), name)
+    points = []
+    for strength in strengths:
+        points.append(Point(strength, scores(experiment, problem, sizes, twins, strength, relative=relative)))
+        seen()
+    return Curve(tuple(one.score for one in known), tuple(points), name)
+
+
+def twins_like(
+    problem: Problem, sizes: Mapping[str, int], table: PublicRows | None, laws: Sequence[TwinLaw], held_out: int
+) -> list[tuple[PublicRows, PublicRows]]:
+    """Twins to train on, of these sizes, and others to measure on: under every law, or of a public table's halves."""
+    others = scaled(sizes, held_out)
+    if table is not None:
+        half, rest = halves(table)
+        return [(resampled(half, sizes, seed=0), resampled(rest, others, seed=1))]
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    return [(drawn(columns, sizes, law, seed=0), drawn(columns, others, law, seed=1)) for law in laws]
+
+
+def scores(
+    experiment: Experiment,
+    problem: Problem,
+    sizes: Mapping[str, int],
+    twins: Sequence[tuple[PublicRows, PublicRows]],
+    strength: float,
+    *,
+    relative: float | None,
+) -> tuple[Score, ...]:
+    """Train on all twins by the run's own steps at a strength of the signal; see `curve`."""
+    numbers, ready = at_strength(experiment, numbers_of(experiment, sizes, problem), strength)
+    rounds = math.sqrt(ready.training.rounds) if relative is None else relative
+    multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
+    return tuple(
+        trained(problem, ready, *pair, multiplier=multiplier, one=numbers.multiplier, seed=index)
+        for index, pair in enumerate(twins)
+    )
 
 
 def strength_of(experiment: Experiment, numbers: Numbers) -> float:
@@ -295,19 +320,6 @@ def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tu
     unit = replace(numbers, multiplier=1.0)
     noisy = replace(numbers, multiplier=strength_of(experiment, unit) / strength)
     return noisy, settled(experiment, noisy)
-
-
-def _of_law(problem: Problem, sizes: Mapping[str, int], law: TwinLaw) -> tuple[PublicRows, PublicRows]:
-    """Twins to train on, and others of the same law to measure on."""
-    columns = problem.experiment.data.columns
-    assert columns is not None
-    return drawn(columns, sizes, law, seed=0), drawn(columns, scaled(sizes, HELD_OUT), law, seed=1)
-
-
-def _of_table(table: PublicRows, sizes: Mapping[str, int]) -> tuple[PublicRows, PublicRows]:
-    """Twins out of one half of a public table, and others out of the other half to measure on."""
-    half, others = halves(table)
-    return resampled(half, sizes, seed=0), resampled(others, scaled(sizes, HELD_OUT), seed=1)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

@@ -35,6 +35,9 @@ class LinearObjective(Objective):
         numbers = {"round": batch.round, "attempt": batch.attempt}
         return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
 
+    def _require_per_record(self, model: nn.Module, records: Records) -> None:
+        """Nothing: one linear layer mixes no records, and these are nobody's."""
+
     def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
         """The sum (r,), in float64."""
         inputs = self._inputs(model, batch.records)

@@ -152,6 +152,13 @@ squares are of one record in fifty. Some columns show it and some do not, so tha
 TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
 """Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
 learn little from them."""
+BARE = tuple(
+    TwinLaw("bare", explained=0.08, common=0.6, middle=0.5, spread=0.2, seed=seed, alike=_ALIKE)
+    for seed in range(12, 16)
+)
+"""Columns by which a model gains one or two points over a constant, or some hundredths of a number's variance: as
+little as many tables let be learnt, which nobody knows before something is released. There are several, as each is
+mostly chance."""
 RARE = 0.02
 
 

@@ -13,9 +13,23 @@ import numpy as np
 from fedsw._tools.registry import Word
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import Short, upward
-from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE, STRENGTHS, Curve, curve, strength_of
+from fedsw.desk.planning._forecast import (
+    ABOUT_ALL,
+    FEASIBLE,
+    HELD_OUT,
+    MANY_TWINS,
+    MOST_TWINS,
+    STRENGTHS,
+    Curve,
+    Score,
+    curve,
+    scores,
+    strength_of,
+    twins_like,
+)
 from fedsw.desk.planning._run_forecast import SHARES, Forecast, WhatIf, largest_for_constant, left_alone
 from fedsw.desk.planning.public_rows import (
+    BARE,
     LAWS,
     RARE,
     SKEWED,
@@ -30,6 +44,7 @@ from fedsw.desk.planning.public_rows import (
     with_rare_class,
 )
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
 from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
@@ -44,9 +59,6 @@ from fedsw.runs.evaluation.group_thresholds import band_of
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
-_MOST_RECORDS = 10**8
-_MOST_EPSILON = 100.0
-_HALVINGS = 20
 _WEAK = 0.25
 _WEIGHTS = (0.05, 0.2, 0.5)
 """Weights of a penalty between groups whose noise a plan says."""
@@ -59,8 +71,9 @@ class Planned(Short):
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
     Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
     ``word`` is whose the penalties' bound is; ``penalties`` are weights alpha with the noise that they would take, in
-    that of the loss alone; ``bands`` are two deviations of the noise in a group's share above a threshold, where counts
-    for thresholds are released.
+    that of the loss alone; ``bought`` are scores on public twins, the mean of all laws, at the weight 0 and at the
+    experiment's, where that is more; ``bands`` are two deviations of the noise in a group's share above a threshold,
+    where counts for thresholds are released.
     """
 
     experiment: Experiment
@@ -81,6 +94,7 @@ class Planned(Short):
     penalties: Mapping[float, float] = field(default_factory=dict)
     word: Word = "proven"
     bands: Mapping[str, float] = field(default_factory=dict)
+    bought: Mapping[float, Score] = field(default_factory=dict)
 
     @property
     def compares(self) -> bool:
@@ -115,7 +129,7 @@ class Planned(Short):
     @property
     def unless(self) -> str:
         """Under which law the verdict would be another, in words; empty if under none."""
-        if self.forecast is None or not self.multiplier:
+        if self.forecast is None or not self.multiplier or self.forecast.depends:
             return ""
         least, most = self.forecast.range
         if self.forecast.feasible and least < FEASIBLE:
@@ -158,8 +172,8 @@ class Planned(Short):
             return (
                 f"feasible only if {forecast.condition}: {100 * min(1.0, share):.0f} % of what "
                 f"{forecast.reference} gains over a constant would be left; otherwise a constant would do as well. "
-                "Declare bounds as narrow as public knowledge allows"
-            )
+                f"{_NARROWER if forecast.of_bounds else _TELL if forecast.rare is None else ''}"
+            ).rstrip(" .")
         if share >= ABOUT_ALL:
             return f"expect about what {forecast.reference} reaches without privacy"
         if forecast.feasible:
@@ -189,7 +203,8 @@ def planned(
     """
     problem = Problem.from_experiment(experiment)
     require_scorable(problem)
-    reason, ready, forecast = refusal(experiment), experiment, None
+    reason, ready, forecast, goal = refusal(experiment), experiment, None, experiment.objective
+    bought = dict[float, Score]()
     if reason is None:
         ready = settled(experiment, numbers_of(experiment, by_group, problem))
     elif "sketch" in left_open(experiment):
@@ -206,18 +221,23 @@ def planned(
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
         twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
-        measured = _measured(experiment, ready, by_group, multiplier, twins)
+        told = _without_penalty(experiment)
+        measured = _measured(told, ready, by_group, multiplier, twins)
         forecast = _forecast(experiment, by_group, problem, measured)
         strength = forecast.strength
 
         def here(*others: TwinLaw) -> Curve:
             of_others = {**twins, "laws": others, "strengths": (strength,)}
-            return _measured(experiment, ready, by_group, multiplier, of_others)
+            return _measured(told, ready, by_group, multiplier, of_others)
 
         def under(*others: TwinLaw) -> float:
             return here(*others).at(strength)
 
         feasible = forecast.feasible and bool(multiplier) and table is None
+        if feasible and expect is None:
+            little = {**twins, "laws": BARE, "strengths": (strength,), "most": MANY_TWINS}
+            bare = _measured(told, ready, by_group, multiplier, little).at(strength)
+            forecast = replace(forecast, bare=bare)
         if feasible and expect is None and has_bounds(experiment):
             forecast = replace(forecast, tight=under(TIGHT))
         if feasible and expect is None and not problem.classes:
@@ -232,6 +252,8 @@ def planned(
                 forecast = replace(forecast, rare=(rare := shares[RARE]()))
                 if rare < FEASIBLE:
                     forecast = replace(forecast, constant_to=largest_for_constant(shares))
+        if told is not experiment and multiplier:
+            bought = {weight: _scored(_weighed(experiment, weight), by_group, twins) for weight in (0.0, goal.alpha)}
     return Planned(
         experiment=ready,
         chosen={
@@ -254,9 +276,12 @@ def planned(
         penalties=_penalties(experiment, by_group) if multiplier else {},
         word=made.objective.word,
         bands=_bands(made, plan, by_group),
+        bought=bought,
     )
 
 
+_NARROWER = "Declare bounds as narrow as public knowledge allows"
+_TELL = "Released moments tell (--moments-alone, --after-moments)"
 _REPLACED = "forecasts are made for noise that hides a replacement"
 
 
@@ -276,7 +301,7 @@ def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[floa
     if experiment.training.preset != "auto" or refusal(experiment) or len(by_group) < 2 or goal.also:
         return {}
     for alpha in _WEIGHTS:
-        weighed = experiment.model_copy(update={"objective": goal.model_copy(update={"alpha": alpha})})
+        weighed = _weighed(experiment, alpha)
         numbers = numbers_of(weighed, by_group)
         clip = settled(weighed, numbers).clip
         noise[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
@@ -293,17 +318,57 @@ def _measured(
     experiment: Experiment, ready: Experiment, by_group: Mapping[str, int], multiplier: float, twins: Mapping[str, Any]
 ) -> Curve:
     """Training on twins, in place of the records, of the columns that are public."""
+    problem = Problem.from_experiment(_of_twins(experiment))
+    relative = _relative(ready, by_group, problem, multiplier)
+    return curve(problem.experiment, problem, by_group, relative=relative, **twins)
+
+
+def _relative(ready: Experiment, by_group: Mapping[str, int], problem: Problem, multiplier: float) -> float | None:
+    """The multiplier of a round over that of one release of all records, if moments took nothing."""
+    one = numbers_of(ready, by_group, problem).multiplier
+    return multiplier * math.sqrt(ready.left_to_rounds) / one if one else None
+
+
+def _of_twins(experiment: Experiment) -> Experiment:
+    """The experiment on twins, of the columns that are public."""
     raw = experiment.model_dump()
     raw["data"] = {
         "source": "object",
         "columns": public_columns(experiment).model_dump(),
         "row_norm": experiment.data.row_norm,
     }
-    made_up = parse_experiment(raw | {"metrics": ()})
-    problem = Problem.from_experiment(made_up)
-    one = numbers_of(ready, by_group, problem).multiplier
-    relative = multiplier * math.sqrt(ready.left_to_rounds) / one if one else None
-    return curve(made_up, problem, by_group, relative=relative, **twins)
+    return parse_experiment(raw | {"metrics": ()})
+
+
+def _weighed(experiment: Experiment, alpha: float) -> Experiment:
+    """The experiment with another weight of its first penalty."""
+    return experiment.model_copy(update={"objective": experiment.objective.model_copy(update={"alpha": alpha})})
+
+
+def _without_penalty(experiment: Experiment) -> Experiment:
+    """The experiment that the curve is measured for: without the penalty where a server adds the noise of all.
+
+    A penalty's noise is in the strength of the signal, and what it costs beside that is measured by itself; the model
+    without privacy, and every training, then take a closed form and not thousands of steps. Where clients add noise,
+    ranks are noised too, which only a training with the penalty shows.
+    """
+    goal = experiment.objective
+    alone = goal.alpha > 0 and not goal.also and not PENALTIES.get(goal.penalty).custom
+    server_alone = experiment.privacy.model.by_ledgers(server=True, clients=False)
+    return _weighed(experiment, 0.0) if alone and server_alone else experiment
+
+
+def _scored(experiment: Experiment, by_group: Mapping[str, int], twins: Mapping[str, Any]) -> Score:
+    """The mean score and gap of trainings on twins with the run's own noise, over all laws."""
+    numbers = numbers_of(experiment, by_group)
+    ready, problem = settled(experiment, numbers), Problem.from_experiment(_of_twins(experiment))
+    multiplier = _plan_of(Problem.from_experiment(ready), by_group).multiplier
+    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
+    pairs = twins_like(problem, sizes, twins["table"], twins["laws"], HELD_OUT)
+    relative, strength = _relative(ready, by_group, problem, multiplier), strength_of(experiment, numbers)
+    measured = scores(problem.experiment, problem, sizes, pairs, strength, relative=relative)
+    twins["seen"]()
+    return Score(*np.mean([(score.model, score.constant, score.gap) for score in measured], axis=0).tolist())
 
 
 def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
@@ -312,7 +377,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
 
     total, epsilon_asked = sum(by_group.values()), experiment.privacy.epsilon
-    here, needed = strength(total, None), measured.strength_for(FEASIBLE)
+    here = strength(total, None)
     alone = left_alone(measured, here)
     epsilons = sorted(
         {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
@@ -328,9 +393,6 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         share_left=measured.at(here),
         range=(min(alone), max(alone)),
         strength=here,
-        least_records=_least(lambda n: strength(round(n), None), needed, 2.0 * len(by_group), _MOST_RECORDS),
-        least_epsilon=_least(lambda e: strength(total, e), needed, 0.01, _MOST_EPSILON),
-        most_parameters=problem.parameters * (here / needed) ** 2 if math.isfinite(needed) else 0.0,
         what_ifs=what_ifs,
     )
 
@@ -338,18 +400,6 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
 def _at(experiment: Experiment, epsilon: float) -> Experiment:
     trust = trust_model(experiment.privacy.trust).with_noise or experiment.privacy.trust
     return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
-
-
-def _least(strength: Callable[[float], float], needed: float, low: float, high: float) -> float:
-    """The least number at which a signal is as strong as needed; infinite if none up to `high` is."""
-    if strength(high) < needed:
-        return math.inf
-    if strength(low) >= needed:
-        return low
-    for _ in range(_HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if strength(middle) >= needed else (middle, high)
-    return high
 
 
 def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedsw._tools.text import number, upward
+from fedsw._tools.text import apart, number, upward
 from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE
 from fedsw.desk.planning._run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
@@ -71,17 +70,29 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
-        yield "feasible from", _least(plan, forecast)
-        yield "model size", f"feasible up to about {_two_digits(forecast.most_parameters, math.floor)} parameters"
         if plan.weakened:
             yield "penalty", _weakened(plan)
     if plan.penalties:
         weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in plan.penalties.items())
         yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
+    if plan.bought:
+        yield "penalty buys", _bought(plan)
     if said := _thresholds(plan):
         yield "thresholds", said
     for section, values in plan.chosen.items() if forecast is not None else ():
         yield f"[{section}]", settings_text(values)
+
+
+def _bought(plan: Planned) -> str:
+    """What the penalty changes on public twins, whose groups differ by half a deviation in their traits."""
+    (_, without), (alpha, weighed) = plan.bought.items()
+    what, of = ("accuracy", "a class's rate") if without.constant > 0 else ("squared error", "the mean answers")
+    gaps, values = apart(weighed.gap, without.gap), apart(abs(weighed.model), abs(without.model))
+    buys = "" if weighed.gap < without.gap else ": it buys nothing"
+    return (
+        f"at α = {number(alpha)} the gap between groups in {of} is {gaps[0]} and {what} {values[0]}, at 0 {gaps[1]} "
+        f"and {values[1]}, with this run's noise on public twins whose groups differ by half a deviation{buys}"
+    )
 
 
 def _thresholds(plan: Planned) -> str:
@@ -143,6 +154,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
         "words": dict(rows(plan)),
         "settings": {section: dict(values) for section, values in plan.chosen.items()},
         "stages": [asdict(stage) for stage in plan.stages],
+        "penalty_buys": {str(alpha): asdict(score) for alpha, score in plan.bought.items()},
         "threshold_bands": dict(plan.bands),
         "forecast": None,
     }
@@ -155,13 +167,11 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "feasible": forecast.feasible,
             "kept_with_tight_columns": forecast.tight,
             "kept_with_skewed_numbers": forecast.skewed,
+            "kept_where_columns_tell_little": forecast.bare,
             "rarest_class_assumed": forecast.rarest,
             "kept_with_a_rare_class": forecast.rare,
             "constant_wins_up_to_share": forecast.constant_to,
             "signal_to_noise": forecast.strength,
-            "least_records": forecast.least_records,
-            "least_epsilon": forecast.least_epsilon,
-            "most_parameters": forecast.most_parameters,
             "thresholds": {"feasible": FEASIBLE, "about_all": ABOUT_ALL},
             "what_ifs": [
                 {"records": what_if.records, "epsilon": what_if.epsilon, "kept": what_if.share_left}
@@ -213,21 +223,6 @@ def _weakened(plan: Planned) -> str:
         f"the group {name} has {size:,} records: Jacobians are clipped to {clip} to save noise, and groups are drawn "
         "together less than alpha asks, if at all; objective.alpha = 0 takes no noise for it"
     )
-
-
-def _least(plan: Planned, forecast: Forecast) -> str:
-    epsilon = upward(plan.experiment.privacy.epsilon)
-    records = "no number of"
-    if not math.isinf(forecast.least_records):
-        records = _two_digits(forecast.least_records, math.ceil)
-    least = "no ε" if math.isinf(forecast.least_epsilon) else f"ε = {upward(forecast.least_epsilon, 2)}"
-    return f"{records} records at ε = {epsilon}; {least} with {plan.records:,} records"
-
-
-def _two_digits(value: float, rounded: Callable[[float], int]) -> str:
-    """A whole number with two digits, rounded up or down."""
-    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1)
-    return f"{rounded(value / unit) * unit:,}"
 
 
 def draw_plan(plan: Planned, path: Path) -> Path:

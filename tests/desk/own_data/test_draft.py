@@ -62,7 +62,7 @@ def test_without_a_group_there_is_none_and_outputs_are_compared_with_nothing(tmp
 def test_a_penalty_is_drafted_for_who_asks_however_many_records_there_are(tmp_path):
     data = folder(tmp_path, [["41", "a", "2001-01-01", "yes", "7", "f", "low"]] * 6_000)
     unasked = drafted(data, from_public=False)
-    assert "\nalpha = 0.0  " in unasked and "# 0 until somebody asks: its noise is in" in unasked
+    assert "\nalpha = 0.0  " in unasked and "`fedsw plan` with objective.alpha=0.2 says what that buys" in unasked
     assert "where predictions may read the group;\n" in unasked and "is for where they may not" in unasked
     assert "\nalpha = 0.2  " in drafted(data, alpha=0.2)
     with pytest.raises(ExperimentError, match="--alpha 0.2 weighs equal outputs .* add --group COLUMN"):
