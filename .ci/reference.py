@@ -18,6 +18,7 @@ import click
 import typer
 from pydantic import BaseModel
 
+from fedsw._tools import exits
 from fedsw._tools.text import json_text, table
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
@@ -133,6 +134,8 @@ def commands() -> str:
                     [(f"`{name}`", " ".join(text.split()).replace("\\[", "[")) for name, text in rows],
                 )
             ]
+    parts += ["## Exit codes", "By what was spent, the same for every verb:"]
+    parts += [table(("exit code", "what happened", "what was spent"), exits.rows())]
     return "\n\n".join(parts) + "\n"
 
 

@@ -76,6 +76,8 @@ class FakeRuns:
         history = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         with metrics.open("a") as lines:
             for number in range(len(history) + 1, rounds + 1):
+                with (directory / "attempts.log").open("a") as attempts:
+                    attempts.write(f"{number} 0\n")
                 if number == self.fail_in:
                     self.before_fault(directory)
                     raise self.fault

@@ -23,8 +23,8 @@ def page(outcomes: dict[Case, Outcome]) -> str:
     lines = [
         "# Errors",
         "",
-        "For whoever meets a message: the cause, the command, and what it says, which ends in the remedy. Exit codes are 2 for",
-        "bad input and 1 for a run that failed. All of it is found before anything is spent: no ledger was made in any of",
+        "For whoever meets a message: the cause, the command, and what it says, which ends in the remedy. [Exit codes](reference/commands.md#exit-codes)",
+        "say what was spent. All of it is found before anything is spent: no ledger was made in any of",
         "these. `python -m benchmarks.malformed` writes the page and runs every line; `tests/laws/test_malformed.py` runs them again.",
     ]
     shown = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import html
 import json
@@ -20,12 +21,13 @@ _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2
 """Characters that a terminal obeys or no reader sees: control characters but new lines, changes of direction."""
 
 
-def json_text(value: Any, *, indent: int | None = 2) -> str:
+def json_text(value: Any, *, indent: int | None = 2, ascii_only: bool = False) -> str:
     """JSON of a nested value; infinities become "inf" or "-inf" and NaN becomes null.
 
-    What a terminal would obey in a text is written as \\uXXXX, so that JSON can be printed.
+    What a terminal would obey in a text is written as \\uXXXX, so that JSON can be printed; with ``ascii_only`` every
+    letter that is none of ASCII's is.
     """
-    text = json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(_plain(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return _COMMANDS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -37,6 +39,26 @@ def harmless(text: object, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
     """
     return _COMMANDS.sub(instead, str(text))
 
+
+SPELT = "fedsw-spelt"
+"""The name under which streams know `spelt`."""
+_SPELT = {
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "eps", "η": "eta", "θ": "theta", "λ": "lambda"},
+    **{"μ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau", "φ": "phi", "Δ": "Delta", "Σ": "Sigma", "Φ": "Phi"},
+    **{"≤": "<=", "≥": ">=", "≈": "~", "∞": "inf", "√": "sqrt", "→": "->", "−": "-", "–": "-", "—": "-", "…": "..."},
+    **{"‘": "'", "’": "'", "“": '"', "”": '"', "•": "*", "½": "1/2", "¾": "3/4", "²": "^2", "±": "+-", "×": "x"},
+}
+
+
+def spelt(fault: UnicodeError) -> tuple[str, int]:
+    """What is written for letters that a stream's encoding does not have: their names, else a question mark each."""
+    if not isinstance(fault, UnicodeEncodeError):
+        raise fault
+    letters = fault.object[fault.start : fault.end]
+    return "".join(_SPELT.get(letter, "?") for letter in letters), fault.end
+
+
+codecs.register_error(SPELT, spelt)
 
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

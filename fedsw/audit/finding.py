@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from fedsw._tools import files
+from fedsw._tools.exits import Exit
 from fedsw._tools.text import Short, downward, json_text, upward
 from fedsw.audit._bounds import Attack
 from fedsw.runs.report.console import named_rows
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["canary", "one-run", "record"]
 Outcome = Literal["passed", "failed", "no verdict", "could not be read"]
-_EXIT_CODES: Mapping[Outcome, int] = {"passed": 0, "failed": 1, "no verdict": 4, "could not be read": 5}
+_EXIT_CODES: Mapping[Outcome, Exit] = {
+    "passed": Exit.DONE,
+    "failed": Exit.FAILED,
+    "no verdict": Exit.NO_VERDICT,
+    "could not be read": Exit.UNREAD,
+}
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,8 @@ class Finding(Short):
         return self.outcome == "passed"
 
     @property
-    def exit_code(self) -> int:
-        """What `fedsw audit` ends with; 2 is bad input, as of every command."""
+    def exit_code(self) -> Exit:
+        """What `fedsw audit` ends with."""
         return _EXIT_CODES[self.outcome]
 
     def as_dict(self) -> dict[str, Any]:

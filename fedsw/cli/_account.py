@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw._tools.text import json_text
-from fedsw.cli._options import Json, Verbs, answer, echo
+from fedsw.cli._options import Json, Verbs, answer, echo, echo_json
 
 if TYPE_CHECKING:
     from fedsw.privacy.accounting.lifetime import DatasetAccount
@@ -99,7 +98,10 @@ def settle_command(
     from fedsw.federation.engines.pool import settle_run
 
     settled = settle_run(run)
-    echo(json_text({"settled": settled}) if as_json else "\n".join(f"{name}: settled" for name in settled))
+    if as_json:
+        echo_json({"settled": settled})
+    else:
+        echo("\n".join(f"{name}: settled" for name in settled))
 
 
 def _show(shown: DatasetAccount, delta: float | None, *, as_json: bool) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedsw._tools.text import json_text
-from fedsw.cli._options import Json, Verbs, echo
+from fedsw.cli._options import Json, Verbs, echo, echo_json
 from fedsw.runs.report.console import Screen
 
 certs = Verbs(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)
@@ -43,7 +42,7 @@ def certs_command(
     server, nodes = write_federation(out, host, clients)
     until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"
     if as_json:
-        echo(json_text({"server": str(server), "clients": [str(node) for node in nodes], "until": until}))
+        echo_json({"server": str(server), "clients": [str(node) for node in nodes], "until": until})
         return
     console = Screen(highlight=False)
     console.print(f"{server}  → the server's machine ({', '.join(host)})")
@@ -67,7 +66,10 @@ def key_command(
     path = write_mask_key(folder.expanduser())
     public = read_mask_key(path).public.hex()
     said = f"{public}\nthe public key of {path}, for the rosters of the other sites; the private one stays there"
-    echo(json_text({"file": str(path), "public": public}) if as_json else said)
+    if as_json:
+        echo_json({"file": str(path), "public": public})
+    else:
+        echo(said)
 
 
 @roster.command("add")
@@ -102,7 +104,7 @@ def show_command(file: File, as_json: Json = False) -> None:
 
     sites = read_roster(file)
     if as_json:
-        echo(json_text({"digest": sites.digest, "members": [member.model_dump() for member in sites.member]}))
+        echo_json({"digest": sites.digest, "members": [member.model_dump() for member in sites.member]})
         return
     for member in sites.member:
         echo(f"{member.key}  {member.name}{f', {member.clients} clients' if member.clients > 1 else ''}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw._tools.text import for_spreadsheets
+from fedsw._tools.text import for_spreadsheets, shown
 
 _ROWS = 2**16
 _LEAST, _MOST = 1e-4, 1e9
@@ -33,6 +34,21 @@ def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]
         numbers = isinstance(values, np.ndarray) and values.dtype.kind not in "OU"
         written[for_spreadsheets(name)] = values if numbers else [for_spreadsheets(cell) for cell in values]
     return written
+
+
+def require_written(columns: Mapping[str, Sequence[Any] | NDArray[Any]], file: TextIO) -> None:
+    """Refuse to write texts of a table with other letters than they have: ValueError that names the first of them.
+
+    What is said to a person may be spelt; a category with other letters is another category.
+    """
+    for text in texts_in(columns):
+        try:
+            text.encode(file.encoding or "utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the table has {shown(repr(text))}, and the output's encoding, {codecs.lookup(file.encoding).name}, "
+                "has not all of its letters: -o FILE writes it in UTF-8"
+            ) from None
 
 
 def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsw._tools.exits import Exit
 from fedsw.cli import _options as options
 from fedsw.cli._options import answer, answer_made, changes_of, echo
 
@@ -54,6 +55,7 @@ def compare_command(
     processes. The table, the figure and the runs are kept under runs/compare/TASK/TIME.
     """
     from fedsw._tools.files import fresh_folder
+    from fedsw.cli._execution import showing
     from fedsw.desk.compare.comparison_grid import make_grid, read_grid, write_grid
     from fedsw.desk.compare.methods import tasks
     from fedsw.experiment.choices import require_allowed_code
@@ -95,7 +97,8 @@ def compare_command(
         folder = fresh_folder(runs / "compare" / grid.task)
         write_grid(folder, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
-    _show(folder, as_json=as_json, quiet=quiet)
+    with showing(folder, f"fedsw compare --resume {folder}"):
+        _show(folder, as_json=as_json, quiet=quiet)
 
 
 def _rehearse(grid: Grid) -> None:
@@ -109,7 +112,7 @@ def _rehearse(grid: Grid) -> None:
 
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
-    from fedsw.cli._execution import explaining
+    from fedsw.cli._execution import Begun, explaining
     from fedsw.desk.compare.comparison_grid import missing, run_missing
     from fedsw.desk.run_grid import GridProgress
     from fedsw.federation.engines.pool import cores
@@ -117,7 +120,7 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
     done = len(grid.cells) - len(missing(folder, grid))
     with (
         GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=done, quiet=quiet) as progress,
-        explaining(lambda: f"fedsw compare --resume {folder}" if progress.begun else None),
+        explaining(lambda: Begun(folder, f"fedsw compare --resume {folder}") if progress.begun else None),
     ):
         run_missing(folder, grid, jobs=jobs or cores(), watcher=progress)
 
@@ -140,7 +143,7 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
             f"`fedsw compare --resume {folder}` runs them again",
             err=True,
         )
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.BROKE_OFF)
 
 
 def _list(*, as_json: bool) -> None:
@@ -200,7 +203,7 @@ def demo_command(
         run_demo,
         start_demo,
     )
-    from fedsw.cli._execution import explaining
+    from fedsw.cli._execution import Begun, explaining, showing
     from fedsw.runs.progress import RunProgress
     from fedsw.runs.report.screens import demo_table
 
@@ -211,10 +214,11 @@ def demo_command(
     done = cells - len(missing_cells(read_demo(folder)))
     with (
         RunProgress(label="demo", runs=cells, done=done, quiet=quiet or as_json) as progress,
-        explaining(lambda: f"fedsw demo --resume {folder}" if progress.begun else None),
+        explaining(lambda: Begun(folder, f"fedsw demo --resume {folder}") if progress.begun else None),
     ):
         table = run_demo(folder, progress)
-    plots = [str(path) for path in draw_demo(folder)]
-    content, files = {**table, "directory": str(folder), "plots": plots}, [folder / "table.json", *plots]
-    view = demo_table(table["rows"], caption=CAPTION)
-    answer_made(content, lambda: view, folder, files, as_json=as_json, quiet=quiet)
+    with showing(folder, f"fedsw demo --resume {folder}"):
+        plots = [str(path) for path in draw_demo(folder)]
+        content, files = {**table, "directory": str(folder), "plots": plots}, [folder / "table.json", *plots]
+        view = demo_table(table["rows"], caption=CAPTION)
+        answer_made(content, lambda: view, folder, files, as_json=as_json, quiet=quiet)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsw._tools.exits import Exit
 from fedsw.cli import _options as options
 from fedsw.cli._options import answer, changes_of, echo, found, require_writable
 
@@ -234,7 +235,7 @@ def check_command(
             examination = replace(examination, together=(*examination.together, str(fault)))
     answer(as_plain(chosen, examination, cost), lambda: examination_view(chosen, examination, cost), as_json=as_json)
     if not examination.fits:
-        raise typer.Exit(2)
+        raise typer.Exit(Exit.REFUSED)
 
 
 def distance_command(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from fedsw._tools.text import json_text
+from fedsw._tools.exits import Exit
 from fedsw.cli import _options as options
-from fedsw.cli._options import Verbs, changes_of, echo, found
+from fedsw.cli._options import Verbs, changes_of, echo, echo_json, found
 from fedsw.cli._run import MetricsPort, run_command, watched
 
 if TYPE_CHECKING:
@@ -108,25 +109,29 @@ def server_command(
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
     from fedsw.experiment.choices import modules_of
-    from fedsw.federation.engines.driver import prepare_served, run_served
+    from fedsw.federation.engines.driver import ended, prepare_served, run_served
     from fedsw.runs.directory import RunDirectory
 
-    if resume is not None:
-        directory, allowed = found(resume, runs), tuple(allow_module or ())
-        RunDirectory(directory).read_config(allowed)  # refused before anything is started
+    stored = None if resume is None else found(resume, runs)
+    if stored is not None:
+        allowed: Collection[str] = tuple(allow_module or ())
+        chosen, _ = RunDirectory(stored).read_config(allowed)  # refused before anything is started
         if charge_lost:
-            RunDirectory(directory).agree_to_charge()
+            RunDirectory(stored).agree_to_charge()
         if go_on:
-            RunDirectory(directory).agree_to_go_on()
+            RunDirectory(stored).agree_to_go_on()
     else:
         chosen = load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
-        directory, allowed = prepare_served(chosen, runs), modules_of(chosen)
+        allowed = modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:
+        if stored is not None and not (charge_lost or go_on) and (whole := ended(stored, chosen)):
+            return whole
         with serving(certs, home, port=port, stock=stock) as link:
-            return run_served(link, directory, observer, resume=resume is not None, allow_modules=allowed)
+            directory = stored or prepare_served(chosen, runs)
+            return run_served(link, directory, observer, resume=stored is not None, allow_modules=allowed)
 
-    execute(watched(start, port=metrics_port), label=directory.parent.name, as_json=as_json, quiet=quiet)
+    execute(watched(start, port=metrics_port), label=chosen.name, as_json=as_json, quiet=quiet)
 
 
 _Value = TypeVar("_Value")
@@ -276,7 +281,7 @@ def client_command(
         for outcome in tried(settings, stock=plain):
             echo(outcome.line())
             faults += not outcome.good
-        raise typer.Exit(1 if faults else 0)
+        raise typer.Exit(Exit.FAILED if faults else Exit.DONE)
     node = settings()
 
     def say(text: str) -> None:
@@ -312,5 +317,8 @@ def bundle_command(
     if folder is not None:
         write_bundle(folder)
     digest, written = bundle_hash(), None if folder is None else str(folder)
-    answer = {"sha256": digest, "code": code_digest(), "files": sorted(bundle_files()), "directory": written}
-    echo(json_text(answer) if as_json else digest)
+    if as_json:
+        files = sorted(bundle_files())
+        echo_json({"sha256": digest, "code": code_digest(), "files": files, "directory": written})
+    else:
+        echo(digest)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, require_format, require_writable
+from fedsw.cli._options import changes_of, echo, echo_json, require_format, require_writable
 from fedsw.runs.report.console import Screen, table_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def describe_command(
     that described a table, it is shown again at no cost.
     """
     from fedsw._tools import files
-    from fedsw._tools.text import json_text
     from fedsw.desk.own_data.description import described, keep_description
     from fedsw.desk.own_data.description_page import page_of
     from fedsw.experiment import ExperimentError
@@ -60,32 +60,34 @@ def describe_command(
     directory: Path | None = Path(source)
     if not Path(source).is_dir():
         directory = runs / source if is_run(runs / source) else None
-    if directory is None:
-        from fedsw.desk.own_data.rehearsal import rehearse
-        from fedsw.experiment.sources import visible_tables
+    with contextlib.ExitStack() as shown:
+        if directory is None:
+            from fedsw.cli._execution import showing
+            from fedsw.desk.own_data.rehearsal import rehearse
+            from fedsw.experiment.sources import visible_tables
 
-        experiment = _experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust)
-        require_writable(*outputs, force=force, read=visible_tables(experiment))
-        rehearse(experiment, lambda made: _rehearsed(made, experiment))
-        directory = _release(experiment, engine, runs, as_json or quiet)
-        description = described(directory, modules_of(experiment))
-        keep_description(directory, description)
-    elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
-        raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
-    else:
-        description = described(directory, allow_module or ())
-    if output is not None:
-        files.replace(output, page_of(description, description.experiment.name).page().encode("utf-8"))
-    if as_json:
-        echo(
-            json_text(
-                {"directory": str(directory), "page": None if output is None else str(output), **description.plain()}
+            experiment = _experiment(
+                source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust
             )
-        )
-    elif quiet:
-        echo(directory)
-    else:
-        _show(description, directory, output)
+            require_writable(*outputs, force=force, read=visible_tables(experiment))
+            rehearse(experiment, lambda made: _rehearsed(made, experiment))
+            directory = _release(experiment, engine, runs, as_json or quiet)
+            shown.enter_context(showing(directory, f"fedsw describe {directory}"))
+            description = described(directory, modules_of(experiment))
+            keep_description(directory, description)
+        elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
+            raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
+        else:
+            description = described(directory, allow_module or ())
+        if output is not None:
+            files.replace(output, page_of(description, description.experiment.name).page().encode("utf-8"))
+        if as_json:
+            page = None if output is None else str(output)
+            echo_json({"directory": str(directory), "page": page, **description.plain()})
+        elif quiet:
+            echo(directory)
+        else:
+            _show(description, directory, output)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
@@ -108,13 +110,15 @@ def _rehearsed(directory: Path, experiment: Experiment) -> None:
 
 
 def _release(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli._execution import followed
+    from fedsw.cli._execution import followed, require_whole
     from fedsw.federation.engines.driver import run
 
     def start(observer: Observer) -> RunResult:
         return run(experiment, engine=engine, runs=runs, observer=observer)
 
-    return followed(start, label=experiment.name, quiet=silent).directory
+    result = followed(start, label=experiment.name, quiet=silent)
+    require_whole(result)
+    return result.directory
 
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"

@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsw._tools.text import json_text
-from fedsw.cli._options import RunInterrupted, RunStopped, echo, of_system
+import typer
+
+from fedsw._tools.exits import Exit
+from fedsw.cli._options import RunInterrupted, RunStopped, echo, echo_json, give_up_output, of_system
 from fedsw.experiment.choices import modules_of
 from fedsw.runs.commands import command_for
 from fedsw.runs.progress import RunProgress
 from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.screens import summary_panel
-from fedsw.runs.run_files import RunFile
+from fedsw.runs.run_files import RunFile, ended_early, has_asked, has_ended
 from fedsw.runs.view import read_run
 from fedsw.runs.write import draw_run
 
@@ -34,18 +38,27 @@ class RunRefused(ValueError):
 def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
     """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
-    A figure that cannot be drawn is a warning: the run is on record and its budget spent. RunStopped if the run had
-    begun, with the command that goes on; errors before that pass unchanged.
+    RunStopped if the run had begun, with the command that goes on, or that shows what it left; errors before that pass
+    unchanged. A figure that cannot be drawn is a warning. The command ends with `Exit.ENDED_EARLY` where the run did.
     """
     result = followed(start, label=label, quiet=quiet or as_json)
     from fedsw.desk.use.model_card import write_card
 
     folder = result.directory
-    with _warning_of(f"the plots of {folder} could not be drawn"):
-        draw_run(folder, modules_of(result.experiment))
-    with _warning_of(f"the model card of {folder} could not be written"):
-        write_card(folder)
-    print_run(folder, as_json=as_json, quiet=quiet)
+    with showing(folder):
+        with _warning_of(f"the plots of {folder} could not be drawn"):
+            draw_run(folder, modules_of(result.experiment))
+        with _warning_of(f"the model card of {folder} could not be written"):
+            write_card(folder)
+        print_run(folder, as_json=as_json, quiet=quiet)
+    require_whole(result)
+
+
+def require_whole(result: RunResult) -> None:
+    """End the command with `Exit.ENDED_EARLY` and the run's own words where it ended before its planned end."""
+    if ended_early(result.summary):
+        echo(f"fedsw: the run {result.summary['status']}", err=True)
+        raise typer.Exit(Exit.ENDED_EARLY)
 
 
 _TRIED = 12
@@ -86,11 +99,34 @@ def _warning_of(without: str) -> Iterator[None]:
 
 def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
     """Run `start` with a progress bar; raises as `execute`."""
-    with (
-        RunProgress(label=label, quiet=quiet) as progress,
-        explaining(lambda: command_for(progress.directory) if progress.directory else None),
-    ):
+    progress = RunProgress(label=label, quiet=quiet)
+
+    def begun() -> Begun | None:
+        return Begun(progress.directory, command_for(progress.directory)) if progress.directory else None
+
+    with explaining(begun), progress:
         return start(progress)
+
+
+@contextmanager
+def showing(folder: Path, again: str = "") -> Iterator[None]:
+    """Show or write what runs in a folder left, which have ended: whatever goes wrong with that, nothing is lost.
+
+    Raises:
+        RunStopped: with `Exit.NOT_SHOWN`, where it lies, and the command that shows it `again`.
+    """
+    shown = again or f"fedsw show {folder}"
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        echo(f"fedsw: interrupted{_ended(folder, shown)}", err=True)
+        raise RunInterrupted from None
+    except typer.Exit:
+        raise
+    except Exception as fault:
+        give_up_output()
+        raise RunStopped(f"not shown: {of_system(fault)}{_ended(folder, shown)}", Exit.NOT_SHOWN) from fault
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
@@ -109,31 +145,40 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
     view = read_run(directory)
     view = facts.coded(view) if coded else view
     if as_json:
-        echo(json_text(facts.plain(view)))
+        echo_json(facts.plain(view))
     else:
         Screen().print(summary_panel(view))
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What had begun when a command broke off: its folder, and the command that goes on with it."""
+
+    folder: Path
+    go_on: str
+
+
 @contextmanager
-def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
-    """Turn what ends a run into one message with the command that goes on, which `go_on` says if something had begun.
+def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
+    """Turn what ends a run into one message with the command that goes on, which `begun` says if something had.
 
     Raises:
-        RunStopped: instead of the error, if something had begun. RunInterrupted: for a signal, which exits with 130.
+        RunStopped: instead of the error, if something had begun; its exit code says what was spent. RunInterrupted: for
+            a signal.
         RunRefused: if the federation refused before anything was spent.
     """
     try:
         yield
     except KeyboardInterrupt:
-        command = go_on()
-        echo("fedsw: interrupted" + (_kept(command) if command else "; nothing had begun"), err=True)
+        found = begun()
+        echo(f"fedsw: interrupted{_kept(found) if found else '; nothing had begun'}", err=True)
         raise RunInterrupted from None
     except Exception as fault:
         from fedsw._tools.settings import FederationError
         from fedsw.runs.recovery import StorageFault
 
-        if command := go_on():
-            raise RunStopped(f"stopped: {fault}{_kept(command)}") from fault
+        if found := begun():
+            raise RunStopped(f"stopped: {of_system(fault)}{_kept(found)}", _spent(found.folder)) from fault
         if isinstance(fault, StorageFault) and fault.__cause__ is not None:
             raise RunRefused(
                 f"the disk does not take what a run must keep: {of_system(fault.__cause__)}. Nothing had begun; --runs "
@@ -144,5 +189,20 @@ def explaining(go_on: Callable[[], str | None]) -> Iterator[None]:
         raise
 
 
-def _kept(command: str) -> str:
-    return f"\nWhat was released is on record; `{command}` goes on from there"
+def _spent(folder: Path) -> Exit:
+    """The exit code of what broke off in a folder."""
+    if has_ended(folder):
+        return Exit.NOT_SHOWN
+    return Exit.BROKE_OFF if has_asked(folder) else Exit.FAILED
+
+
+def _kept(begun: Begun) -> str:
+    if has_ended(begun.folder):
+        return _ended(begun.folder, f"fedsw show {begun.folder}")
+    if has_asked(begun.folder):
+        return f"\nWhat was released is on record; `{begun.go_on}` goes on from there"
+    return f"\nNothing was spent; `{begun.go_on}` goes on"
+
+
+def _ended(folder: Path, again: str) -> str:
+    return f"\nIt has ended, and all that was released is in {folder}; `{again}` shows it, and spends nothing"

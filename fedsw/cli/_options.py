@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import errno
 import functools
 import importlib
 import importlib.util
+import io
 import json
 import os
 import shlex
@@ -24,8 +27,9 @@ from rich.console import RenderableType
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from fedsw._tools.exits import Exit, of_signal
 from fedsw._tools.files import PART
-from fedsw._tools.text import harmless, json_text
+from fedsw._tools.text import SPELT, harmless, json_text
 from fedsw.federation.engines import Engine
 from fedsw.runs.report.console import Screen
 
@@ -166,10 +170,16 @@ def files_of_run(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file() and path.name not in made]
 
 
+def echo_json(content: object, *, indent: int | None = 2) -> None:
+    """Print JSON, in ASCII alone where the standard output has no other letters."""
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+    echo(json_text(content, indent=indent, ascii_only=not encoding.startswith("utf")))
+
+
 def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool, highlight: bool = False) -> None:
     """Print what a command has to say: the content as JSON, or what `view` makes of it for a person."""
     if as_json:
-        echo(json_text(content))
+        echo_json(content)
     else:
         Screen(highlight=highlight).print(view())
 
@@ -185,7 +195,7 @@ def answer_made(
 ) -> None:
     """Print what a command made: the content as JSON, with `quiet` its folder, or a view of it and the files' names."""
     if as_json:
-        echo(json_text(content))
+        echo_json(content)
     elif quiet:
         echo(folder)
     else:
@@ -247,7 +257,7 @@ _EXTRAS = {
 }
 """Which extra of fedsw brings a module."""
 _LONGEST_PATH = 80
-_INTERRUPTED = 128 + signal.SIGINT
+_INTERRUPTED = of_signal(signal.SIGINT)
 
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
@@ -257,7 +267,14 @@ _REMEDIES = {
 
 
 class RunStopped(RuntimeError):
-    """A run that had begun and could not end; the message says what was kept and how to go on."""
+    """A run that had begun, and did not come to its end and be shown.
+
+    The message says what was kept and how to go on, the exit code what was spent.
+    """
+
+    def __init__(self, words: str, exit_code: Exit) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
 
 
 class RunInterrupted(Exception):
@@ -327,14 +344,29 @@ def new_group() -> typer.Typer:
 def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     """Run one command line of `group`; errors become one short message on stderr unless `debug`.
 
-    The exit code: 0 if done, 2 for bad input (a ValueError, a missing file), 1 for whatever else failed; 128 and the
-    number of the signal if interrupted: 130 by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    The exit code is one of `Exit`, or that of the signal which interrupted it. Letters that a stream's encoding does
+    not have are spelt.
     """
     if sys.stdout is None:  # closed by who started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    with _ending_on_signals() as came:
+    with _ending_on_signals() as came, _any_letter():
         code = _invoked(group, arguments, debug=debug)
-    return 128 + came[0] if came else code
+    return of_signal(came[0]) if came else code
+
+
+@contextmanager
+def _any_letter() -> Iterator[None]:
+    """Let any text be written to the standard streams, whatever their encoding: no letter ends a command."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    before = [(stream, stream.errors) for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors=SPELT)
+    try:
+        yield
+    finally:
+        for stream, errors in before:
+            with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone
+                stream.reconfigure(errors=errors)
 
 
 _command_of = functools.cache(typer.main.get_command)
@@ -347,8 +379,8 @@ def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> in
             code = _command_of(group)(args=list(arguments), prog_name="fedsw", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        _give_up_output()
-        return 1
+        give_up_output()
+        return Exit.FAILED
     except RunInterrupted:
         return _INTERRUPTED
     except (KeyboardInterrupt, click.Abort):
@@ -370,26 +402,28 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
         raise fault
     if isinstance(fault, click.exceptions.NoArgsIsHelpError):
         echo(fault.format_message())
-        return 2
+        return Exit.REFUSED
     if isinstance(fault, click.ClickException):
         where = getattr(fault, "ctx", None)
         path = where.command_path if where is not None else "fedsw"
         echo(f"{path}: {fault.format_message()} (`{path} --help` shows the usage)", err=True)
-        return 2
+        return Exit.REFUSED
     if isinstance(fault, ModuleNotFoundError) and (extra := _EXTRAS.get(str(fault.name).split(".")[0])):
         echo(f"fedsw: {fault.name} is not installed; pip install '.[{extra}]' in fedsw's checkout brings it", err=True)
-        return 2
+        return Exit.REFUSED
     if isinstance(fault, OSError) and fault.errno == errno.ENAMETOOLONG:
         fault = ValueError(
             f"the path {_short(fault.filename)} is too long for this file system: a name in it has at most 255 bytes, "
             "and all of it 4096; give a shorter one"
         )
     bad_input = isinstance(fault, ValueError | FileNotFoundError)
-    plain = bad_input or isinstance(fault, RunStopped | OSError)
+    plain = bad_input or isinstance(fault, OSError) or type(fault).__module__.startswith(__package__.partition(".")[0])
     echo(f"fedsw: {of_system(fault)}" if plain else f"fedsw: {type(fault).__name__}: {fault}", err=True)
     if not plain:
         echo("fedsw: --debug shows where it happened", err=True)
-    return 2 if bad_input else 1
+    if isinstance(fault, RunStopped):
+        return fault.exit_code
+    return Exit.REFUSED if bad_input else Exit.FAILED
 
 
 def of_system(fault: BaseException) -> str:
@@ -427,11 +461,12 @@ def _ending_on_signals() -> Iterator[list[int]]:
             signal.signal(signum, handler)
 
 
-def _give_up_output() -> None:
+def give_up_output() -> None:
     """Let nothing more be written to a standard output that nobody reads, at the end of Python neither."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    with contextlib.suppress(OSError, ValueError):  # one that is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from fedsw._tools.later import loading
-from fedsw._tools.text import json_text, number, upward
+from fedsw._tools.text import number, upward
 from fedsw.cli._options import (
     RUNS,
     AllowModule,
@@ -25,6 +25,7 @@ from fedsw.cli._options import (
     Runs,
     answer,
     echo,
+    echo_json,
     files_of_run,
     found,
     require_format,
@@ -151,7 +152,7 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
         return
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _follow(directory, every, lambda status: echo(json_text(status.as_dict(), indent=None)))
+            _follow(directory, every, lambda status: echo_json(status.as_dict(), indent=None))
         else:
             with Live(console=Screen(), auto_refresh=False) as live:
                 _follow(directory, every, lambda status: live.update(status_view(status), refresh=True))
@@ -312,7 +313,10 @@ def report_command(
 
 
 def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
-    echo(json_text({what: str(path)}) if as_json else path)
+    if as_json:
+        echo_json({what: str(path)})
+    else:
+        echo(path)
 
 
 def _document(name: str) -> tuple[Document, Path, list[Path]] | None:

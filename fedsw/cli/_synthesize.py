@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, files_of_run, require_format, require_writable
+from fedsw.cli._options import changes_of, echo, echo_json, files_of_run, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def synthesize_command(
     Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
     learnt a table, further rows are drawn from it at no cost.
     """
+    from fedsw.cli._execution import showing
     from fedsw.desk.own_data.apart import OtherTable, other_table
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import learnt
@@ -85,32 +87,39 @@ def synthesize_command(
         run = runs / source if is_run(runs / source) else None
     if other_people and held_out is None:
         raise ExperimentError("--other-people is a word about --held-out, and there is none: leave it out")
-    if run is None:
-        if held_out is not None:
-            raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
-        experiment = _experiment(
-            source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
-        )
-        read = [*visible_tables(experiment), *([Path(experiment.data.held_out)] if experiment.data.held_out else [])]
-        require_writable(*outputs, force=force, read=read)
-        rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
-        run = _learn(experiment, engine, runs, as_json or quiet)
-        table = learnt(run, modules_of(experiment))
-        records = load_held_out(table.experiment)
-        other = None if records is None else OtherTable(records)
-    elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
-        raise ExperimentError(
-            f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o apply "
-            "to it"
-        )
-    elif data_dir is not None and held_out is None:
-        raise ExperimentError(f"{source} is a run: --data-dir is what --held-out is compared with; name both or none")
-    else:
-        require_writable(*outputs, force=force, read=files_of_run(run))
-        table, other = learnt(run, allow_module or ()), None
-        if held_out is not None:  # and no file that the stored experiment names itself
-            other = other_table(held_out, table.columns, data_dir, option="--held-out", others=other_people)
-    _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
+    with contextlib.ExitStack() as shown:
+        if run is None:
+            if held_out is not None:
+                raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
+            experiment = _experiment(
+                source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
+            )
+            read = [
+                *visible_tables(experiment),
+                *([Path(experiment.data.held_out)] if experiment.data.held_out else []),
+            ]
+            require_writable(*outputs, force=force, read=read)
+            rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
+            run = _learn(experiment, engine, runs, as_json or quiet)
+            shown.enter_context(showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
+            table = learnt(run, modules_of(experiment))
+            records = load_held_out(table.experiment)
+            other = None if records is None else OtherTable(records)
+        elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
+            raise ExperimentError(
+                f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o "
+                "apply to it"
+            )
+        elif data_dir is not None and held_out is None:
+            raise ExperimentError(
+                f"{source} is a run: --data-dir is what --held-out is compared with; name both or none"
+            )
+        else:
+            require_writable(*outputs, force=force, read=files_of_run(run))
+            table, other = learnt(run, allow_module or ()), None
+            if held_out is not None:  # and no file that the stored experiment names itself
+                other = other_table(held_out, table.columns, data_dir, option="--held-out", others=other_people)
+        _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
@@ -125,13 +134,15 @@ def _experiment(source: str, changes: list[str], epsilon: float | None, trust: s
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli._execution import followed
+    from fedsw.cli._execution import followed, require_whole
     from fedsw.federation.engines.driver import run
 
     def start(observer: Observer) -> RunResult:
         return run(experiment, engine=engine, runs=runs, observer=observer)
 
-    return followed(start, label=experiment.name, quiet=silent).directory
+    result = followed(start, label=experiment.name, quiet=silent)
+    require_whole(result)
+    return result.directory
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
@@ -157,7 +168,7 @@ def _write(
     quiet: bool,
 ) -> None:
     from fedsw._tools import files
-    from fedsw._tools.text import for_spreadsheets, json_text, warning_of_formulas
+    from fedsw._tools.text import for_spreadsheets, warning_of_formulas
     from fedsw.desk.own_data.card import made_table
     from fedsw.desk.own_data.synthetic_table import write_table
 
@@ -179,7 +190,7 @@ def _write(
         shown["epsilon_of_reader"] = math.inf if doubted else table.summary["epsilon_of_reader"]
         shown["findings"] = said
         shown["held_out"] = None if compared is None else compared.plain()
-        echo(json_text(shown))
+        echo_json(shown)
     elif quiet:
         echo(output)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fedsw._tools.exits import Exit
 from fedsw._tools.text import number, upward
 from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of
+from fedsw.cli._options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
 from fedsw.runs.report.console import Screen, table_of
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as
 def _on_records(
     tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
-    from fedsw.cli._execution import rehearsed
+    from fedsw.cli._execution import rehearsed, showing
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.planning.private_search import cost_of, select
     from fedsw.privacy.accounting.selection import with_mean
@@ -94,11 +96,24 @@ def _on_records(
     for candidate in tried:
         rehearse(candidate.experiment, rehearsed)
     law = with_mean(expected)
+    cost, charged = cost_of(tried, law), threading.Event()
     if not as_json:
-        Screen().print(cost_view(cost_of(tried, law)))
-    with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
-        record = selected_record(select(tried, law, metric, sign, runs=runs), metric, sign)
-    answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)
+        Screen().print(cost_view(cost))
+    epsilon = upward(cost.selection.epsilon, 4)
+    spent = f"\nThe search costs ε = {epsilon}, which was charged before its first run: it is spent"
+    try:
+        with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
+            chosen = select(tried, law, metric, sign, runs=runs, charged=charged.set)
+    except KeyboardInterrupt:
+        echo(f"fedsw: interrupted{spent if charged.is_set() else '; nothing had begun'}", err=True)
+        raise RunInterrupted from None
+    except Exception as fault:
+        if not charged.is_set():
+            raise
+        raise RunStopped(f"stopped: {of_system(fault)}{spent}", Exit.BROKE_OFF) from fault
+    with showing(chosen.directory):
+        record = selected_record(chosen, metric, sign)
+        answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)
 
 
 @contextmanager

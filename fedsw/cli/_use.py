@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw._tools import files
-from fedsw._tools.text import json_text, number, warning_of_formulas
+from fedsw._tools.text import number, warning_of_formulas
 from fedsw.cli._options import (
     RUNS,
     AllowModule,
@@ -21,6 +21,7 @@ from fedsw.cli._options import (
     Spreadsheet,
     answer,
     echo,
+    echo_json,
     files_of_run,
     found,
     require_format,
@@ -80,7 +81,7 @@ def predict_command(
     Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
     run. The predicted column need not be there.
     """
-    from fedsw.cli._columns import columns_for_spreadsheets, texts_in, write_columns
+    from fedsw.cli._columns import columns_for_spreadsheets, require_written, texts_in, write_columns
     from fedsw.desk.use.trained import load
 
     directory = found(run, runs)
@@ -99,8 +100,9 @@ def predict_command(
         with files.opened(output, "w") as file:
             write_columns(file, written)
     if as_json:
-        echo(json_text(_plain(model, predicted, output)))
+        echo_json(_plain(model, predicted, output))
     elif output is None:
+        require_written(written, sys.stdout)
         write_columns(sys.stdout, written)
     else:
         echo(f"{output}: {_words(model, predicted)}")
@@ -181,4 +183,7 @@ def export_command(
     written = [str(path) for path in export(model, output, kind)]
     plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
     said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"
-    echo(json_text(plain) if as_json else said)
+    if as_json:
+        echo_json(plain)
+    else:
+        echo(said)

@@ -70,7 +70,7 @@ for group, verbs in _GROUPS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0 done, 1 the run failed, 2 bad input."""
+    """Run one command line and return its exit code: see `fedsw._tools.exits`."""
     debug, rest = split_debug(sys.argv[1:] if arguments is None else arguments)
     return invoke(app, rest, debug=debug)
 

@@ -20,6 +20,7 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.run_files import (
+    ALONE,
     FORMATS,
     RUN_NAME,
     RunFile,
@@ -34,9 +35,6 @@ from fedsw.runs.run_files import (
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
-"""The status of a run that stops after its moments; the rest of its budget is not spent."""
 
 
 class RunDirectory:

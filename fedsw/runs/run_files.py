@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,26 @@ def _begun(folder: Path) -> float:
 def is_run(folder: Path) -> bool:
     """Say whether `folder` holds a run that was started."""
     return (folder / RunFile.CONFIG).is_file()
+
+
+ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them what the rounds can come to"
+"""The status of a run that stops after its moments; the rest of its budget is not spent."""
+
+
+def has_ended(directory: Path) -> bool:
+    """Say whether a run came to its planned end; False for a folder that holds none, or several."""
+    return found_json(directory / RunFile.SUMMARY).get("status") == "completed"
+
+
+def ended_early(summary: Mapping[str, Any]) -> bool:
+    """Say whether a run ended in order before its planned end, by its summary; not where it was told to stop."""
+    status = str(summary.get("status", ""))
+    return status.startswith("stopped") and status != ALONE
+
+
+def has_asked(folder: Path) -> bool:
+    """Say whether a run in the folder, or in one below it, has begun to ask for what clients are charged for."""
+    return any(path.stat().st_size for path in folder.rglob(RunFile.ATTEMPTS))
 
 
 def names_in(directory: Path, columns: Columns | None = None) -> Names:

@@ -178,9 +178,9 @@ def test_quiet_prints_the_directory_alone(fake_runs: FakeRuns, capsys: Capture) 
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_that_stops_midway_is_code_1_and_says_how_to_go_on(fake_runs: FakeRuns, capsys: Capture) -> None:
+def test_a_run_that_stops_midway_is_code_3_and_says_how_to_go_on(fake_runs: FakeRuns, capsys: Capture) -> None:
     fake_runs.fail_in = 20
-    assert cli.main(["run", "fair-classification", "--quiet"]) == 1
+    assert cli.main(["run", "fair-classification", "--quiet"]) == 3
     (directory,) = Path("runs/fair-classification").iterdir()
     error = capsys.readouterr().err
     assert "client 2 raised ZeroDivisionError" in error
@@ -314,7 +314,7 @@ def test_a_demo_that_stopped_goes_on_with_the_cells_it_does_not_have(fake_runs: 
         return real(*arguments)
 
     fake_runs._train = third_fails
-    assert cli.main(["demo", "--rounds", "4", "--clients", "2", "--quiet"]) == 1
+    assert cli.main(["demo", "--rounds", "4", "--clients", "2", "--quiet"]) == 3
     (folder,) = Path("runs/demo").iterdir()
     assert f"`fedsw demo --resume {folder}` goes on" in capsys.readouterr().err
     assert len(read_demo(folder)["rows"]) == 2

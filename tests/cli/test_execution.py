@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from fedsw._tools.exits import Exit
 from fedsw.cli._execution import RunRefused, explaining
 from fedsw.cli._options import RunStopped, invoke, new_group, split_debug
-from fedsw.runs.recovery import explaining_storage
+from fedsw.runs.recovery import RunBusy, explaining_storage
 
 
 def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Typer:
@@ -36,7 +37,8 @@ def group_that(raises: BaseException | None = None, warns: str = "") -> typer.Ty
     [
         (ValueError("epsilon is 0; it must be above 0"), 2, "fedsw: epsilon is 0; it must be above 0\n"),
         (FileNotFoundError("no adult.data in /data"), 2, "fedsw: no adult.data in /data\n"),
-        (RunStopped("stopped: client 2 is gone"), 1, "fedsw: stopped: client 2 is gone\n"),
+        (RunStopped("stopped: client 2 is gone", Exit.BROKE_OFF), 3, "fedsw: stopped: client 2 is gone\n"),
+        (RunBusy("runs/own/1 is being run"), 1, "fedsw: runs/own/1 is being run\n"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,

@@ -17,7 +17,7 @@ from tests.syntax import tree
 PACKAGE = Path(fedsw.__file__).parent
 ASKS = re.compile(
     r"_?(is|has|have|holds|stops|may|can|needs|was|agreed|accepted|read|found|find|known|kept|stored|load|loaded|next|"
-    r"begun|names?|state|status)(_|$)"
+    r"begun|state|status)(_|$)"
 )
 SAYS = ("Say whether", "True if", "Whether", "Tell whether")
 WRITES = {
@@ -29,7 +29,7 @@ OF_OS = {"replace", "remove", "rename", "write"}
 SQL = ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER")
 OPENED_TO_READ = {
     "fedsw.privacy.accounting.lifetime._dataset_account.DatasetAccount.state": "Journal.open with read_only",
-    "fedsw.data.formats.Format.read": "hands reading to a thread: `submit` is the executor's",
+    "fedsw.federation.deploy.client_check._holds_ledgers": "tries with a file of its own, which is gone again",
 }
 """What calls something that writes, and lets it write nothing."""
 
@@ -112,7 +112,7 @@ class Source:
         return f"open {modes}" if name == "open" and any(set(mode) & set("wax+") for mode in modes) else None
 
     def _called(self, call: ast.Call, function: Function) -> list[str]:
-        """What may be called: one function where the name says which, else every method of that name."""
+        """What may be called: one function where the name says which, else methods of classes that the module knows."""
         asked, imports = call.func, self.imports[function.module]
         if isinstance(asked, ast.Name):
             return self._one(f"{function.module}.{asked.id}") or self._one(imports.get(asked.id, ""))
@@ -122,10 +122,12 @@ class Source:
             if asked.value.id in ("self", "cls") and (own := self._one(f"{function.owner}.{asked.attr}")):
                 return own
             if base := imports.get(asked.value.id):
-                return self._one(f"{base}.{asked.attr}") or (
-                    self.methods.get(asked.attr, []) if "fedsw" in base else []
-                )
-        return self.methods.get(asked.attr, [])
+                return self._one(f"{base}.{asked.attr}")
+        here = function.module
+        own = {name.rpartition(".")[2] for name in self.imports[here].values()}
+        owners = {name: str(self.functions[name].owner) for name in self.methods.get(asked.attr, [])}
+        known = any(owner.startswith(here) or owner.rpartition(".")[2] in own for owner in owners.values())
+        return list(owners) if known else []
 
     def _one(self, name: str) -> list[str]:
         return [each for each in (name, f"{name}.__init__") if each in self.functions][:1]

@@ -128,7 +128,14 @@ def cost_of(tried: Sequence[Candidate], law: Repetitions, metric: str = "") -> S
 
 
 def select(
-    tried: Sequence[Candidate], law: Repetitions, metric: str, sign: float, *, runs: Path, train: Train | None = None
+    tried: Sequence[Candidate],
+    law: Repetitions,
+    metric: str,
+    sign: float,
+    *,
+    runs: Path,
+    train: Train | None = None,
+    charged: Callable[[], None] = lambda: None,
 ) -> Selected:
     """Train K runs with candidates drawn at random, and keep the one with the best score.
 
@@ -136,13 +143,15 @@ def select(
     rows of the accounts. Both are functions of that run's releases, of public settings and of the time at which the
     search began: K, the other runs and how long any of them took are in neither. Who watches the search itself, its
     screen, its process, its temporary files, sees K: under a trusted server that is its operator. The cost is charged
-    to the accounts of all candidates before the first run; a search that breaks off stays charged.
+    to the accounts of all candidates before the first run, when `charged` is called; a search that breaks off stays
+    charged.
 
     LimitReached if an account has no room; FederationError if a run spent more than its plan.
     """
     begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     cost = cost_of(tried, law, metric)
     _charge(tried, cost)
+    charged()
     stream, best = Stream.secure(), None
     with (
         _place(runs / tried[0].experiment.name) as released,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,8 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Metric
 from fedsw.runs.observer import NoObserver, Observer
 from fedsw.runs.progress import watching
-from fedsw.runs.recovery import require_free
-from fedsw.runs.run_files import RunFile, read_json, read_lines
+from fedsw.runs.recovery import is_running, require_free
+from fedsw.runs.run_files import RunFile, has_ended, read_json, read_lines
 from fedsw.runs.view import read_whole_run
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def resume(
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
+    Of one that has ended the result is what it left, with a warning: nothing is asked of anybody.
+
     Args:
         data, held_out, model, task: the same again, where the run began with Python objects, which are on no disk.
         allow_modules: modules that the stored settings may name as `module:name`; their code runs.
@@ -165,6 +168,8 @@ def resume(
     engine = _engine(stored, directory)
     _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
+        if not (charge_lost or go_on) and (whole := ended(directory, ready)):
+            return whole
         return _drive(ready, directory, engine, observer or watching(), metrics, resume=True)
 
 
@@ -206,22 +211,40 @@ def _drive(
                 deployed.run(directory, experiment, observer, resume=resume)
     except BaseException as fault:
         Binding.give_back_in(ledgers)
-        _remove_refused(directory, ledgers)
+        _remove_refused(directory, prepared=engine in _SUBMITTED and not resume)
         if isinstance(fault, KeyboardInterrupt) and directory.is_dir():
             fault.add_note(f"what was released is kept: fedsw.resume({str(directory)!r}) goes on")
         raise
-    for folder in (ledgers, *directory.glob("nodes/*")):
-        Binding.settle_in(folder)
+    _settle_clients(directory)
     return _result(directory, experiment)
 
 
-def _remove_refused(directory: Path, ledgers: Path) -> None:
-    """Remove the folder of a run that was refused: only one that nothing but its lock was written to."""
+def _settle_clients(directory: Path) -> None:
+    """Give back what clients of this machine had set aside for a run that has ended."""
+    for folder in (directory / "clients", *directory.glob("nodes/*")):
+        Binding.settle_in(folder)
+
+
+def ended(directory: Path, experiment: Experiment) -> RunResult | None:
+    """The result of a run that has ended and is all there, with a warning that nothing is left to go on with."""
+    if not has_ended(directory) or not (directory / RunFile.MODEL).is_file():
+        return None
+    warnings.warn(f"{directory} has ended: nothing is left to go on with, and nothing is spent", stacklevel=3)
+    _settle_clients(directory)
+    return _result(directory, experiment)
+
+
+def _remove_refused(directory: Path, *, prepared: bool) -> None:
+    """Remove the folder of a run that was refused: only one that nothing but its lock was written to.
+
+    One that was ``prepared`` for another process has its settings, too, which are no run as long as nothing has begun.
+    """
+    names = {RunFile.LOCK, RunFile.MOMENTS_ALONE, *([RunFile.CONFIG] if prepared else [])}
     with contextlib.suppress(OSError):
-        if ledgers.is_dir():
+        if (ledgers := directory / "clients").is_dir():
             ledgers.rmdir()
-        if {path.name for path in directory.iterdir()} <= {RunFile.LOCK, RunFile.MOMENTS_ALONE}:
-            for name in (RunFile.LOCK, RunFile.MOMENTS_ALONE):
+        if {path.name for path in directory.iterdir()} <= names:
+            for name in names:
                 (directory / name).unlink(missing_ok=True)
         directory.rmdir()
 
@@ -319,5 +342,10 @@ def run_served(
 
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     require_free(directory)
-    follow(link, directory, experiment, observer, resume=resume)
+    try:
+        follow(link, directory, experiment, observer, resume=resume)
+    except BaseException:
+        if not is_running(directory):
+            _remove_refused(directory, prepared=not resume)
+        raise
     return _result(directory, experiment)

@@ -59,13 +59,13 @@ from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.additive_shapes import keep_shapes
 from fedsw.runs.commands import ELSEWHERE
-from fedsw.runs.directory import ALONE, RunDirectory
+from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
 from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.releases import Releases, of_stage
-from fedsw.runs.run_files import RunFile, total_seconds
+from fedsw.runs.run_files import ALONE, RunFile, total_seconds
 
 __all__ = ["Job", "federate"]
 

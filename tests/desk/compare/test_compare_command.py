@@ -70,7 +70,7 @@ def test_a_failed_cell_makes_the_command_say_how_to_go_on(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(runner, "run_cell", fail)
     arguments = ["compare", "fair-classification", "--methods", "none,central", "--epsilon", "1", "--seeds", "2"]
-    assert cli.main(arguments) == 1
+    assert cli.main(arguments) == 3
     (folder,) = Path("runs/compare/fair-classification").iterdir()
     captured = capsys.readouterr()
     assert f"2 of 4 cells failed; `fedsw compare --resume {folder}`" in captured.err
