@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 import tomllib
@@ -10,8 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fedsw._tools.text import nearest
+from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
@@ -48,8 +51,13 @@ preset = "auto"            # model, rounds, batches, rate and clips by rule, fro
 
 _CUT = 'outside = "cut"'
 _POINT = '# decimal = ","   # if numbers are written with decimal commas, as they often are beside semicolons'
+_EPSILON = 1.0
+_FEW, _MANY = 1_000, 40_000
+"""Records times epsilon below which noise hides how good a model is however many judge it, and records from which a
+tenth of them tells it to a point: there a tenth is kept, elsewhere a fifth."""
 _KEPT = """\
-held_out_fraction = 0.2    # of each client's records, never trained on ...
+held_out_fraction = {part}    # of each client's records, never trained on: costs it what {less} less ε would.
+                           # {why} ...
 held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
 # held_out = "held-out.csv"   # or a table at the server that holds nobody's private record, instead of these two lines\
 """
@@ -137,7 +145,13 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         for column in inputs
     ]
     lines = [
-        *_head(name, request, len(sources), clients_share=sources[0].client is None),
+        *_head(
+            name,
+            request,
+            len(sources),
+            rows=None if unit else _rows_of(tables),
+            clients_share=sources[0].client is None,
+        ),
         *_unit(unit, names),
         *_columns(separator, numbers, [*features, *map(_partly, partly)]),
         *sensitive,
@@ -482,9 +496,37 @@ def _targets(column: str, declared: ColumnAnswer) -> str:
     return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(declared)}"
 
 
-def _head(name: str, request: DraftRequest, count: int, *, clients_share: bool) -> list[str]:
+def _kept(rows: int | None) -> str:
+    """The lines on records that judge: fewer where they cost most or tell enough, and what they cost."""
+    if rows is None:
+        return _KEPT.format(part=0.2, less="a fifth", why=f"Write 0.1 where persons times ε are below {_FEW:,}")
+    if rows * _EPSILON < _FEW:
+        why = f"Records times ε are below {_FEW:,}: more would judge little better; write 0.2 above that"
+        return _KEPT.format(part=0.1, less="a tenth", why=why)
+    if rows >= _MANY:
+        return _KEPT.format(part=0.1, less="a tenth", why="A tenth of so many tells accuracy to a point")
+    why = f"Write 0.1 where records times ε are below {_FEW:,}: more would judge little better there"
+    return _KEPT.format(part=0.2, less="a fifth", why=why)
+
+
+def _rows_of(tables: Sequence[Path]) -> int | None:
+    """About how many records there are, which is public where every row is somebody's own; None if nobody can tell."""
+    total = 0
+    for table in tables:
+        if table.suffix.lower() == ".parquet":
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+            total += parquet.read_metadata(table).num_rows
+        elif is_text(table):
+            with table.open("rb") as lines:
+                total += max(0, sum(1 for line in lines if line.strip()) - 1)
+        else:
+            return None
+    return total
+
+
+def _head(name: str, request: DraftRequest, count: int, *, rows: int | None, clients_share: bool) -> list[str]:
     clients = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
-    held_out = _KEPT if request.held_out is None else f"held_out = {_text(str(request.held_out))}"
+    held_out = _kept(rows) if request.held_out is None else f"held_out = {_text(str(request.held_out))}"
     return [
         f"# Drafted from {request.folder} ({clients}). Next: fedsw check, plan, run, with --data-dir {request.folder}",
         "#",
@@ -577,7 +619,7 @@ def _rest(regression: bool, *, alpha: Sequence[str], clients: int, grouped: bool
         "",
         _TRAINING,
         "[privacy]",
-        "epsilon = 1.0              # or --epsilon on the command line",
+        f"epsilon = {_EPSILON}              # or --epsilon on the command line",
         f'delta = "{DEFAULT_DELTA}"             # 1/n^2 of all n records, from 1e-9 to 1e-3: far below 1/n for any n',
         "",
         "[federation]",

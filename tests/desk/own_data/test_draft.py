@@ -69,6 +69,21 @@ def test_a_penalty_is_drafted_for_who_asks_however_many_records_there_are(tmp_pa
         draft(DraftRequest(data, None, "income", Words(), alpha=0.2), name="own")
 
 
+def test_the_drafted_part_of_kept_records_follows_records_times_epsilon_and_says_what_it_costs(tmp_path):
+    row = ["41", "a", "2001-01-01", "yes", "7", "f", "low"]
+
+    def kept(records: int, **more) -> tuple[float, str]:
+        shutil.rmtree(tmp_path / "DATA", ignore_errors=True)
+        text = drafted(folder(tmp_path, [row] * records), **more)
+        assert "costs it what a" in text, "what they cost stands beside them"
+        return tomllib.loads(text)["data"]["held_out_fraction"], text
+
+    assert [kept(records)[0] for records in (20, 998, 1_000, 39_998, 40_000)] == [0.1, 0.1, 0.2, 0.2, 0.1]
+    assert "write 0.2 above that" in kept(20)[1] and "what a tenth less ε would" in kept(20)[1]
+    persons = kept(20, unit="id")
+    assert persons[0] == 0.2 and "persons times ε" in persons[1], "how many rows a person has is not public"
+
+
 def test_blanks_are_refused_with_their_lines(tmp_path):
     (tmp_path / "own.toml").write_text(drafted(folder(tmp_path)))
     with pytest.raises(ExperimentError, match=r'(?s)own.toml has blanks.*line \d+: .*"age".*line \d+: target') as fault:
