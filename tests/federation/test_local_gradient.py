@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
+from fedsw._tools.installed import code_digest
 from fedsw.federation import _wire as wire
 from fedsw.federation import messages
 from fedsw.privacy import release as door
@@ -43,8 +44,9 @@ def test_no_message_carries_an_un_noised_output_count_or_contribution(run, monke
     assert set(asked) <= {messages.HELLO.kind, messages.TABLES.kind, messages.LOCAL_GRADIENTS.kind}
     for kind, content in replies:
         if kind == messages.HELLO.kind:
-            assert set(content) == {"arrays"} and numbers(content["arrays"]["epsilon"]).tolist() == [0.0]
+            assert set(content) == {"arrays", "config"} and numbers(content["arrays"]["epsilon"]).tolist() == [0.0]
             assert set(content["arrays"]) == {"clients", "sizes", "epsilon", "answered"}
+            assert set(content["config"]) == {"code", wire.NONCE} and content["config"]["code"] == code_digest()
             continue
         assert set(content) == {"arrays", "metrics"} and set(content["arrays"]) == {"noised"}
         assert set(content["metrics"]) == {"epsilon", "sigma", wire.NONCE}

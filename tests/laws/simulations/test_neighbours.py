@@ -41,6 +41,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.federation.messages import _fields as fields
 from fedsw.federation.messages._arrays import Broadcast
 from fedsw.federation.messages._codec import fields_of
+from fedsw.federation.node._same_records import KEY_FILE
 from fedsw.federation.server.summary import within
 from fedsw.federation.trust.distributed import site
 from fedsw.privacy import release
@@ -48,6 +49,7 @@ from fedsw.privacy.accounting import _ledger as ledgers
 from fedsw.privacy.accounting.lifetime import _dataset_account as accounts
 from fedsw.privacy.masks import whole_steps
 from fedsw.privacy.mechanisms import spacing
+from fedsw.runs.run_files import RunFile
 from tests.federation.sketch_runs import sketched
 from tests.federations import Federation
 
@@ -349,11 +351,22 @@ def _content(path: Path, directory: Path) -> Any:
     if path.suffix == ".sqlite":
         with sqlite3.connect(path) as database:
             return list(database.iterdump())
+    if path.suffix == ".digest" or path.name == KEY_FILE:  # of the records, under a client's own key: neither leaves it
+        return len(path.read_bytes())
+    if path.name == RunFile.ROLL:
+        return _called(json.loads(path.read_text())["clients"])
     if path.suffix == ".json":
         return _timeless(json.loads(path.read_text()), directory)
     if path.suffix == ".jsonl":
-        return [_timeless(json.loads(line), directory) for line in path.read_text().splitlines()]
+        lines = [_timeless(json.loads(line), directory) for line in path.read_text().splitlines()]
+        rolls = [line for line in lines if line.get("event") == "roll call"]
+        return [*_called(rolls), *(line for line in lines if line not in rolls)]
     return without_times(path.read_text(), directory) if path.suffix == ".md" else path.read_bytes()
+
+
+def _called(lines: list[dict[str, Any]]) -> list[str]:
+    """A roll call without numbers of nodes, clocks, and who was first."""
+    return sorted(json.dumps({key: line[key] for key in line if key not in ("node", "clock")}) for line in lines)
 
 
 def _timeless(value: Any, directory: Path) -> Any:
