@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record._folder import Folder, Row
+from fedsw.experiment.task_kinds import MODELS
 
 SLACK = 1.001
 EXACT = 1e-9
@@ -141,6 +142,8 @@ def _to_other_records(experiment: Mapping[str, Any], batch: Mapping[str, int], s
     pairs = [(side, side)]
     if goal["task"] == "generation":
         pairs = [(still, side), *([(side, still)] if goal["protected"] == "both" else [])]
+    elif MODELS.get(experiment["model"]["kind"]).fixed:  # private records are compared as they are
+        pairs = [(still, side)]
     return {
         name: SLACK * goal["alpha"] * max(distance(n, *pair, spread=spread, bound=bound) for pair in pairs)
         for name, n in batch.items()

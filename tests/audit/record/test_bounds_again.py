@@ -11,6 +11,7 @@ from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
 from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.tasks.compared import compared_by, objective_of
 from fedsw.privacy.sensitivity import SLACK
 
@@ -55,3 +56,18 @@ def test_every_penalty_adds_its_part():
         side = (ODDS["radius"], ODDS["jacobian"])
         part = 0.2 * SLACK * sensitivity.distance(n, side, side, spread=math.ceil(5 / 3) / 5, bound="auto") * 2 / 2
         assert more[name] == pytest.approx(alone[name] - task[name] + part, rel=1e-9)
+
+
+@pytest.mark.parametrize(("model", "fixed"), [("adaptor", False), ("transported-adaptor", True)])
+def test_the_sensitivity_of_public_records_matched_is_that_of_the_formula_written_again(model, fixed):
+    raw = {
+        "name": "matched",
+        "data": {"source": "usps", "public": "mnist"},
+        "model": {"kind": model, "latent": 4},
+        "objective": {"task": "adaptation", "penalty": "distribution-matching", "alpha": 0.3},
+        "clip": {"output": 0.8, "jacobian": 0.6},
+    }
+    ours = sensitivity.of_sum(parse_experiment(raw).model_dump(mode="json"), {"all": 12}, spreads=[0.25])
+    matching = Matching("domain", 0.3, 0.8, fixed=fixed)
+    (charged,) = matching.sensitivities([12], Clip(0.8, 0.6, 1.0), d=16, spread=0.25, bound="auto")
+    assert ours == {"all": pytest.approx(SLACK * charged.value, rel=1e-9)}
