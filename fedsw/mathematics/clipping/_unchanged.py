@@ -7,7 +7,6 @@ class attributes of the user's own classes, what functions (hooks, forwards) clo
 from __future__ import annotations
 
 import copy
-import dataclasses
 import datetime
 import dis
 import enum
@@ -27,6 +26,7 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -44,7 +44,7 @@ _PLAIN = frozenset(
 """Types of values that nothing changes."""
 _FIXED = (
     type, ModuleType, BuiltinFunctionType, enum.Enum, np.generic, np.dtype, PurePath, logging.Logger, weakref.ref,
-    datetime.date, datetime.time, datetime.timedelta, property, classmethod, staticmethod, dataclasses.Field,
+    datetime.date, datetime.time, datetime.timedelta, property, classmethod, staticmethod,
 )  # fmt: skip
 _OWN_STATE = (dict, list, deque, set)
 _SHIPPED = frozenset({"torch", "fedsw", "numpy"}) | (sys.stdlib_module_names - {"__main__"})
@@ -144,32 +144,23 @@ class State:
         self._memory.clear()
 
     def _take(self, value: Any, path: str, strict: bool) -> None:
-        if type(value) in _PLAIN or isinstance(value, _FIXED) or id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        if isinstance(value, Tensor):
-            self._tensor(value, path, strict)
-        elif isinstance(value, np.ndarray):
-            self._array(value, path, strict)
-        elif isinstance(value, dict):
-            self._dict(value, path, strict)
-        elif isinstance(value, list | deque):
-            self._list(value, path, strict)
-        elif isinstance(value, tuple | frozenset):
-            for part in value:
-                self._next(part, path, strict)
-        elif isinstance(value, set):
-            self._set(value)
-        elif isinstance(value, FunctionType):
-            self._function(value, path, strict)
-        elif isinstance(value, MethodType):
-            self._next(value.__self__, path, strict)
-            self._next(value.__func__, path, strict)
-        elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._next(part, path, strict)
-        elif not _shipped(type(value)) or isinstance(value, nn.Module):
-            self._object(value, path, strict)
+        handler = _handler(cast(Hashable, type(value)))
+        if handler is not None and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            handler(self, value, path, strict)
+
+    def _bound(self, value: MethodType, path: str, strict: bool) -> None:
+        self._next(value.__self__, path, strict)
+        self._next(value.__func__, path, strict)
+
+    def _partial(self, value: functools.partial[Any], path: str, strict: bool) -> None:
+        for part in (value.func, value.args, value.keywords):
+            self._next(part, path, strict)
+
+    def _fixed(self, value: Any, path: str, strict: bool) -> None:
+        """A container that stays as it is, whose parts may not."""
+        for part in value.values() if isinstance(value, MappingProxyType) else value:
+            self._next(part, path, strict)
 
     def _next(self, value: Any, path: str, strict: bool) -> None:
         if type(value) not in _PLAIN:
@@ -241,7 +232,7 @@ class State:
 
         self._undo.append(refill)
 
-    def _set(self, value: set[Any]) -> None:
+    def _set(self, value: set[Any], path: str, strict: bool) -> None:
         kept = set(value)
 
         def refill() -> None:
@@ -313,7 +304,7 @@ class State:
         for name, part in list(vars(kind).items()):
             if isinstance(part, FunctionType):
                 self._next(part, f"{path}.{name}", False)
-            elif isinstance(part, (Tensor, np.ndarray, *_OWN_STATE)):
+            elif not name.startswith("__") and isinstance(part, (Tensor, np.ndarray, *_OWN_STATE)):
                 self._next(part, f"{path}.{name}", True)
         data = {name: part for name, part in vars(kind).items() if _is_data(name, part)}
 
@@ -325,6 +316,32 @@ class State:
                     setattr(kind, name, part)
 
         self._undo.append(refill)
+
+
+_HANDLERS: tuple[tuple[type | tuple[type, ...], Any], ...] = (
+    (Tensor, State._tensor),
+    (np.ndarray, State._array),
+    (dict, State._dict),
+    ((list, deque), State._list),
+    ((tuple, frozenset, MappingProxyType), State._fixed),
+    (set, State._set),
+    (FunctionType, State._function),
+    (MethodType, State._bound),
+    (functools.partial, State._partial),
+    (nn.Module, State._object),
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _handler(cached: Hashable) -> Any:
+    """The method of `State` that takes values of a type; None where nothing of them changes."""
+    kind = cast(type, cached)
+    if kind in _PLAIN or issubclass(kind, _FIXED):
+        return None
+    for kinds, handler in _HANDLERS:
+        if issubclass(kind, kinds):
+            return handler
+    return None if _shipped(kind) else State._object
 
 
 @functools.lru_cache(maxsize=4096)
@@ -393,6 +410,8 @@ def _opaque(value: Any) -> bool:
 def _kind_opaque(cached: Hashable) -> bool:
     kind = cast(type, cached)
     if issubclass(kind, Tensor | np.ndarray | tuple | frozenset | FunctionType | MethodType | functools.partial):
+        return False
+    if issubclass(kind, MappingProxyType):
         return False
     if issubclass(kind, (*_OWN_STATE, nn.Module)):
         return False

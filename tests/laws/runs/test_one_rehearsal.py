@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -125,3 +126,29 @@ def test_code_that_takes_no_large_values_is_tried_on_those_that_it_takes():
     own = records()
     few = fedsw.as_records(own.features / 100, group=own.sensitive, groups=[0, 1], target=own.target, classes=[0, 1])
     assert objective.gradient(Wards(), next(iter(plan.batches(few))), clip)
+
+
+class OneHot(nn.Module):
+    """Centres records whose first inputs say one category: none of those that are made up without the declaration."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        one = ((x == 0) | (x == 1)).all()
+        return self.layer(x - torch.where(one, x.mean(0), torch.zeros_like(x[0])))
+
+
+def test_records_are_made_up_as_columns_are_declared_too(tmp_path):
+    columns = {
+        "features": [{"name": "job", "categories": ["a", "b", "c"]}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "ill", "values": ["n", "y"]},
+    }
+    table = pd.DataFrame({"job": list("abc") * 20, "sex": list("fm") * 30, "ill": list("nnyy") * 15})
+    with pytest.raises(UnsupportedModule, match="differs between the batch and the record alone"):
+        fedsw.run(
+            SETTINGS | {"data": {"source": "object", "columns": columns}}, model=OneHot(), data=table, runs=tmp_path
+        )
+    assert not list(tmp_path.rglob("*.sqlite"))

@@ -6,6 +6,8 @@ import copy
 import itertools
 import random
 import threading
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -235,6 +237,24 @@ def test_an_attribute_that_no_copy_can_be_made_of_is_refused_by_name_before_a_pa
         unchanged(module),
     ):
         raise AssertionError("the pass ran")
+
+
+@dataclass
+class Setting:
+    """A task's settings as a dataclass, whose class holds what cannot be copied."""
+
+    width: int = 3
+    names: MappingProxyType = field(default_factory=lambda: MappingProxyType({"a": 1}))
+
+
+@pytest.mark.parametrize(
+    "held", [Setting(), MappingProxyType({"a": [1]}), np.dtype("f8"), range(3), (x for x in "a").__class__]
+)
+def test_what_keeps_nothing_need_not_be_copied(held):
+    module = Keeper(lambda m, x: add(m.largest, x), largest=torch.zeros(1).double(), held=held)
+    with unchanged(module):
+        module(records())
+    assert float(module.largest) == 0 and module.held is held
 
 
 def test_a_layer_that_knows_its_parent_is_put_back():

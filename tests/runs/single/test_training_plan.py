@@ -171,3 +171,11 @@ def test_delta_may_follow_the_number_of_records_and_one_that_protects_nobody_is_
     assert plan(delta="0.1/n").delta == pytest.approx(0.1 / 900)
     with pytest.warns(UserWarning, match="not below 1/n"):
         plan(delta=0.01)
+
+
+@pytest.mark.parametrize("name", ["output", "jacobian", "loss"])
+@pytest.mark.parametrize("value", [1e300, 1e-300, math.inf, math.nan, 0.0, -1.0])
+def test_norms_whose_products_cannot_be_squared_are_refused_by_name(name, value):
+    """1e300 ended in an OverflowError of its square."""
+    with pytest.raises(ValueError, match=rf"clip\.{name} = .*; it must lie between 1e-60 and 1e\+60"):
+        Clip(**{"output": 1.0, "jacobian": 1.0, "loss": 1.0, name: value})
