@@ -16,10 +16,14 @@ from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_no
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import Numbers
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks import metrics
+from fedsw.learning.tasks.calibration import Calibration, calibration_of
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.release import NoLedger, release
 from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import Objective
@@ -30,12 +34,14 @@ from fedsw.runs.single.training_plan import plan
 class Score:
     """Scores of a model and of the best constant on held-out twins: accuracy, or minus the mean squared error.
 
-    ``gap`` is the model's, between groups: of the rates at which a class is predicted, or of the mean answers.
+    ``gap`` is the model's, between groups: of the rates at which a class is predicted, or of the mean answers. Of
+    classes ``log_loss`` is that of its probabilities and of the class shares.
     """
 
     model: float
     constant: float
     gap: float = 0.0
+    log_loss: tuple[float, float] | None = None
 
     @property
     def gain(self) -> float:
@@ -109,7 +115,22 @@ def trained(
     for batch in batches_of(noisy, records):
         problem.prepared(model, trainer.theta)
         trainer.step(release(objective.gradient(model, batch, clip), noisy, NoLedger()).value)
-    return _score(problem, problem.prepared(model, trainer.model), held_out)
+    model = problem.prepared(model, trainer.model)
+    return _score(problem, model, held_out, _calibration(problem, experiment, model, twins, one=one, seed=seed))
+
+
+def _calibration(
+    problem: Problem, experiment: Experiment, model: torch.nn.Module, twins: PublicRows, *, one: float, seed: int
+) -> Calibration | None:
+    """What noised counts of the twins' scores tell of the model's logits, as for `trained`; None where none leave."""
+    counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
+    if counts is None:
+        return None
+    sigma = counts.moved * one / math.sqrt(experiment.share_of_scores)
+    sigma *= trust_model(experiment.privacy.trust).summed(experiment)
+    values = counts_of_scores(problem, counts, twins, model).double().numpy()
+    noise = np.random.default_rng([13, seed]).standard_normal(values.shape)
+    return calibration_of(counts, values + sigma * noise, sigma, float(len(twins)))
 
 
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
@@ -142,7 +163,9 @@ def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Obj
     )
 
 
-def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
+def _score(
+    problem: Problem, model: torch.nn.Module, held_out: PublicRows, calibration: Calibration | None = None
+) -> Score:
     batch = problem.given(held_out)
     with torch.no_grad():
         outputs = problem.task.outputs(model(batch.features), batch)
@@ -154,7 +177,9 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
         share = float(target.bincount(minlength=problem.classes).max()) / len(target)
         predicted = metrics.predictions(outputs)
         rates = metrics.selection_rates(predicted.cpu(), group, groups=groups, outcomes=problem.classes)
-        return Score(metrics.accuracy(predicted, target), share, float((rates.amax(0) - rates.amin(0)).amax()))
+        gap = float((rates.amax(0) - rates.amin(0)).amax())
+        losses = _log_loss(outputs, target, calibration), _log_loss_of_shares(target, problem.classes)
+        return Score(metrics.accuracy(predicted, target), share, gap, losses)
     errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
     means = [outputs[group == number].double().mean(dim=0) for number in range(groups)]
     gap = float((torch.stack(means).amax(0) - torch.stack(means).amin(0)).amax())
@@ -162,6 +187,23 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
     return Score(-error, -constant, gap)
 
 
+def _log_loss(outputs: torch.Tensor, target: torch.Tensor, calibration: Calibration | None) -> float:
+    """Mean log loss of probabilities (n, d), calibrated where counts of scores leave."""
+    chances = outputs.double().clamp(_LEAST_CHANCE, 1 - _LEAST_CHANCE)
+    scale, shift = (1.0, (0.0,)) if calibration is None else (calibration.scale, calibration.shift)
+    if chances.shape[1] == 1:
+        logits = torch.cat([torch.zeros_like(chances), scale * torch.logit(chances) + shift[0]], dim=1)
+    else:
+        logits = scale * chances.log() + torch.tensor(shift, dtype=torch.float64)
+    return float(torch.nn.functional.cross_entropy(logits, target.long()))
+
+
+def _log_loss_of_shares(target: torch.Tensor, classes: int) -> float:
+    shares = target.bincount(minlength=classes).double() / len(target)
+    return -float(torch.special.xlogy(shares, shares).sum())
+
+
+_LEAST_CHANCE = 1e-12
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
 """Strengths at which the curve is measured on twins; between them it is interpolated."""
 MOST_TWINS = 2_000
@@ -231,6 +273,15 @@ class Curve:
         """The curve under one law alone."""
         points = tuple(Point(point.strength, (point.scores[index],)) for point in self.points)
         return Curve((self.reference[index],), points, self.name)
+
+    def log_loss_at(self, strength: float) -> tuple[float, float] | None:
+        """The mean log loss of all laws at a strength of the signal, and that of class shares; None of numbers."""
+        known = [[score.log_loss for score in point.scores if score.log_loss is not None] for point in self.points]
+        if not all(known):
+            return None
+        logs = [math.log(point.strength) for point in self.points]
+        models, shares = np.mean(np.array(known), axis=1).T
+        return float(np.interp(math.log(max(strength, 1e-9)), logs, models)), float(shares.mean())
 
     def at(self, strength: float) -> float:
         """The share of what can be learnt that is left at a strength of the signal."""

@@ -33,6 +33,7 @@ class Forecast:
         learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
         share_left: the share of its gain over a constant that is left, as expected; ``range``, under laws taken alone.
         strength: of the signal: below 1 noise buries it.
+        log_loss: of the run's probabilities, and of the class shares, the mean of all laws; None of numbers.
         tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
         skewed: the least that would be left if most of the predicted numbers were small and a few far larger; None
             where that was not tried.
@@ -50,6 +51,7 @@ class Forecast:
     range: tuple[float, float]
     strength: float
     what_ifs: tuple[WhatIf, ...]
+    log_loss: tuple[float, float] | None = None
     tight: float | None = None
     skewed: float | None = None
     bare: float | None = None

@@ -394,6 +394,7 @@ def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Prob
         range=(min(alone), max(alone)),
         strength=here,
         what_ifs=what_ifs,
+        log_loss=measured.log_loss_at(here),
     )
 
 

@@ -70,6 +70,8 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast)
+        if forecast.log_loss is not None:
+            yield "probabilities", _probabilities(plan, *forecast.log_loss)
         if plan.weakened:
             yield "penalty", _weakened(plan)
     if plan.penalties:
@@ -165,6 +167,7 @@ def as_plain(plan: Planned) -> dict[str, Any]:
             "kept": forecast.share_left,
             "range": list(forecast.range),
             "feasible": forecast.feasible,
+            "log_loss": forecast.log_loss and dict(zip(("model", "shares"), forecast.log_loss, strict=True)),
             "kept_with_tight_columns": forecast.tight,
             "kept_with_skewed_numbers": forecast.skewed,
             "kept_where_columns_tell_little": forecast.bare,
@@ -201,6 +204,17 @@ def _kept(forecast: Forecast) -> str:
     middle = max(0.0, min(1.0, forecast.share_left))
     between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
     return f"{100 * middle:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
+
+
+def _probabilities(plan: Planned, model: float, shares: float) -> str:
+    """The log loss that the run's probabilities are expected to have, and what would mend worse than the shares'."""
+    values = apart(model, shares)
+    said = f"log loss {values[0]} on all public twins together, where the class shares alone have {values[1]}"
+    if model < shares:
+        return said
+    if plan.experiment.calibration.share:
+        return f"{said}: worse, do not read them as chances"
+    return f"{said}: worse, do not read them as chances; [calibration] share = 0.1 corrects them"
 
 
 def _learnt(forecast: Forecast) -> str:

@@ -331,6 +331,24 @@ def test_a_plan_with_a_penalty_says_what_it_buys_beside_none():
     assert not planned(asked(training=QUICK, **PLAIN), SIZES, strengths=FEW[:1]).bought
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_plan_says_what_probabilities_are_worth_and_calibration_mends_them(classes):
+    columns = columns_of(target={"name": "y", "values": ["a", "b", "c"][:classes]})
+    given = {"data": {"source": "object", "columns": columns.model_dump()}, "training": {"preset": "auto"}, **PLAIN}
+
+    def found(share: float):
+        asked_for = asked(**given, privacy={"epsilon": 0.5}, calibration={"share": share})
+        return planned(asked_for, scaled(SIZES, 3_000), strengths=FEW, expect="some")
+
+    raw, mended = found(0.0), found(0.1)
+    (loss, shares), (less, same) = raw.forecast.log_loss, mended.forecast.log_loss
+    assert shares == same < math.log(classes) and less < loss and less < shares
+    assert f"the class shares alone have {shares:.3g}" in dict(rows(mended))["probabilities"]
+    worse = replace(raw, forecast=replace(raw.forecast, log_loss=(1.0, 0.5)))
+    assert "worse, do not read them as chances; [calibration] share = 0.1" in dict(rows(worse))["probabilities"]
+    assert as_plain(mended)["forecast"]["log_loss"] == {"model": less, "shares": shares}
+
+
 def test_one_of_several_classes_can_be_nearly_all():
     columns = columns_of(target={"name": "y", "values": ["a", "b", "c"]})
     target = drawn(columns, SIZES, with_rare_class(LAWS[1], 0.1), seed=0).target
