@@ -131,7 +131,7 @@ class Experiment(Settings):
             del settings["local"]
         if not self.thresholds.share:
             settings.pop("thresholds", None)
-        if not self.calibration.model_fields_set:
+        if not (self.calibration.model_fields_set and settings.get("calibration")):
             settings.pop("calibration", None)
         return settings
 

@@ -75,6 +75,32 @@ def test_what_the_user_writes_wins_and_the_rest_fits_it():
     assert ready.training.learning_rate == pytest.approx(10 * at_rest.training.learning_rate, rel=0.01)
 
 
+@pytest.mark.parametrize(("epsilon", "share"), [(0.5, 0.1), (1.0, 0.1), (3.0, 0.05), (math.inf, 0.0)])
+def test_a_classifier_s_probabilities_are_calibrated_and_less_of_a_large_budget_is_for_it(epsilon, share):
+    chosen = settled(asked(privacy={"epsilon": epsilon, "delta": "1/n^2"}), _numbers(epsilon))
+    assert chosen.calibration.share == share and chosen.left_to_rounds == 1 - chosen.privacy.moments - share
+    assert "[calibration]" in dict(words.rows(planned(asked(), SIZES)))
+
+
+def test_calibration_that_is_written_is_not_chosen_and_off_is_a_run_without_it():
+    """The rounds then have what they had, and numbers to predict have nothing to calibrate."""
+    off = settled(asked(calibration={"share": 0.0}), _numbers())
+    assert off.calibration.share == 0 and off.share_of_scores == 0 and settled(off) == off
+    numbers = {"targets": [{"name": "y", "low": 0, "high": 1}], "features": FEATURES, "sensitive": COLUMNS["sensitive"]}
+    regression = asked(data={"source": "object", "columns": numbers}, objective={"task": "regression"})
+    assert (
+        "calibration" not in left_open(regression) and "calibration" not in settled(regression, _numbers()).model_dump()
+    )
+    plain = settled(asked(model={"kind": "mlp"}), replace(_numbers(), scalable=0))
+    assert plain.calibration.share == 0
+    few, many = (replace(_numbers(), scalable=6, records=records) for records in (160, 16_000))
+    assert (settled(asked(), few).calibration.share, settled(asked(), many).calibration.share) == (0.0, 0.1)
+
+
+def _numbers(epsilon: float = 1.0) -> Numbers:
+    return numbers_of(asked(privacy={"epsilon": epsilon, "delta": "1/n^2"}), SIZES)
+
+
 def test_what_is_left_open_stays_open_through_json_and_copies():
     unsettled = asked(training={"preset": "auto", "rounds": 7})
     again = Experiment.model_validate_json(unsettled.model_dump_json())

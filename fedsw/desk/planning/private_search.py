@@ -210,8 +210,12 @@ def _charge(tried: Sequence[Candidate], cost: SelectionCost) -> None:
 
 def _plan(experiment: Experiment) -> Plan:
     _require_selectable(experiment)
-    if "privacy" in left_open(experiment):  # moments that could be chosen: a selection is among runs of rounds alone
+    # Moments and calibration that could be chosen are left out: a selection is among runs of rounds alone.
+    open_settings = left_open(experiment)
+    if "privacy" in open_settings:
         experiment = experiment.with_sections(privacy={"moments": 0.0})
+    if "calibration" in open_settings:
+        experiment = experiment.with_sections(calibration={"share": 0.0})
     task = Problem.from_experiment(settled(experiment))
     Evaluator(task)  # whatever it refuses is refused before anything is charged
     with simulating():
@@ -231,9 +235,10 @@ def _of_one_kind(cost: lifetime.Cost) -> Counts:
     """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of."""
     if len(cost.parts) > 1 or len(cost.steps) > 1:
         raise ExperimentError(
-            "a run of this experiment releases more than its rounds (privacy.moments, thresholds.share, counts of kept "
-            "records) or stages of a sketch with unequal shares, and the bound of a selection is for runs whose "
-            "releases are all alike; leave that out, or search on public twins (without --on-records)"
+            "a run of this experiment releases more than its rounds (privacy.moments, calibration.share, "
+            "thresholds.share, counts of kept records) or stages of a sketch with unequal shares, and the bound of a "
+            "selection is for runs whose releases are all alike; leave that out, or search on public twins (without "
+            "--on-records)"
         )
     return cost.steps
 

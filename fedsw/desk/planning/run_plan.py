@@ -259,6 +259,7 @@ def planned(
         chosen={
             section: {name: getattr(getattr(ready, section), name) for name in names}
             for section, names in ({**CHOSEN, "model": _read_of_model(ready)}).items()
+            if section != "calibration" or ready.calibration.model_fields_set
         },
         by_group=dict(by_group),
         assumed=assumed,

@@ -287,10 +287,11 @@ class Evaluation(Section):
 class Calibration(Section):
     """Counts of the trained model's answers by class, out of which its probabilities are corrected.
 
-    `share` is their part of the budget, of mu^2; 0 releases none, and probabilities are those of the rounds, which
-    noise makes too sure. After the last round records are counted once, by class and bin of the model's probability,
-    and a scale and constants of its logits follow from the noised counts (docs/guarantees/calibration.md). With
-    `thresholds.share` the same counts serve both, at the larger of the two shares.
+    `share` is their part of the budget, of mu^2; `training.preset` "auto" chooses it for a classifier where it is not
+    written. 0 releases none, and probabilities are those of the rounds, which noise makes too sure. After the last
+    round records are counted once, by class and bin of the model's probability, and a scale and constants of its logits
+    follow from the noised counts (docs/guarantees/calibration.md). With `thresholds.share` the same counts serve both,
+    at the larger of the two shares.
     """
 
     share: Annotated[float, Field(ge=0, le=0.5)] = 0.0

@@ -30,6 +30,7 @@ from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
 from fedsw.learning.models.coded import typical_length
+from fedsw.learning.moments.beside_rounds import uncalibrated
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.objectives import Clip
@@ -78,7 +79,7 @@ def _settled(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experime
 def _by_rules(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
     choices, raw = chosen(numbers(), experiment), experiment.model_dump()
     for section, values in choices.items():
-        raw[section] |= values
+        raw[section] = {**raw.get(section, {}), **values}
     return parse_experiment(raw)
 
 
@@ -109,6 +110,7 @@ def numbers_of(
         hats=_hats(experiment),
         may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
         length=1.0 if experiment.data.columns is None else typical_length(experiment.data.columns),
+        scalable=0 if uncalibrated(made) else made.classes,
     )
 
 

@@ -22,13 +22,14 @@ Array = NDArray[np.float64]
 _MOST = 18.0
 """The logit at which the outermost bins are taken to end."""
 
-_USUAL, _SPREAD, _SHIFTED = 0.4, 0.8, 0.3
-"""Before counts are seen: the scale is about `_USUAL`, its logarithm with standard deviation `_SPREAD`, the shift has
-standard deviation `_SHIFTED` about what the class's share asks for. Chosen on six sets, and checked on three others."""
+_USUAL, _SPREAD, _SHIFTED = 0.4, 0.8, 0.7
+"""Before counts are seen: the scale is about `_USUAL`, its logarithm with standard deviation `_SPREAD`, and the
+intercept of a class has standard deviation `_SHIFTED` about where the model has it. Those of the scale were chosen on
+six sets, and checked on three others."""
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
-_SHIFTS = np.linspace(-1.2, 1.2, 25)[None, :, None]
-_LEAST_SHARE = 0.03
+_SHIFTS = np.linspace(-4.8, 4.8, 49)[None, :, None]
+_LEAST_SHARE = 0.005
 _WITHIN = 4
 """Places of a bin at which its records are taken to lie."""
 _STEPS = 60
@@ -84,20 +85,25 @@ class Calibration:
 def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> Calibration:
     """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
 
-    For each counted class the posterior of p = sigmoid(a (z - mean) + logit(share) + c) is computed on a grid of (a, c)
-    from what its bins hold beyond p, whose noise has a known variance; classes have one a, and each its own c. The
-    answer is the scale and shift of least expected log loss under that posterior; of several classes the mean scale,
-    and the shifts that give each class's probability its own intercept.
+    For each counted class the posterior of p = sigmoid(a z + b + c) is computed on a grid of (a, c) from what its bins
+    hold beyond p, whose noise has a known variance. Of two classes b is 0: what noise hides leaves their boundary as it
+    is. Several have one b, at which they add up to 1 on average, one a, and each its own c. The answer is the scale and
+    shift of least expected log loss under that posterior; of several classes the mean scale, and the shifts that give
+    each class's probability its own intercept.
 
     Guarantee: post-processing of the counts. Source: docs/guarantees/calibration.md.
     """
     merged, cells = _merged(counts, values)
-    seen = [_Seen(one, sigma**2 * cells, records, rare=counts.counted > 1) for one in merged]
+    n = max(1.0, records)
+    merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size  # their number is public
+    parts = _parts_of(merged, n)
+    base = np.zeros_like(_SCALES) if counts.counted == 1 else _intercepts(parts.mean(axis=0), 1 / counts.counted)
+    seen = [_Seen(one, sigma**2 * cells, n, part, base) for one, part in zip(merged, parts, strict=True)]
     of_scales = _shares_of(
         -((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2 + sum(one.by_scale for one in seen)
     )
     fits = [one.fit(of_scales) for one in seen]
-    loss = _log_loss(fits, records, alone=counts.counted == 1)
+    loss = _log_loss(fits, n, alone=counts.counted == 1)
     if counts.counted == 1:
         (fit,) = fits
         return Calibration(fit.scale, (fit.shift if counts.positive in (1, None) else -fit.shift,), loss)
@@ -111,6 +117,13 @@ def _merged(counts: ScoreCounts, values: Array) -> tuple[Array, Array]:
     firsts = np.searchsorted(np.array(counts.edges), np.array(COARSE[:-1]))
     merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)
     return merged, counts.groups * np.diff([*firsts.tolist(), counts.bins]).astype(np.float64)
+
+
+def _parts_of(merged: Array, n: float) -> Array:
+    """The parts of n records that are in each bin by noised counts (k, 2, bins), none below 0: (k, bins)."""
+    total = np.clip(merged.sum(axis=1), 0.0, n)
+    sums = total.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1]))
 
 
 _EDGES = np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in COARSE[1:-1]), _MOST])
@@ -132,16 +145,15 @@ class _Fit:
 
 
 class _Seen:
-    """What one class's noised counts (2, bins), each bin's with so much variance (bins,), say of scale and shift."""
+    """What one class's noised counts (2, bins), each bin's with so much variance (bins,), say of scale and shift.
 
-    def __init__(self, counts: Array, variance: Array, records: float, *, rare: bool) -> None:
-        n = max(1.0, records)
-        self._counts, self._variance = counts, variance
+    Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen.
+    """
+
+    def __init__(self, counts: Array, variance: Array, n: float, parts: Array, base: Array) -> None:
+        self._counts, self._variance, self._parts, self._base = counts, variance, parts, base
         self._share = float(np.clip(counts[1].sum() / n, _LEAST_SHARE, 1 - _LEAST_SHARE))
-        total = np.clip(counts.sum(axis=0), 0.0, n)
-        self._parts = total / total.sum() if total.sum() > 0 else np.full(len(total), 1 / len(total))
-        self._base = _intercepts(self._parts, self._share, rare=rare)
-        p, total = self._chances(_MIDDLES), self._parts * n
+        p, total = self._chances(_MIDDLES), parts * n
         residual = counts[1] - p * counts.sum(axis=0)
         spread = variance * (p**2 + (1 - p) ** 2) + total * p * (1 - p) + 1
         likely = -0.5 * (residual**2 / spread + np.log(spread)).sum(axis=-1) - (_SHIFTS[..., 0] / _SHIFTED) ** 2 / 2
@@ -159,14 +171,11 @@ class _Seen:
         return _Fit(scale, shift, self._counts, self._variance, self._share)
 
 
-def _intercepts(parts: Array, share: float, *, rare: bool) -> Array:
-    """The intercept (scales, 1, 1) that each scale has before counts are seen, at these parts of records by bin.
+def _intercepts(parts: Array, share: float) -> Array:
+    """The intercept (scales, 1, 1) of each scale at which the mean of p is a share, at these parts of records by bin.
 
-    At the mean logit p is the class's share. One of several classes is `rare` against the rest, and its logits are far
-    from 0, so that this would make it too frequent: there the mean of p is its share, found by bisection.
+    By bisection: logits of one of several classes are far from 0, and the share at their mean is not the mean of p.
     """
-    if not rare:
-        return np.asarray(math.log(share / (1 - share)) - _SCALES * (parts @ _MIDDLES))
     most = _MOST * (1 + float(_SCALES.max()))
     low, high = np.full_like(_SCALES, -most), np.full_like(_SCALES, most)
     for _ in range(_STEPS):
@@ -202,13 +211,14 @@ def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
     return float(max(found[0], 1e-3)), float(found[1])
 
 
-def _log_loss(fits: list[_Fit], records: float, *, alone: bool) -> LogLoss:
+def _log_loss(fits: list[_Fit], n: float, *, alone: bool) -> LogLoss:
     """The log loss by noised counts: of every class the records that are of it, of two classes the others, too."""
-    n, value, square, variance, shares = max(1.0, records), 0.0, 0.0, 0.0, 0.0
+    value = square = variance = shares = 0.0
     for fit in fits:
-        p = _sigmoid(fit.scale * _MIDDLES + fit.shift)
-        for of_class, chance, share in ((1, p, fit.share), (0, 1 - p, 1 - fit.share))[: 2 if alone else 1]:
-            losses = -np.log(chance)
+        logits = fit.scale * _MIDDLES + fit.shift
+        of_it, of_others = (1, -logits, fit.share), (0, logits, 1 - fit.share)
+        for of_class, against, share in (of_it, of_others) if alone else (of_it,):
+            losses = np.logaddexp(0.0, against)
             value += float(fit.counts[of_class] @ losses) / n
             square += float(fit.counts[of_class] @ losses**2) / n
             variance += float(fit.variance @ losses**2) / n**2
