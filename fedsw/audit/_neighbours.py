@@ -277,8 +277,9 @@ def staged(worst: Worst) -> Iterator[None]:
             exchanged(problems, "task_of", task_of),
             exchanged(problems, "coding_of", lambda experiment: in_front(experiment, coding_of(experiment))),
             exchanged(Problem, "most_pulled", lambda *contribution: math.inf),
-            # moments that the experiment releases before its rounds were found to fit its own model
+            # what the experiment releases before and after its rounds was found to fit its own model
             exchanged(beside_rounds, "foldable", lambda model, features: True),
+            exchanged(beside_rounds, "uncalibrated", lambda problem: ""),
         ):
             yield
     finally:

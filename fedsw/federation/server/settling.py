@@ -30,7 +30,7 @@ from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
 from fedsw.learning.models.coded import typical_length
-from fedsw.learning.moments.beside_rounds import uncalibrated
+from fedsw.learning.moments import beside_rounds
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.objectives import Clip
@@ -110,7 +110,7 @@ def numbers_of(
         hats=_hats(experiment),
         may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
         length=1.0 if experiment.data.columns is None else typical_length(experiment.data.columns),
-        scalable=0 if uncalibrated(made) else made.classes,
+        scalable=0 if beside_rounds.uncalibrated(made) else made.classes,
     )
 
 
