@@ -94,6 +94,11 @@ def new_folder(path: Path) -> Path:
     `Path.mkdir` gives its mode to the last folder only, and leaves to the umask who enters the others.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    if dangling := next((folder for folder in missing if folder.is_symlink()), None):
+        target = dangling.readlink()
+        raise FileNotFoundError(
+            f"{dangling} is a link to {target}, which is not there: make that folder, or name another"
+        )
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
     if not missing:

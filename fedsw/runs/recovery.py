@@ -182,17 +182,19 @@ def explaining_storage(directory: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.OperationalError) as fault:
-        of_disk = (
-            (getattr(fault, "sqlite_errorcode", None) or 0) & 0xFF in _SQLITE_DISK_FAULTS
-            if isinstance(fault, sqlite3.Error)
-            else fault.errno in _DISK_FAULTS
-        )
-        if not of_disk:
+        if not is_of_disk(fault):
             raise
         raise StorageFault(
             f"the disk does not take what this run must keep in {directory}: {fault}. Nothing of the round at hand was "
             f"released; all before it is kept. Make room, then `{command_for(directory)}`"
         ) from fault
+
+
+def is_of_disk(fault: BaseException) -> bool:
+    """Say whether an error is that of a full or failing disk."""
+    if isinstance(fault, sqlite3.Error):
+        return (getattr(fault, "sqlite_errorcode", None) or 0) & 0xFF in _SQLITE_DISK_FAULTS
+    return isinstance(fault, OSError) and fault.errno in _DISK_FAULTS
 
 
 def _busy(directory: Path) -> RunBusy:

@@ -116,3 +116,12 @@ def test_taking_a_lock_leaves_what_the_file_says(tmp_path):
     (tmp_path / "lock").write_bytes(b"1234\n")
     os.close(files.lock(tmp_path / "lock"))
     assert (tmp_path / "lock").read_bytes() == b"1234\n"
+
+
+def test_a_folder_that_a_dangling_link_stands_for_is_refused_by_name(tmp_path):
+    (tmp_path / "runs").symlink_to(tmp_path / "away")
+    for folder in (tmp_path / "runs", tmp_path / "runs" / "own"):
+        with pytest.raises(FileNotFoundError, match=r"runs is a link to .*away, which is not there: make that folder"):
+            files.new_folder(folder)
+    (tmp_path / "away").mkdir()
+    assert files.new_folder(tmp_path / "runs" / "own").is_dir()

@@ -91,16 +91,6 @@ def serve(arguments: list[str]) -> None:
         except httpx.HTTPStatusError as refused:
             leave(words_of_refusal(refused.response))
 
-    def beaten(beat: Any, client: Any, request: Any) -> Any:
-        """Send a heartbeat; again if its signature is refused, which may have aged while this process stood still."""
-        try:
-            return beat(client, request)
-        except httpx.HTTPStatusError as refused:
-            if refused.response.status_code != httpx.codes.UNAUTHORIZED:
-                raise
-            time.sleep(_PAUSE_SECONDS)
-            return beat(client, request)
-
     worker = Worker()
     worker.wait_until_ready()
     with _FLOWER.node_connection(
@@ -113,6 +103,28 @@ def serve(arguments: list[str]) -> None:
             node.run()
         finally:
             node.close()
+
+
+def beaten(beat: Any, client: Any, request: Any) -> Any:
+    """Send a heartbeat; again if its signature is refused, which may have aged while this process stood still.
+
+    One that is refused again, as by a server that was started anew, is a failure that Flower repeats: the node's own
+    loop says why it goes, and a thread's traceback would say it before.
+    """
+    import httpx
+
+    for pause in (_PAUSE_SECONDS, 0.0):
+        try:
+            answer = beat(client, request)
+        except httpx.HTTPStatusError as refused:
+            if refused.response.status_code != httpx.codes.UNAUTHORIZED:
+                raise
+            time.sleep(pause)
+            continue
+        if answer.success:
+            return answer
+        break
+    raise httpx.TransportError("the SuperLink does not know this node")
 
 
 class Node:

@@ -34,6 +34,7 @@ from fedsw.federation.node.simulated import of_one_person
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger
 from fedsw.privacy.accounting.lifetime import Cost, Counts
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
+from fedsw.runs.recovery import is_of_disk
 
 STATE = "fedsw"
 COUNTED = "fedsw-counted"
@@ -322,7 +323,7 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
         reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
         reported = _reported(fault, _agreed_to(said, context), context.node_config, said)
         if not of_one_person(context.node_config) or reported == WITHHELD:
-            _say_refused(message, shown(reason))
+            _say_refused(message, shown(reason) + _remedy(fault, context.node_config))
         return Message(Error(code, reported), reply_to=message)
     if not reply.has_error():
         return reply
@@ -332,6 +333,15 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
     return Message(
         Error(reply.error.code, reason_of(reason, context.node_config, said=_said_by_server(message))), reply_to=message
     )
+
+
+def _remedy(fault: BaseException, node_config: Mapping[str, Any]) -> str:
+    """What the operator does about a disk that does not take what a node must keep, and where; "" for other errors."""
+    if not any(is_of_disk(each) for each in chain(fault)):
+        return ""
+    folders = (f"{key} {node_config[key]}" for key in ("state-dir", "accounts") if node_config.get(key))
+    where = " and ".join(folders) or "the folder of FEDSW_STATE"
+    return f". Nothing of it was answered. Make room on the disk of {where}; the server's next request is then answered"
 
 
 _said: dict[int, tuple[str, str]] = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,7 +17,7 @@ from flwr.cli.build import build_fab_from_files
 
 from fedsw.federation import _flower
 from fedsw.federation.deploy._apps import load_client_app
-from fedsw.federation.deploy.executor import Node, Worker
+from fedsw.federation.deploy.executor import Node, Worker, beaten
 from fedsw.federation.engines import inprocess
 
 PYPROJECT = """
@@ -211,3 +212,23 @@ def test_a_module_from_elsewhere_under_the_bundle_s_name_is_refused(tmp_path, mo
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "tinyapp"]:
             del sys.modules[name]
+
+
+@pytest.mark.parametrize(("answers", "asked"), [([401, 401], 2), ([None], 1), ([401, None], 2)])
+def test_a_heartbeat_that_a_server_started_anew_refuses_is_a_failure_that_is_repeated(answers, asked, monkeypatch):
+    """Any other error ends Flower's thread with a traceback, before the node has said why it goes."""
+    monkeypatch.setattr("fedsw.federation.deploy.executor._PAUSE_SECONDS", 0.0)
+    seen = []
+
+    def beat(client: Any, request: Any) -> Any:
+        seen.append(request)
+        code = answers[len(seen) - 1]
+        if code is None:
+            return SimpleNamespace(success=False)
+        asking = httpx.Request("POST", "https://fed.example.org")
+        raise httpx.HTTPStatusError("refused", request=asking, response=httpx.Response(code, request=asking))
+
+    with pytest.raises(httpx.TransportError, match="does not know this node"):
+        beaten(beat, None, "beat")
+    assert len(seen) == asked
+    assert beaten(lambda *_: SimpleNamespace(success=True), None, "beat").success

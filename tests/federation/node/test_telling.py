@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import MOST_SHOWN, shown
@@ -16,9 +18,9 @@ from fedsw.data import downloads as data_files
 from fedsw.data.downloads import without_downloads
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment import own_records as from_python
+from fedsw.federation import _flower, messages
 from fedsw.federation import _wire as wire
 from fedsw.federation import client as handlers
-from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
@@ -111,6 +113,24 @@ def test_words_of_fedsw_that_repeat_anothers_are_not_fedsws():
         raise AssertionError
 
     assert not may_be_reported(quoted()) and may_be_reported(refused())
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), "database or disk is full"])
+def test_a_full_disk_is_told_to_the_client_s_operator_with_the_folder_and_what_to_do(fault, caplog):
+    if isinstance(fault, str):
+        fault = sqlite3.OperationalError(fault)
+        fault.sqlite_errorcode = sqlite3.SQLITE_FULL
+    told = {"state-dir": "/srv/fedsw/state", "own-data": 1, "partition-id": 0, "num-partitions": 1}
+
+    def fails(*_):
+        raise RuntimeError("its ledger could not be written") from fault
+
+    _flower.identify(1, 1)
+    message = Message(RecordDict({}), 1, "train.sum")
+    context = Context(run_id=1, node_id=1, node_config=told, state=RecordDict(), run_config={})
+    reply = handlers.refusing(message, context, fails)
+    assert reply.has_error() and "/srv/fedsw" not in reply.error.reason
+    assert "Make room on the disk of state-dir /srv/fedsw/state; the server's next request is then" in caplog.text
 
 
 def test_a_site_says_little_of_each_of_its_clients(tmp_path):

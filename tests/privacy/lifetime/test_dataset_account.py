@@ -22,6 +22,7 @@ from fedsw.privacy.accounting.lifetime import (
     Limit,
     LimitReached,
     Reservation,
+    accounts_folder,
     composed_epsilon,
     in_order,
     planned,
@@ -420,3 +421,10 @@ def test_the_file_holds_no_more_than_names_and_steps(account):
     rows = sqlite3.connect(account.path).execute("SELECT body FROM rows").fetchall()
     kept = json.loads(rows[0][0])
     assert set(kept) == {"kind", "run", "label", "doing", "place", "unprotected", "begun", "steps"}
+
+
+def test_a_home_that_is_not_there_is_said_with_the_variable_that_names_another_folder(monkeypatch):
+    monkeypatch.delenv("FEDSW_ACCOUNTS", raising=False)
+    monkeypatch.setenv("HOME", "/proc/nobody")  # where nobody makes a folder
+    with pytest.raises(OSError, match=r"accounts are kept in .*nobody/\.fedsw/accounts, which .*FEDSW_ACCOUNTS names"):
+        DatasetAccount(accounts_folder(), "ward").limit(1.0, 1e-6)
