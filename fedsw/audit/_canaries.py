@@ -300,7 +300,7 @@ def from_all_models(attacker: Attacker, history: Sequence[ReleasedRound], sigma:
         gram += signatures @ signatures.T / sigma**2
         match += signatures @ (seen.vector - mean) / sigma**2
         lengths.append(float(torch.linalg.vector_norm(signatures, dim=1).mean()))
-    return _apart(gram, match), lengths
+    return apart(gram, match), lengths
 
 
 def from_final_model(attacker: Attacker, final: Tensor, reference: Tensor, rounds: int, sigma: float) -> Scores:
@@ -313,10 +313,11 @@ def from_final_model(attacker: Attacker, final: Tensor, reference: Tensor, round
     moved = attacker.loss_differences(final) - attacker.loss_differences(reference)
     _, signatures = attacker.signatures(reference, rounds)
     gram = rounds * signatures @ signatures.T / sigma**2
-    return _apart(gram, attacker.clip_ratios(reference) * moved)
+    return apart(gram, attacker.clip_ratios(reference) * moved)
 
 
-def _apart(gram: Tensor, match: Tensor) -> Scores:
+def apart(gram: Tensor, match: Tensor) -> Scores:
+    """The best linear estimates (m,) of all coins together, of what canaries share (m, m) and show (m,)."""
     scores: Scores = torch.linalg.solve(gram + torch.eye(len(gram), dtype=torch.float64), match).numpy()
     return scores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 import time
@@ -13,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsw._tools.text import downward, upward
 from fedsw.audit import _canaries as pairs
+from fedsw.audit import _canary_once as once
 from fedsw.audit._bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
 from fedsw.audit._canaries import Attacker, Canaries, Guesses, ReleasedRound
+from fedsw.audit._parts import How, Part, content_of, rows_of, said_of, square_of
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
@@ -30,6 +34,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.simulated import simulating, substituted
+from fedsw.federation.trust.round_plan import Plan
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Step
@@ -106,6 +111,7 @@ UNSAFE = (
 )
 _OPTIONS = 16  # pairs of which each canary is the strongest
 _MODELS = 5  # of a reference training, on which strength is measured
+_SIMULATED = 51  # guesses of all coins, by which power is told
 _GUESSED = 0.2  # share of the coins that are guessed, fixed before anything is seen
 _NAMES = {"final": "final model only", "all": "all models"}
 
@@ -139,6 +145,10 @@ def audit(
     begun = time.monotonic()
     experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     task, attacker, placed, reference = _prepare(experiment, canaries)
+    plan, beside = _planned(experiment)
+    power = _power(attacker, reference, plan, error=(1 - confidence) / len(_NAMES))
+    if power is not None:
+        Console(stderr=True, quiet=not show).print(power.words)
     prepared = time.monotonic()
     history, final, summary = _train(experiment, task, placed, show=show)
     trained = time.monotonic()
@@ -153,7 +163,15 @@ def audit(
     seconds = {"preparation": prepared - begun, "run": trained - prepared, "attack": time.monotonic() - trained}
     claimed, shown = float(summary["epsilon"]), max(attack.shown for attack in attacks.values())
     used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
+    # A claim of nothing, without noise, is refuted by nobody: the curves are then no run's own.
+    refuted = math.isfinite(claimed) and any(attack.refuted for attack in attacks.values())
+    blind = power is not None and not power.refutes
+    how: How = "no verdict" if blind and not refuted else "attacked"
+    rounds = Part(f"{len(history)} rounds", _square_of_rounds(plan), how, f"at ε ≥ {downward(shown)}")
+    parts = [rounds, *beside] if beside else []
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
+    rows += [] if power is None else [("power", power.words)]
+    rows += rows_of(parts)
     if experiment.data.own:
         rows.insert(0, ("UNSAFE", UNSAFE))
     details = {
@@ -167,6 +185,8 @@ def audit(
         "share_of_sensitivity": used,
         "attackers": {name: _described(attack, claimed) for name, attack in attacks.items()},
         "published": {"share": PUBLISHED, "epsilon": 10.0, "data": "MNIST", "source": "Annamalai, De Cristofaro 2024"},
+        "power": None if power is None else dataclasses.asdict(power),
+        "parts": content_of(parts),
         "seconds": seconds,
         "experiment": experiment.model_dump(mode="json", exclude_defaults=True, exclude={"data": {"data_dir"}}),
     }
@@ -175,8 +195,6 @@ def audit(
         named = {_NAMES[name]: (attack.scores, attack.shown) for name, attack in attacks.items()}
         return draw_one_run(named, placed.coins, claimed=claimed, title=experiment.name, published=PUBLISHED)
 
-    # A claim of nothing, without noise, is refuted by nobody: the curves are then no run's own.
-    passed = not math.isfinite(claimed) or not any(attack.refuted for attack in attacks.values())
     return Finding(
         kind="one-run",
         subject=experiment.name,
@@ -184,8 +202,8 @@ def audit(
         delta=delta,
         shown=shown,
         confidence=confidence,
-        outcome="passed" if passed else "failed",
-        verdict=_verdict(claimed, shown, passed=passed),
+        outcome="failed" if refuted else "no verdict" if blind else "passed",
+        verdict="; ".join(filter(None, (_verdict(claimed, shown, refuted=refuted, blind=blind), said_of(parts)))),
         rows=rows,
         details=details,
         draw=draw,
@@ -255,6 +273,82 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
     chosen = pairs.strongest(options, torch.stack([attacker.strengths(option, models) for option in options]))
     attacker = Attacker(task, records, chosen)
     return task, attacker, chosen, attacker.reference(rounds)
+
+
+def _planned(experiment: Experiment) -> tuple[Plan, list[Part]]:
+    """The run's plan, and what leaves beside its rounds, which these attackers do not look at."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
+        once.Unattacked(experiment, None, Path(folder) / "sizes", canary=False) as sites,
+    ):
+        parts = []
+        for part, releases in once.releases_of(sites.task).items() if sites.plan.multiplier else ():
+            claim = once.claim_of(sites.plan, part, releases)
+            square = square_of({Step(1.0, claim.mu): claim.rounds}, claim.delta)
+            parts.append(Part(part, square, "not attacked", "(--canary attacks it)", once.of_kept(part)))
+        return sites.plan, parts
+
+
+def _square_of_rounds(plan: Plan) -> float:
+    """Return mu^2 of the one release that costs as much as a plan's rounds; 0 without noise."""
+    if not plan.multiplier:
+        return 0.0
+    return square_of({Step(max(plan.rates), 1 / plan.multiplier): plan.rounds}, plan.delta)
+
+
+@dataclass(frozen=True)
+class Power:
+    """Epsilon that one who sees all models is expected to show of a correct build, and of one with half the noise.
+
+    ``refutes`` says if half the noise would contradict the claim.
+    """
+
+    correct: float
+    half_the_noise: float
+    refutes: bool
+
+    @property
+    def words(self) -> str:
+        """The line of the screen."""
+        half = f"ε ≥ {downward(self.half_the_noise)}" + (", which fails" if self.refutes else ", which does not fail")
+        return f"of a correct build this shows about ε ≥ {downward(self.correct)}, of half the noise {half}"
+
+
+def _power(attacker: Attacker, reference: list[Tensor], plan: Plan, *, error: float) -> Power | None:
+    """Simulate the guesses of one who sees all models, along the reference training; None without noise.
+
+    What a canary shows in a round is as in `from_all_models`; in how many rounds it is drawn is by chance.
+    """
+    if not plan.multiplier:
+        return None
+    rounds, rate, coins = plan.rounds, max(plan.rates), attacker.canaries
+    sigma = plan.multiplier * max(bound.value for bound in plan.sensitivities)
+    gram, some = torch.zeros((coins, coins), dtype=torch.float64), reference[:-1][:: math.ceil(rounds / _MODELS)]
+    for theta in some:
+        signatures = attacker.signatures(theta, 1)[1]
+        gram += signatures @ signatures.T * (rounds / len(some) / sigma**2)
+    values, vectors = torch.linalg.eigh(gram)
+    root, draw = vectors * values.clamp(min=0).sqrt(), np.random.default_rng(coins)
+    guesses, leakage = math.ceil(_GUESSED * coins), Leakage(Step(rate, 1 / plan.multiplier), rounds, plan.delta)
+
+    def right(noise: float) -> int:
+        """The median of right guesses, at so many times the noise."""
+        counts = []
+        for _ in range(_SIMULATED):
+            coin = draw.integers(0, 2, coins).astype(bool)
+            drawn = draw.binomial(rounds, rate, coins) / (rounds * rate)
+            seen = gram @ torch.from_numpy((2.0 * coin - 1) * drawn) + noise * root @ torch.from_numpy(
+                draw.standard_normal(coins)
+            )
+            counts.append(Guesses.surest(pairs.apart(gram, seen), coin, guesses).correct)
+        return int(np.median(counts))
+
+    correct, half = right(1.0), right(0.5)
+    return Power(
+        leakage.shown(correct, guesses, coins, error=error),
+        leakage.shown(half, guesses, coins, error=error),
+        excludes(half, guesses, coins, leakage.least(), error=error),
+    )
 
 
 def _records(task: Problem) -> Records:
@@ -354,12 +448,14 @@ def _described(attack: _Attack, claimed: float) -> dict[str, Any]:
     }
 
 
-def _verdict(claimed: float, shown: float, *, passed: bool) -> str:
-    if not passed:
+def _verdict(claimed: float, shown: float, *, refuted: bool, blind: bool) -> str:
+    if refuted:
         return (
-            f"the guarantee does not hold: an attacker shows ε ≥ {downward(shown)} where {upward(claimed)} is claimed."
+            f"the guarantee does not hold: an attacker shows ε ≥ {downward(shown)} where {upward(claimed)} is claimed"
         )
     if not math.isfinite(claimed):
-        return "nothing is claimed, so nothing contradicts it."
+        return "nothing is claimed, so nothing contradicts it"
+    if blind:
+        return "half the noise would not be seen in it: take more canaries, wider records or a larger ε, or --canary"
     shown_bound = f"ε ≥ {downward(shown)}" if shown else "nothing"
-    return f"nothing contradicts the claim: the attackers show {shown_bound} of ε = {upward(claimed)}."
+    return f"nothing contradicts the claim: the attackers show {shown_bound} of ε = {upward(claimed)}"

@@ -62,7 +62,7 @@ def private() -> Finding:
 
 
 def test_of_a_private_run_no_more_than_its_epsilon_is_shown(private: Finding) -> None:
-    assert private.passed and private.shown <= private.claimed == 1.0
+    assert private.outcome != "failed" and private.shown <= private.claimed == 1.0
     for attacker in private.details["attackers"].values():
         assert attacker["guesses"] == 12 and attacker["p_value_under_guarantee"] > 1e-10
 
@@ -71,7 +71,7 @@ def test_of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exc
     private: Finding,
 ) -> None:
     sampled = one_run.audit(small(), canaries=20, show=False, confidence=SURE)
-    assert sampled.passed and sampled.details["sampling_rate"] < 1.0 == private.details["sampling_rate"]
+    assert sampled.outcome != "failed" and sampled.details["sampling_rate"] < 1.0 == private.details["sampling_rate"]
     for found in (private, sampled):
         assert 0.2 < found.details["share_of_sensitivity"] <= 1.0
 
@@ -81,6 +81,36 @@ def test_without_noise_that_is_claimed_the_audit_fails(monkeypatch: pytest.Monke
     found = one_run.audit(wide(), canaries=100, show=False)
     assert not found.passed and found.shown > found.claimed and "does not hold" in found.verdict
     assert found.details["attackers"]["all"]["accuracy_of_all"] > 0.8
+
+
+def test_an_attack_in_which_half_the_noise_would_not_be_seen_is_no_verdict_and_says_so_before_the_run(
+    private: Finding,
+) -> None:
+    assert private.outcome == "no verdict" and not private.details["power"]["refutes"]
+    assert "half the noise would not be seen" in private.verdict and "power" in dict(private.rows)
+
+
+def test_power_grows_with_what_may_go_wrong_and_is_larger_for_half_the_noise() -> None:
+    strong = wide("privacy.epsilon=2", "training.rounds=2", "objective.alpha=0.0", "data.records=200")
+    _, attacker, _, reference = one_run._prepare(strong.model_copy(update={"seed": None}), 200)
+    plan, _ = one_run._planned(strong)
+    sure, unsure = (one_run._power(attacker, reference, plan, error=error) for error in (1e-10, 0.35))
+    assert not sure.refutes and unsure.refutes and "which fails" in unsure.words
+    assert sure.correct <= sure.half_the_noise < unsure.half_the_noise and unsure.correct < unsure.half_the_noise
+
+
+def test_an_attack_that_half_the_noise_would_be_seen_in_passes_a_correct_build(monkeypatch) -> None:
+    monkeypatch.setattr(one_run, "_power", lambda *given, **more: one_run.Power(0.1, 2.0, True))
+    found = one_run.audit(wide(), canaries=30, show=False, confidence=SURE)
+    assert found.passed and found.exit_code == 0
+
+
+def test_what_leaves_beside_the_rounds_is_listed_as_not_attacked_and_the_verdict_names_its_part() -> None:
+    found = one_run.audit(wide("thresholds.share=0.5"), canaries=60, show=False, confidence=SURE)
+    rounds, scores = found.details["parts"]
+    assert scores["rows"] == "scores" and scores["how"] == "not attacked" and "--canary" in scores["words"]
+    assert rounds["squared_mu"] == pytest.approx(scores["squared_mu"], rel=0.05)
+    assert "0% of μ²" in found.verdict and "scores" in found.verdict
 
 
 def test_of_a_run_without_privacy_all_coins_are_guessed_and_a_large_epsilon_is_shown() -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
+from fedsw.audit._parts import How, Part, content_of, rows_of, said_of
 from fedsw.audit.finding import Check, Finding
 from fedsw.audit.record import (
     _chain as model,
@@ -63,6 +64,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     unread = [check.name for check in checks if check.unread]
     left = [check.name for check in checks if check.passed is None and not check.unread]
     worst = _worst(folder)
+    parts = [] if worst is None else _parts(worst, recomputed=not failed and not unread and spent.REPLAY not in left)
     drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
         kind="record",
@@ -72,8 +74,8 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
         shown=_shown(folder, worst),
         confidence=None,
         outcome="failed" if failed else "could not be read" if unread else "passed",
-        verdict=_verdict(failed, unread, left, len(checks)),
-        rows=[("run", _described(folder)), *((check.name, check.line) for check in checks)],
+        verdict=_verdict(failed, unread, left, len(checks), parts),
+        rows=[("run", _described(folder)), *((check.name, check.line) for check in checks), *rows_of(parts)],
         details={
             "experiment": folder.experiment["name"],
             "trust": folder.trust,
@@ -82,6 +84,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
             "failed": failed,
             "not_checked": left,
             "not_read": unread,
+            "parts": content_of(parts),
             "checks": [check.as_dict() for check in checks],
         },
         draw=functools.partial(spent.draw, folder, worst) if worst and drawable else None,
@@ -98,13 +101,30 @@ def _require_allowed(folder: Folder) -> None:
         return
 
 
-def _verdict(failed: list[str], unread: list[str], left: list[str], count: int) -> str:
+def _parts(book: Book, *, recomputed: bool) -> list[Part]:
+    """Rows by kind of the ledger that spent most: all of them are recomputed, and none of them is attacked."""
+    kinds = {"moments": book.moments, "rounds": book.rounds, "scores": book.scores, "kept records": book.tallies}
+    kinds = {name: rows for name, rows in kinds.items() if rows}
+    others = sum(map(len, kinds.values())) < len(book.rows)
+    names = [name for name in kinds if name != "kept records"]
+    parts = []
+    for name, rows in kinds.items():
+        alone = names == [name] and not others  # whose share is known without an account of its own
+        square = 1.0 if alone else max((spent.square(book, group, rows) for group in book.groups), default=0.0)
+        how: How = "recomputed" if recomputed else "no verdict"
+        parts.append(Part(name, square, how, f"({len(rows)} of {len(book.rows)} rows)", name == "kept records"))
+    return parts
+
+
+def _verdict(failed: list[str], unread: list[str], left: list[str], count: int, parts: list[Part]) -> str:
     if failed:
         sentence = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
     else:
         made = count - len(left) - len(unread)
         sentence = f"nothing in the folder contradicts the claim ({made} of {count} checks)"
     sentence += f"; could not be read: {', '.join(unread)}" if unread else ""
+    if parts and not failed and not unread:
+        sentence += f"; {said_of(parts)}, recomputed and not attacked"
     return f"{sentence}; not checked: {', '.join(left)}" if left else sentence
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsw._tools.text import downward, upward
+from fedsw.audit._parts import square_of
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record import _promise as promise
-from fedsw.audit.record._folder import HELD_OUT, Book, Folder, real, without_ledgers
-from fedsw.audit.record._steps import Recomputed, Steps, lower_bound, recomputed, steps_of
+from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Row, real, without_ledgers
+from fedsw.audit.record._steps import Recomputed, Recorded, Steps, lower_bound, recomputed, steps_of
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by
 from fedsw.runs.report.figures import colour, house_style, marker, new_panels
@@ -174,13 +175,23 @@ def replay(book: Book, rows: int | None = None) -> float:
         return _selected(book, rows, promise.replayed, stored)
     epsilons = [0.0]
     for group in book.groups:
-        steps = {}
-        for step, times in steps_of(book, group, book.rows[:rows]).items():
-            slicing = step.slices and Slicing(**asdict(step.slices))
-            steps[Step(step.rate, step.mu, step.sampling, slicing)] = times  # type: ignore[arg-type]
+        steps = {_step(step): times for step, times in steps_of(book, group, book.rows[:rows]).items()}
         if steps:
             epsilons.append(epsilon_by(book.accountant, steps, book.delta))
     return max(epsilons)
+
+
+def square(book: Book, group: str, rows: Sequence[Row]) -> float:
+    """Return mu^2 of the one Gaussian release that costs a group as much as some rows of a ledger."""
+    known = steps_of(book, group, rows)
+    if any(math.isinf(step.mu) for step in known):
+        return math.inf
+    return square_of({_step(step): times for step, times in known.items()}, book.delta) if known else 0.0
+
+
+def _step(recorded: Recorded) -> Step:
+    slicing = recorded.slices and Slicing(**asdict(recorded.slices))
+    return Step(recorded.rate, recorded.mu, recorded.sampling, slicing)  # type: ignore[arg-type]
 
 
 def _selected(book: Book, rows: int | None, computed: Callable[[str, float], float], stored: promise.Stored) -> float:

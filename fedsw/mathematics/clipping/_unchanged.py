@@ -134,7 +134,11 @@ class State:
         """The tensor, or a copy of one that lies in memory that is put back."""
         if value.layout != torch.strided or value.is_meta:
             return value
-        return value.clone() if (value.device, value.untyped_storage().data_ptr()) in self._memory else value
+        try:
+            memory = value.device, value.untyped_storage().data_ptr()
+        except NotImplementedError:  # inside a transform of torch.func, which hides where a tensor lies
+            return value.clone()
+        return value.clone() if memory in self._memory else value
 
     def end(self) -> None:
         """Keep the copies' memory for the next pass: fresh pages cost more than copying into them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def sketched(**sketch: Any) -> dict[str, Any]:
 def require_passed(directory: Path) -> None:
     found = audit(directory, ["tests.runs.kept_runs"])
     assert found.passed, f"{directory}: {found.verdict}\n{found.details['checks']}"
+    if parts := found.details["parts"]:  # every row of the ledger is listed, and nothing is said to be attacked
+        counts = [re.fullmatch(r"\((\d+) of (\d+) rows\)", part["words"]).groups() for part in parts]
+        assert sum(int(some) for some, _ in counts) == int(counts[0][1])
+        assert {part["how"] for part in parts} == {"recomputed"} and "100% of μ²" in found.verdict
 
 
 def ran_and_passed(folder: Path, raw: dict[str, Any], *overrides: str) -> None:
