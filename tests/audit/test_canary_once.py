@@ -175,6 +175,19 @@ def test_sums_over_kept_records_of_a_regression_show_most_of_their_mu():
     assert 0.7 * attacks["tally"]["mu"] <= attacks["tally"]["mu_lower"] <= attacks["tally"]["mu"]
 
 
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_counts_that_calibrate_are_attacked_at_rate_1_and_show_nearly_all_of_their_mu(relation):
+    columns = {name: value for name, value in ROUNDS["data"]["columns"].items() if name != "sensitive"}
+    privacy = {**ROUNDS["privacy"], "epsilon": 8.0}
+    if relation == "add-remove":
+        privacy |= {"relation": relation, "sampling": "poisson", "records": 400}
+    raw = {**ROUNDS, "data": {**ROUNDS["data"], "columns": columns}, "objective": {"alpha": 0.0}, "privacy": privacy}
+    experiment = parse_experiment(raw, ["calibration.share=0.3"])
+    found = canary.audit(experiment, trials=50_000, confidence=1 - 1e-8, draws=2000, singly=10)
+    of_scores = found.details["attacks"]["scores"]
+    assert found.passed and 0.9 * of_scores["mu"] <= of_scores["mu_lower"] <= of_scores["mu"]
+
+
 def test_moments_of_a_run_for_additions_and_removals_are_attacked_by_a_record_that_is_there_or_not():
     columns = {name: value for name, value in ROUNDS["data"]["columns"].items() if name != "sensitive"}
     privacy = {**ROUNDS["privacy"], "relation": "add-remove", "sampling": "poisson", "records": 400, "moments": 0.3}
