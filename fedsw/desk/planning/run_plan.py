@@ -355,8 +355,10 @@ def _without_penalty(experiment: Experiment) -> Experiment:
     """
     goal = experiment.objective
     alone = goal.alpha > 0 and not goal.also and not PENALTIES.get(goal.penalty).custom
-    server_alone = experiment.privacy.model.by_ledgers(server=True, clients=False)
-    return _weighed(experiment, 0.0) if alone and server_alone else experiment
+    if not alone:
+        return experiment
+    told: Experiment = experiment.privacy.model.by_ledgers(server=_weighed(experiment, 0.0), clients=experiment)
+    return told
 
 
 def _scored(experiment: Experiment, by_group: Mapping[str, int], twins: Mapping[str, Any]) -> Score:

@@ -137,7 +137,7 @@ def plan() -> dict[str, Any]:
 def test_the_screen_of_a_plan_has_a_line_for_each_number_of_records_and_a_column_for_each_epsilon() -> None:
     what_ifs = tuple(WhatIf(*each) for each in reversed(KEPT))
     learnt = (Score(model=0.8, constant=0.6),)
-    forecast = Forecast("a linear model", learnt, 0.4, (0.3, 0.5), 2.0, 40.0, 0.8, 100.0, what_ifs)
+    forecast = Forecast("a linear model", learnt, 0.4, (0.3, 0.5), 2.0, what_ifs)
     screen = Console(width=80, record=True, file=io.StringIO())
     screen.print(planned_view(planned(forecast)))
     lines = [line.split() for line in screen.export_text().splitlines()]
