@@ -231,6 +231,9 @@ class State:
         held = [self._held(part, path, strict) for part in value]
 
         def refill() -> None:
+            if isinstance(value, list):  # at once, so that no other thread sees it without its parts
+                value[:] = [_fresh(part) for part in held]
+                return
             value.clear()
             value.extend(_fresh(part) for part in held)
 
@@ -240,7 +243,7 @@ class State:
         kept = set(value)
 
         def refill() -> None:
-            value.clear()
+            value.intersection_update(kept)
             value.update(kept)
 
         self._undo.append(refill)
@@ -253,8 +256,7 @@ class State:
             self._cell(cell, f"{path}, which closes over {name}", strict)
         self._next(value.__defaults__, path, strict)
         self._next(value.__kwdefaults__, path, strict)
-        if vars(value):
-            self._dict(vars(value), path, strict)
+        self._dict(vars(value), path, strict)
         spaces = value.__globals__
         for name in named_globals(value.__code__):
             if name not in spaces:
@@ -279,6 +281,8 @@ class State:
         if hasattr(value, "__dict__"):
             self._dict(vars(value), path, strict)
         kind = type(value)
+        if not _shipped(kind):
+            self._undo.append(lambda: object.__setattr__(value, "__class__", kind))
         for name, slot in _slots(cast(Hashable, kind)):
             self._slot(value, slot, f"{path}.{name}", strict)
         for base in kind.__mro__:

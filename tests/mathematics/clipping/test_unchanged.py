@@ -55,6 +55,14 @@ class Slotted:
             self.largest = float(inputs[0].max())
 
 
+class Plain:
+    """An object whose class a pass changes."""
+
+
+class Other(Plain):
+    pass
+
+
 class OnClass(Keeper):
     seen: list[float] = []
     count = 0
@@ -131,6 +139,9 @@ KEEPERS = {
     "a generator of random numbers": lambda: Keeper(lambda m, x: m.seen.random(), seen=random.Random(0)),
     "an attribute of the class": lambda: OnClass(lambda m, x: setattr(type(m), "count", float(x.max()))),
     "a list of the class": lambda: OnClass(lambda m, x: m.seen.append(float(x.max()))),
+    "an attribute of a function": lambda: Keeper(lambda m, x: vars(m.see).update(top=float(x.max())), see=lambda: 0),
+    "a class": lambda: Keeper(lambda m, x: setattr(m.seen, "__class__", Other), seen=Plain()),
+    "a weight's attribute": lambda: Keeper(lambda m, x: setattr(m.layer.weight, "seen", float(x.max()))),
     "a hook that is made in the pass": lambda: Keeper(lambda m, x: m.layer.register_forward_hook(lambda *a: None)),
     "what a hook closes over": lambda: hooked(HOOKED),
     "what a hook is bound to": lambda: heard(Slotted()),
@@ -152,7 +163,8 @@ def picture(module):
         seen.getstate() if isinstance(seen, random.Random) else repr(seen) if isinstance(seen, itertools.count) else "",
         [held.largest for held in kept_.values() if isinstance(held, Slotted)],
         (OnClass.count, list(OnClass.seen), list(SEEN), list(HOOKED)),
-        len(module.layer._forward_hooks),
+        (len(module.layer._forward_hooks), type(seen), vars(module.layer.weight).copy()),
+        vars(module.see).copy() if hasattr(module, "see") else None,
     )
 
 
