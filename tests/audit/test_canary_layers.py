@@ -67,6 +67,7 @@ def attacked_by(monkeypatch) -> list:
     return made
 
 
+CONSTANT = ("model.inputs=constant-first", "privacy.moments=0.3")
 HATS = (
     "HatLinear, on two knots of every column",
     "HatLinear, on two knots of every column, nearly hidden by a wide map",
@@ -105,10 +106,10 @@ def test_lengths_of_hats_that_are_those_before_the_map_fail_the_audit_of_an_addi
     "overrides",
     [
         ("model.inputs=centred",),
-        ("model.inputs=constant-first", "privacy.moments=0.3"),
-        ("model.inputs=centred", "model.kind=mlp", "model.hidden=[4]"),
-        ("model.inputs=centred", "privacy.trust=distributed"),
-        ("model.inputs=constant-first", "privacy.moments=0.3", "privacy.trust=distributed"),
+        CONSTANT,
+        pytest.param(("model.inputs=centred", "model.kind=mlp", "model.hidden=[4]"), marks=pytest.mark.slow),
+        pytest.param(("model.inputs=centred", "privacy.trust=distributed"), marks=pytest.mark.slow),
+        pytest.param((*CONSTANT, "privacy.trust=distributed"), marks=pytest.mark.slow),
     ],
     ids=["centred", "constant first", "centred, mlp", "centred, distributed", "constant first, distributed"],
 )

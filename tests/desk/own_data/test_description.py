@@ -338,3 +338,12 @@ def test_days_are_told_as_dates_in_bins_quantiles_and_advice(tmp_path):
     )
     assert "declare about 2000-01-01 to 20" in born.advice and born.labels[0] in page.read_text()
     assert DescribedColumn.of_content(born.content()).labels == born.labels
+
+
+def test_a_description_counts_in_the_account_of_its_data(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+    run(folder, tmp_path / "runs", "data.account=clinic")
+    capsys.readouterr()
+    assert main(["account", "show", "clinic", "--json"]) == 0
+    (counted,) = json.loads(capsys.readouterr().out)["runs"]
+    assert counted["label"] == "own-described" and counted["releases"] == 1 and counted["epsilon"] >= 1.0

@@ -188,3 +188,13 @@ def test_a_category_that_is_none_has_no_hat():
     layer = HatLinear(coding.by_column, coding.scale, 1)
     found, start = layer.hats(layer.inputs(coding.places(inputs)), torch.float32), coding.names.index("work=a")
     assert not found[:, start : start + 3].any() and torch.allclose(found, coding(inputs), atol=1e-6)
+
+
+def test_places_of_nan_alone_are_those_of_zeros_as_hats_are():
+    coding = Hats(COLUMNS, 5)
+    layer = HatLinear(coding.by_column, coding.scale, 1, dtype=torch.float64)
+    nothing = torch.tensor([math.nan, math.inf, -math.inf]).repeat(COLUMNS.inputs, 1).T
+    places, zeros = coding.places(nothing), coding.places(torch.zeros(1, COLUMNS.inputs))
+    assert torch.equal(places, zeros.expand(3, -1))
+    assert torch.equal(layer.inputs(places), layer.inputs(zeros).expand(3, -1))
+    torch.testing.assert_close(coding(nothing), coding(torch.zeros(3, COLUMNS.inputs)))

@@ -168,3 +168,23 @@ def test_a_map_that_hides_all_of_a_record_loses_no_clip():
         tape = record(layer, row[None])
         q = torch.rand(1, 1).double()
         assert float(clipped_sum(tape, [Term(tape.raw, q, 1e-12)]).norm()) <= 1e-12 * float(q)
+
+
+def test_one_record_moves_a_sum_of_many_behind_a_wide_map_by_its_own_part():
+    """Before the map all parts are long, and nearly cancel: in float32 a record would move how the others round."""
+    numbers = HatLinear((5, 5, 5), SCALE, 1, dtype=torch.float64)
+    places = torch.full((3_000, 3), 0.5, dtype=torch.float64) + 2**-20 * torch.arange(3_000)[:, None] % 1e-3
+    hats = numbers.hats(numbers.inputs(places[:1]), torch.float64)[0]
+    centre, matrix = (1 - 2**-16) * hats, 2.0**18 * torch.eye(len(hats), dtype=torch.float64)
+    layer = HatLinear((5, 5, 5), SCALE, 1, centre=centre, matrix=matrix)
+    layer.bias.requires_grad_(False)
+    inputs, q = layer.inputs(places), torch.ones(len(places), 1).double()
+
+    def total(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        tape = record(layer, rows)
+        return clipped_sum(tape, [Term(tape.raw, weights, 0.01)])
+
+    other = q.clone()
+    other[-1] = -1.0
+    moved = (total(inputs, q) - total(inputs, other)).norm()
+    assert 0.01 < float(moved) <= 0.02
