@@ -232,17 +232,18 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
             require_no_gap(directory, state, run.ledger, rounds=job.experiment.training.rounds)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
-    context.earlier = _earlier(run)
+    context.earlier = _earlier(run, state)
     return state
 
 
-def _earlier(run: _Run) -> frozenset[int]:
+def _earlier(run: _Run, state: checkpoint.Checkpoint | None) -> frozenset[int]:
     """Rounds of which something had arrived before; attempts of a ledger are numbered after."""
     if run.ledger is not None:
         run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
         return frozenset()
     known = run.trust.by_release(rounds=_rounds_known, once=_stages_known)(run)
-    return frozenset((run.context.releases.rounds() - {FIRST}) or known)
+    done = range(1, 1 + (0 if state is None else state.last.round))  # one that failed then left no line
+    return frozenset((run.context.releases.rounds() - {FIRST}) or known.union(done))
 
 
 def _rounds_known(run: _Run) -> set[int]:
