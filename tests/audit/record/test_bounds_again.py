@@ -10,6 +10,7 @@ import pytest
 from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.tasks.compared import compared_by, objective_of
@@ -71,3 +72,7 @@ def test_the_sensitivity_of_public_records_matched_is_that_of_the_formula_writte
     matching = Matching("domain", 0.3, 0.8, fixed=fixed)
     (charged,) = matching.sensitivities([12], Clip(0.8, 0.6, 1.0), d=16, spread=0.25, bound="auto")
     assert ours == {"all": pytest.approx(SLACK * charged.value, rel=1e-9)}
+
+
+def test_the_kinds_that_leave_private_records_as_they_are_are_those_of_the_registry():
+    assert {name for name, kind in MODELS.items() if kind.fixed} == sensitivity.STILL
