@@ -75,7 +75,7 @@ def test_a_status_says_that_its_times_are_the_operators(federation, capsys):
     federation.run(small())
     directory = federation.folder / "run1"
     found = read_status(directory).as_dict()
-    assert set(found["operator_only"]) == {"seconds_per_round", "seconds_left", "seconds_since"}
+    assert set(found["operator_only"]) == {"seconds_per_round", "seconds_left", "seconds_since", "roll"}
     assert not [name for name in found if "second" in name]
     assert main(["show", str(directory), "progress"]) == 0
     assert "not for publication" in " ".join(capsys.readouterr().out.split())
