@@ -16,7 +16,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs._shape import Numbers, Shape
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import RunFile
+from fedsw.runs.run_files import RunFile, read_json
 
 _WIDTH = 2.0
 """Standard deviations of noise on either side of a function."""
@@ -32,7 +32,9 @@ def shapes_of(directory: Path, experiment: Experiment) -> list[Shape]:
     bias = [value.double().numpy() for value in load_file(path).values() if value.ndim == 1]
     if not isinstance(coding, Hats) or len(weights) != 1:
         return []
-    heights, noise = weights[0].T * coding.scale, _noise(problem, directory, coding)
+    scores = read_json(directory / RunFile.SCORES) or {}  # which scaled logits, and the rounds' noise with them
+    times = float(scores.get("calibration", {}).get("scale", 1.0))
+    heights, noise = weights[0].T * coding.scale, times**2 * _noise(problem, directory, coding)
     lie = _where_records_lie(problem, directory, coding)
     constant = bias[0] + sum(shares @ heights[rows] for rows, shares in zip(_rows_of(coding), lie, strict=True))
     return [*_shapes(problem, coding, heights, noise, constant, lie)]

@@ -68,5 +68,5 @@ def _made(directory: Path, experiment: Experiment) -> list[Shape]:
 
 def _sources(directory: Path) -> dict[str, Any]:
     """The digests of the files that shapes are made of, by name; those that are missing left out."""
-    paths = [directory / name for name in (RunFile.MODEL, RunFile.MOMENTS)]
+    paths = [directory / name for name in (RunFile.MODEL, RunFile.MOMENTS, RunFile.SCORES)]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

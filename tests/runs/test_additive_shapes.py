@@ -95,7 +95,11 @@ def test_a_run_whose_shapes_cannot_be_made_ends_well(
 
 
 @pytest.mark.slow
-def test_without_moments_the_band_is_the_noise_that_the_rounds_added(tmp_path: Path, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_without_moments_the_band_is_the_noise_that_the_rounds_added(
+    tmp_path: Path, settings: dict[str, Any], share: float
+) -> None:
+    """Calibration scales it with the logits."""
     work = {"name": "work", "categories": [f"job {number}" for number in range(200)]}
     for client in range(2):
         rows = [f"{(row + client) % 50},job {row},{'yn'[row % 2]}" for row in range(200)]
@@ -105,6 +109,7 @@ def test_without_moments_the_band_is_the_noise_that_the_rounds_added(tmp_path: P
         "data": settings["data"] | {"columns": columns | {"features": [columns["features"][0], work]}},
         "privacy": {"epsilon": 0.1, "delta": 1e-4, "moments": 0.0},
         "training": {"rounds": 3, "momentum": 0.5, "averaging": 0.5},
+        "calibration": {"share": share},
         "seed": 1,
     }
     finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
