@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedsw.experiment.choices import Settings
+from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.task_kinds import TASKS, TaskKind
 
 PENALTY = "statistical-parity"
@@ -34,7 +35,7 @@ def _of_terms(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
             "a penalty between distributions moves by every record's rank when one goes: set objective.alpha to 0 and "
             "leave objective.also out, or use 'replace-one'"
         )
-    if goal.penalty != PENALTY:
+    if goal.penalty not in (PENALTY, NO_PENALTY):
         yield f"objective.penalty {goal.penalty!r} draws by more than one stratum: leave it out"
     if kind is None or not kind.facts.supervised:
         able = ", ".join(repr(name) for name, task in TASKS.items() if task.facts.supervised)

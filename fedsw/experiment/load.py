@@ -16,6 +16,7 @@ from fedsw.experiment._synonyms import SYNONYMS
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
+from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import Objective, Privacy
 from fedsw.experiment.sections._tagged import TAGGED, only_read, tagged, without_unread
@@ -171,11 +172,14 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()
 
     Overriding one of privacy.epsilon, privacy.noise_multiplier and privacy.trust = "none" drops what `raw`
     says of the others, since they exclude each other; overriding two that conflict is an error. Overriding
-    privacy.trust or objective.task drops settings of `raw` that other trust models or tasks alone read.
+    privacy.trust or objective.task drops settings of `raw` that other trust models or tasks alone read; overriding
+    objective.penalty with "none" drops the weights of penalties.
     """
     merged = deep_copy(raw)
     settings = [read_setting(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
     _drop_overridden_privacy(merged, settings)
+    if _chosen(settings, "objective", "penalty") == NO_PENALTY and isinstance(merged.get("objective"), dict):
+        merged["objective"] = {k: v for k, v in merged["objective"].items() if k not in ("alpha", "also")}
     trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
     merged = without_unread(merged, trust=trust, task=task)
     for keys, value in settings:

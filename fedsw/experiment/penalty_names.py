@@ -12,6 +12,9 @@ from typing import Any, Literal
 from fedsw._tools.registry import Registry, Unknown, Word
 from fedsw.experiment.own_objects import is_reference
 
+NO_PENALTY = "none"
+"""The name of no penalty: the task loss alone, of all records in one stratum."""
+
 ENTRY_POINTS = "fedsw.penalties"
 """The group of entry points by which an installed package brings penalties of its own, in every process."""
 
@@ -23,7 +26,7 @@ class PenaltyKind:
     Attributes:
         made: `module:Name` of a class derived from `fedsw.Penalty`, or of an object of one.
         compares: the outputs of ``"groups"`` with each other, those of all records with a public ``"sample"``, or with
-            whatever the task has on the other side, ``"records"``.
+            whatever the task has on the other side, ``"records"``; ``"nothing"`` with anything.
         takes: which of `groups`, `classes` and `radius` it is made with; of one's own those that it has as fields.
         fixed: what of a record stays in the neighbours of its guarantee, since strata are drawn by it.
         word: whose word its bound is; of one's own nobody knows before it is loaded (`Objective.word`).
@@ -33,7 +36,7 @@ class PenaltyKind:
     """
 
     made: str
-    compares: Literal["groups", "sample", "records"]
+    compares: Literal["groups", "sample", "records", "nothing"]
     takes: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ("group",)
     word: Word = "proven"
@@ -57,6 +60,7 @@ PENALTIES.register(
     PenaltyKind(f"{_MADE}:EqualizedOdds", "groups", ("groups", "classes"), ("group", "label"), canary=True),
 )
 PENALTIES.register("prior-matching", PenaltyKind(f"{_MADE}:ToSample", "sample", ("radius",), canary=True))
+PENALTIES.register(NO_PENALTY, PenaltyKind(f"{_MADE}:NoPenalty", "nothing", beside=False))
 PENALTIES.register("distribution-matching", PenaltyKind("", "records", beside=False))
 
 

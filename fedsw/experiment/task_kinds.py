@@ -111,7 +111,8 @@ class Facts:
         return tuple(
             name
             for name, kind in PENALTIES.items()
-            if kind.compares == _COMPARED[self.comparison] and ("label" not in kind.fixed or self.target != "numbers")
+            if kind.compares in (_COMPARED[self.comparison], *(("nothing",) if self.comparison == "groups" else ()))
+            and ("label" not in kind.fixed or self.target != "numbers")
         )
 
     @property

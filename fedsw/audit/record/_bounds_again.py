@@ -129,6 +129,7 @@ _MOVED: Mapping[str, Callable[[_Compared, str], float]] = {
     "equality-of-odds": lambda one, cell: comparisons(one.cells, odds=True) * one.to(one.side, cell),
     "prior-matching": lambda one, cell: one.to((one.penalty["prior_radius"], 0.0), cell),
     "distribution-matching": lambda one, cell: one.to(one.side, cell),
+    "none": lambda one, cell: 0.0,
     "stated": lambda one, cell: one.stated(),
 }
 """How far a record moves each penalty; a name that is not here is a KeyError, and the check says so."""
@@ -167,6 +168,7 @@ _CELLS: Mapping[str, Callable[[str], str]] = {
     "equality-of-odds": lambda stratum: stratum,
     "prior-matching": lambda stratum: "all",
     "distribution-matching": lambda stratum: "all",
+    "none": lambda stratum: "all",
     "stated": lambda stratum: stratum.split(",")[-1],
 }
 

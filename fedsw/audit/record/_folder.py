@@ -31,7 +31,7 @@ from fedsw.runs.run_files import require_format, require_plain_files
 LAPLACE = "laplace"
 HELD_OUT = "held out"
 SCORES_FILE = "scores.json"
-FORMULAS = ("statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching")
+FORMULAS = ("statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching", "none")
 """The penalties whose sensitivity is written again in `fedsw.audit.record._bounds_again`."""
 
 

@@ -208,8 +208,13 @@ def _limits(columns: Columns, count: int) -> tuple[Float, Float]:
 
 
 def _by_group(problem: Problem, sizes: Sequence[int]) -> dict[str, int]:
-    """Records of every group, of those of every cell: the cells of a class are those of all groups in order."""
+    """Records of every group, of those of every cell: the cells of a class are those of all groups in order.
+
+    One stratum of all groups counts as equal parts: how many there are of each is not public.
+    """
     groups = problem.groups
+    if len(sizes) < len(groups):
+        sizes = [len(range(index, sum(sizes), len(groups))) for index in range(len(groups))]
     return {name: sum(sizes[index :: len(groups)]) for index, name in enumerate(groups)}
 
 

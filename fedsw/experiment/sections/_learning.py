@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.penalty_names import PENALTIES, names_beside
+from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, names_beside
 from fedsw.experiment.sections.section import (
     Arguments,
     ClipNorm,
@@ -191,8 +192,9 @@ class Objective(Section):
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
     private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
     "module:name" is one of the user's own: a class derived from `fedsw.Task`, made with `arguments`; a
-    `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching" or "module:name", a
-    class derived from `fedsw.Penalty` or an object of one.
+    `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching", "none" (the task
+    loss alone, of all records in one stratum; `alpha` is then 0) or "module:name", a class derived from `fedsw.Penalty`
+    or an object of one.
     """
 
     task: Annotated[str, among(lambda: TASKS, "a task")] = "classification"
@@ -203,8 +205,19 @@ class Objective(Section):
     protected: Literal["target", "both"] = "target"
     also: Annotated[tuple[Also, ...], Field(max_length=64)] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_has_no_weight(cls, raw: Any) -> Any:
+        alone = isinstance(raw, Mapping) and raw.get("penalty") == NO_PENALTY
+        return {"alpha": 0.0, **raw} if alone else raw
+
     @model_validator(mode="after")
     def _weights(self) -> Objective:
+        if self.penalty == NO_PENALTY and (self.alpha or self.also):
+            raise ValueError(
+                f"penalty {NO_PENALTY!r} is the task loss alone, and alpha is {self.alpha:g} with {len(self.also)} in "
+                "`also`: leave these out, or name a penalty"
+            )
         total = self.alpha + sum(more.weight for more in self.also)
         if total > 1 + 1e-12:
             raise ValueError(f"alpha and the weights of `also` add up to {total:g}; the task loss has the rest of 1")

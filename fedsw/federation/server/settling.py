@@ -154,6 +154,8 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
 
     Classes within which groups are compared count as equally frequent: their true frequencies are not public.
     """
+    if len(problem.objective.cells) < len(sizes):  # one stratum of all groups
+        sizes = [sum(sizes)]
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw._tools.registry import Word
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
-from fedsw.learning.objectives.penalties import Penalty
+from fedsw.learning.objectives.penalties import NoPenalty, Penalty
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
 
@@ -33,7 +33,9 @@ class Objective:
 
     def __post_init__(self) -> None:
         if not self.penalties:
-            raise ValueError("an objective needs at least one penalty; give one of weight 0 for the task loss alone")
+            raise ValueError("an objective has a penalty, or NoPenalty() for the task loss alone")
+        if len(self.penalties) > 1 and any(isinstance(penalty, NoPenalty) for penalty in self.penalties):
+            raise ValueError("penalty 'none' stands alone: beside another it would draw by other strata; leave it out")
         if (total := sum(penalty.weight for penalty in self.penalties)) > 1 + 1e-12:
             raise ValueError(f"the penalties' weights add up to {total:g}; the task loss has the rest of 1")
         for name in ("groups", "classes"):

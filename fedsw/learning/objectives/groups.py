@@ -198,6 +198,81 @@ class BetweenGroups(WeightedPenalty):
             )
 
 
+@dataclass(frozen=True)
+class TaskAlone(WeightedPenalty):
+    """No penalty: the task loss alone, of all records in one stratum.
+
+    Batches are drawn from all records alike. The guarantee keeps a record's group, as others say it: fewer than it
+    might.
+    """
+
+    alpha = 0.0
+    word = "proven"  # by docs/guarantees/sensitivity.md
+    other_side = None
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """One stratum: every record."""
+        return ("all",)
+
+    @property
+    def drawn_by(self) -> tuple[str, ...]:
+        """Attributes of a record that its replacement keeps."""
+        return ("group",)
+
+    def owner(self, stratum: int) -> int:
+        """Its only cell."""
+        return 0
+
+    def cell_of(self, sensitive: Tensor, target: Tensor) -> Tensor:
+        """Cells (n,) of records with groups (n,) and targets (n,) or (n, t): all are in cell 0, whatever these are."""
+        return torch.zeros(len(sensitive), dtype=torch.int64)
+
+    def pulled(
+        self,
+        cells: Sequence[Tensor],
+        directions: Tensor,
+        sample: Callable[[int], Tensor],
+        *,
+        ties: sliced.Ties = "shared",
+        memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
+    ) -> tuple[list[Tensor], None]:
+        """Zeros (n, d): nothing is compared."""
+        return [torch.zeros_like(cell, dtype=torch.float64) for cell in cells], None
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int, float], ...]:
+        """No cell is compared with another."""
+        return ()
+
+    def reach(self, radius: float) -> float:
+        """The radius M itself, of slot means that are all 0."""
+        return float(radius)
+
+    def described(self) -> dict[str, Any]:
+        """The name of no penalty."""
+        return {"penalty": "none"}
+
+    def sensitivities(
+        self,
+        sizes: Sequence[int],
+        clip: Clip,
+        *,
+        d: int,
+        spread: float | None = None,
+        bound: Bound = "auto",
+        alone: bool = False,
+    ) -> tuple[Sensitivity, ...]:
+        """Sensitivity 2C/n of the clipped gradient to the replacement of one record of n.
+
+        Guarantee: for two batches of ``sizes[0]`` records that differ by one record replaced at its position, the
+        summed contributions differ by at most the value in l2 norm; the sizes are public.
+        """
+        (n,) = sizes
+        value = Sensitivity(0.0, "penalty") if alone else loss_sensitivity(clip.loss, n)
+        return (replace(value, public=(GROUP, SIZES)),)
+
+
 def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: float) -> float:
     """The most that the contribution of a client can weigh in l2 norm if it clips as asked.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsw._tools.registry import Word
 from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
-from fedsw.learning.objectives.groups import GROUP, BetweenGroups
+from fedsw.learning.objectives.groups import GROUP, BetweenGroups, TaskAlone
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
 
@@ -115,6 +115,22 @@ class EqualizedOdds(Penalty, shipped=True):
     def between(self) -> BetweenGroups:
         """The penalty alone, with its weight."""
         return BetweenGroups("equality-of-odds", self.groups, self.classes, self.weight)
+
+
+@dataclass(frozen=True)
+class NoPenalty(Penalty, shipped=True):
+    """Nothing is compared: the task loss alone, of all records in one stratum; `Objective(task, [])` has it."""
+
+    weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.weight:
+            raise ValueError(f"no penalty has the weight {self.weight:g}; it is 0, and the task loss has all of it")
+        Penalty.__post_init__(self)
+
+    def between(self) -> TaskAlone:
+        """No term beside the task loss."""
+        return TaskAlone()
 
 
 @dataclass(frozen=True)

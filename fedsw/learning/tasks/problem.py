@@ -518,7 +518,7 @@ def _clip_of(experiment: Experiment) -> Clip:
 def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
     goal, other_side = experiment.objective, task.facts.other_side
     kind = PENALTIES.get(goal.penalty)
-    if goal.also or kind.custom or (kind.compares, other_side) == ("groups", None):
+    if goal.also or kind.custom or (kind.compares, other_side) in (("groups", None), ("nothing", None)):
         return objective_of(experiment, shape)
     centre = experiment.clip.centre
     if (kind.compares, other_side) == ("sample", "prior"):

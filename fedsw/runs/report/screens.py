@@ -15,6 +15,7 @@ from rich.text import Text
 from fedsw._tools.text import gained, measured, number, to_float, upward
 from fedsw.experiment import Experiment
 from fedsw.experiment.load import of_unit
+from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.console import named_rows, table_of
@@ -215,10 +216,14 @@ def _trained(view: RunView) -> str:
     if MODELS.get(model.kind).points:
         kind = f"{model.particles} particles"
     return (
-        f"{kind} for {experiment.objective.task} with {experiment.objective.penalty}, "
-        f"α = {number(experiment.objective.alpha)}, on {experiment.data.label} data: "
+        f"{kind} for {experiment.objective.task} {_compared(experiment)}, on {experiment.data.label} data: "
         f"{summary.get('clients')} clients, {rounds_of(view)}, engine {summary.get('engine')}"
     )
+
+
+def _compared(experiment: Experiment) -> str:
+    goal = experiment.objective
+    return "without a penalty" if goal.penalty == NO_PENALTY else f"with {goal.penalty}, α = {number(goal.alpha)}"
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import Objective as WeightedSum
 from fedsw.learning.objectives.groups import terms_of
-from fedsw.learning.objectives.penalties import Penalty, expanded
+from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
 from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.learning.tasks.task import Inputs, Raw, Task
@@ -133,7 +133,8 @@ class Objective(Deciding):
     Attributes:
         task: the name of a shipped task ("classification", "regression"), or an object with outputs and a loss, see
             `Learnt`.
-        penalties: at least one; one of parts is replaced by its parts.
+        penalties: what is compared; one of parts is replaced by its parts. None for the task loss alone, of all records
+            in one stratum.
         classes: number of classes; 0 where targets are numbers.
         targets: number of targets; 0 where they are classes.
         dimension: d of the task's outputs; a `fedsw.Task` knows it, for anything else it is 1 unless it is given.
@@ -162,7 +163,7 @@ class Objective(Deciding):
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, whole(getattr(self, name), name, least=least))
-        object.__setattr__(self, "penalties", expanded(self.penalties))
+        object.__setattr__(self, "penalties", expanded(self.penalties) or (NoPenalty(),))
         object.__setattr__(self, "composite", WeightedSum(tuple(self.penalties)))
         learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
         object.__setattr__(self, "learnt", learnt)
