@@ -117,7 +117,7 @@ def _holds_ledgers(folder: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="fedsw-check-", dir=folder) as place:
         with files.opened(Path(place) / "lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        database = sqlite3.connect(Path(place) / "ledger.sqlite")
+        database = sqlite3.connect(Path(place) / "tried.sqlite")
         try:
             if (mode := database.execute("PRAGMA journal_mode = WAL").fetchone()[0]) != "wal":
                 raise OSError(f"{folder} takes no ledger: SQLite's log is {mode!r} there, as on a network's disk")
@@ -125,7 +125,7 @@ def _holds_ledgers(folder: Path) -> str:
             database.commit()
         finally:
             database.close()
-        files.sync(Path(place) / "ledger.sqlite")
+        files.sync(Path(place) / "tried.sqlite")
     for path in folder.glob("*.sqlite"):
         if not os.access(path, os.R_OK | os.W_OK):
             raise OSError(f"{path} is another user's")
