@@ -1,4 +1,4 @@
-"""The examples of docs/data.md and docs/records.md run as they are printed."""
+"""The examples of docs/data.md, and of docs/python.md on records, run as they are printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.engines.driver import run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-TEXT = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in ("data.md", "records.md"))
+PYTHON = (DOCS / "python.md").read_text(encoding="utf-8").partition("\n## Records\n")[2]
+TEXT = (DOCS / "data.md").read_text(encoding="utf-8") + PYTHON
 
 
 def blocks(language: str) -> list[str]:
@@ -39,7 +40,7 @@ def test_the_examples_in_python_run_one_after_the_other(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     for block in blocks("python"):
-        exec(compile(block, "docs/records.md", "exec"), names)
+        exec(compile(block, "docs/python.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "torch.Size([400, 5]) {'age<30': " in printed and "[(300, 5), (300, 5), (300, 5)] (300, 1)" in printed
     assert "(2, 1.12e-05)-differential privacy" in printed and names["result"].summary["status"] == "completed"
