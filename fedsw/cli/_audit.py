@@ -63,7 +63,9 @@ def audit_command(
         raise typer.BadParameter("--trials belongs to --canary")
     if unsafe_finding and one_run is None:
         raise typer.BadParameter("--unsafe-finding belongs to --one-run")
-    if attacked and allow_module and not _is_run(target):
+    from fedsw.runs.run_files import is_run
+
+    if attacked and allow_module and not is_run(Path(target)):
         raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     show = not (quiet or as_json)
@@ -82,15 +84,12 @@ def audit_command(
         raise typer.Exit(finding.exit_code)
 
 
-def _is_run(target: str) -> bool:
-    return (Path(target) / "config.json").is_file()
-
-
 def _experiment(target: str, changes: list[str], modules: Collection[str]) -> Experiment:
     """The experiment that a file or a name says, or the settings of a run's folder, with changes."""
     from fedsw.experiment import load_experiment, parse_experiment
+    from fedsw.runs.run_files import is_run
 
-    if not _is_run(target):
+    if not is_run(Path(target)):
         return load_experiment(target, changes)
     from fedsw.runs.directory import RunDirectory
 

@@ -80,7 +80,7 @@ class Matching(WeightedPenalty):
         Outputs (n, d) are projected onto the ball of M already, the other side's (m, d) in that of A, directions (d, k)
         unit columns, independent of the data.
         """
-        mine, its = sliced.cotangents(outputs, other, directions, ties=ties, memory_limit=memory_limit)
+        mine, its = sliced.cotangents_of_projected(outputs, other, directions, ties=ties, memory_limit=memory_limit)
         return self.alpha * mine, self.alpha * its
 
     def pulled(

@@ -113,7 +113,9 @@ class BetweenGroups(WeightedPenalty):
         self._require_one_per_cell("output tensors", len(outputs))
         total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
         for i, j, weight in self._weighted_pairs():
-            q_i, q_j = sliced.cotangents(outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit)
+            q_i, q_j = sliced.cotangents_of_projected(
+                outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit
+            )
             total[i].add_(q_i, alpha=weight)
             total[j].add_(q_j, alpha=weight)
         return total

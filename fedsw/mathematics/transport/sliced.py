@@ -191,6 +191,18 @@ def cotangents(
     """
     memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
     theta = unit_columns(directions, sample.shape[1])
+    return cotangents_of_projected(sample, other, theta, ties=ties, memory_limit=memory_limit)
+
+
+def cotangents_of_projected(
+    sample: Tensor, other: Tensor, directions: Tensor, *, ties: Ties, memory_limit: int
+) -> tuple[Tensor, Tensor]:
+    """`cotangents` of outputs that `project` gave, along drawn `directions`: no number is looked at.
+
+    For a round: on an accelerator each look waits for it, and outputs are private. Guarantee and source are those of
+    `cotangents`, as the two functions named make what it asks for.
+    """
+    theta = directions.detach().to(torch.float64)
     u_all, v_all = _as_rows(sample.detach().T), _as_rows(other.detach().T)
     n, m, k = u_all.shape[1], v_all.shape[1], theta.shape[1]
     q_own, q_other = torch.zeros_like(u_all), torch.zeros_like(v_all)

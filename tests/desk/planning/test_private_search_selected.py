@@ -118,7 +118,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def search(home: Path, made: Path, *, runs: int, best: int, monkeypatch) -> tuple[Path, Repeated]:
     """A search on clocks of its own; its home, with everything that remains, and the runs."""
-    clock = SimpleNamespace(strftime=lambda form: Clock.now().strftime(form), monotonic=time.monotonic)
+    clock = SimpleNamespace(
+        strftime=lambda form, at: at.strftime(form), gmtime=Clock.now, monotonic=time.monotonic, sleep=time.sleep
+    )
     monkeypatch.setattr("fedsw._tools.files.time", clock)  # a folder's name
     for module in (private, accounts):
         monkeypatch.setattr(module, "datetime", SimpleNamespace(datetime=Clock, UTC=datetime.UTC))
@@ -182,7 +184,7 @@ def left_by_real_runs(
     at = datetime.datetime.fromisoformat(begun)
     assert set(modified(directory).values()) == {int(at.timestamp()) * 10**9}
     assert directory.stat().st_mtime == at.timestamp()
-    named = datetime.datetime.strptime(directory.name, "%Y%m%d-%H%M%S").timestamp()
+    named = datetime.datetime.strptime(directory.name, "0001-%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC).timestamp()
     assert at.timestamp() <= named <= charged.pop("") and modified(home / "accounts") == charged
 
     def timeless(text: str) -> str:
@@ -294,7 +296,7 @@ def test_a_selected_run_does_not_go_on_without_its_selection(chosen):
     del config["selection"]
     (chosen / RunFile.CONFIG).write_text(json.dumps(config))
     with pytest.raises(FederationError, match="A run has one guarantee"):
-        driver.resume(chosen)
+        driver.resume(chosen, go_on=True)
 
 
 def changed(path: Path, **values) -> None:
@@ -366,4 +368,4 @@ def test_an_audit_fails_rows_that_the_selection_did_not_pay_for(chosen):
 def test_a_damaged_selection_is_refused_with_its_file(chosen):
     changed(chosen / RunFile.CONFIG, selection={"eta": 0.0})
     with pytest.raises(ValueError, match="no configuration of a selected run"):
-        driver.resume(chosen)
+        driver.resume(chosen, go_on=True)
