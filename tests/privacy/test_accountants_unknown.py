@@ -220,6 +220,7 @@ KNOWN = {
     "privacy/accounting/_pld.py:_Running._recall": "a cache",
     "privacy/relations.py:_remedy": "words of an error",
     "privacy/masks.py:MaskKey.shared": "a cache",
+    "privacy/masks.py:MaskKey.mask": "words of an error",
     "privacy/mechanisms.py:Mechanism.accountants": "a list of those that take it",
     "privacy/plan.py:Plan._protected": "words",
     "privacy/plan.py:Plan.__str__": "words",

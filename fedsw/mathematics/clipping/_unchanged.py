@@ -53,7 +53,7 @@ _DICTS = frozenset({dict, OrderedDict})
 _ABSENT = object()
 _GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 _LARGE = 2**16
-_HEAP_TYPE = 1 << 9
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
 _FOREIGN = ("instancemethod", "cython_function_or_method")
 _BARE = (object, Generic, Protocol, ABC)
 """Bases without a state."""
@@ -281,7 +281,7 @@ class State:
         if hasattr(value, "__dict__"):
             self._dict(vars(value), path, strict)
         kind = type(value)
-        if not _shipped(kind):
+        if not (_shipped(kind) or kind.__flags__ & _IMMUTABLE_TYPE):  # whose objects take no other class
             self._undo.append(lambda: object.__setattr__(value, "__class__", kind))
         for name, slot in _slots(cast(Hashable, kind)):
             self._slot(value, slot, f"{path}.{name}", strict)

@@ -144,7 +144,6 @@ def test_strata_are_the_finest_that_a_penalty_needs():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: fedsw.Objective(Scores(), []), "at least one penalty"),
         (lambda: fedsw.Objective(Scores(), SETS["parity"], micro_batch=0), "micro_batch = 0; .* at least 1"),
         (lambda: fedsw.Objective(Scores(), SETS["parity"], micro_batch=True), "micro_batch = True"),
         (lambda: fedsw.Objective(Scores(), SETS["parity"], direction_seed=1.5), "direction_seed = 1.5"),
