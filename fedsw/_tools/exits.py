@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What a command ends with."""
+    """Exit codes of commands."""
 
     DONE = 0
     FAILED = 1
@@ -46,7 +46,7 @@ MEANINGS: Mapping[Exit, tuple[str, str]] = {
 
 
 def of_signal(number: int) -> int:
-    """What a command ends with that a signal has ended, as shells have it."""
+    """The exit code of a command that a signal has ended, as shells have it."""
     return 128 + number
 
 
@@ -54,6 +54,6 @@ def rows() -> Iterator[tuple[str, str, str]]:
     """The table: code, what happened, what was spent."""
     yield from ((str(int(code)), *MEANINGS[code]) for code in Exit)
     ended = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    codes = ", ".join(str(of_signal(each)) for each in ended)
-    names = ", ".join(each.name for each in ended)
+    codes = ", ".join(str(of_signal(interrupt)) for interrupt in ended)
+    names = ", ".join(interrupt.name for interrupt in ended)
     yield codes, f"interrupted ({names})", "nothing, or what was released until then: the message says which"

@@ -51,7 +51,7 @@ _SPELT = {
 
 
 def spelt(fault: UnicodeError) -> tuple[str, int]:
-    """What is written for letters that a stream's encoding does not have: their names, else a question mark each."""
+    """Spell letters that a stream's encoding does not have: by their names, else by a question mark each."""
     if not isinstance(fault, UnicodeEncodeError):
         raise fault
     letters = fault.object[fault.start : fault.end]

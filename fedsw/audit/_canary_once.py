@@ -126,7 +126,7 @@ WHOSE = {False: "of all records", True: "of kept records"}
 
 
 def beside_rounds(plain: Trial) -> list[tuple[str, OnceNeighbours, Claim]]:
-    """What a run of rounds releases once: each part, its worst neighbours, and what is claimed of it."""
+    """List what a run of rounds releases once: each part, its worst neighbours, and what is claimed of it."""
     return [
         (part, farthest(plain, part, releases), claim_of(plain.plan, part, releases))
         for part, releases in releases_of(plain.task).items()

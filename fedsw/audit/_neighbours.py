@@ -394,7 +394,7 @@ class Trial:
         return self.plan.multiplier * max(bound.value for bound in self.plan.sensitivities)
 
     def staged(self, worst: Worst) -> AbstractContextManager[None]:
-        """What is not the experiment's own as long as neighbours are attacked."""
+        """Stage what differs from the experiment's own as long as neighbours are attacked."""
         return staged(worst)
 
     def enough(self, mu: float, numbers: int, confidence: float) -> int:

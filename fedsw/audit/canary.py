@@ -163,7 +163,7 @@ def _by_layer(layers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _attacked_rows(experiment: Experiment, claim: Claim, layers: Mapping[str, float]) -> list[tuple[str, str]]:
-    """What stood in for the experiment's model, and how its own layers were attacked."""
+    """Rows that name what stood in for the experiment's model, and how its own layers were attacked."""
     if not layers:
         return []
     kind = experiment.model.kind
@@ -330,7 +330,7 @@ def audit(
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all parts of an attack are made with."""
+    """Settings that all parts of an attack share."""
 
     experiment: Experiment
     folder: Path
@@ -439,7 +439,7 @@ def _together(
 
 
 def _part(key: str, name: str, square: float, found: Mapping[str, Finding], why: str) -> Part:
-    """What was done with one kind of rows."""
+    """Report how one kind of rows was attacked, or why it was not."""
     kept = once.of_kept(key)
     if key not in found:
         return Part(name, square, "not attacked", f"({why})", kept)

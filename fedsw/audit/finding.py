@@ -96,7 +96,7 @@ class Finding(Short):
 
     @property
     def exit_code(self) -> Exit:
-        """What `fedsw audit` ends with."""
+        """The exit code of `fedsw audit`."""
         return _EXIT_CODES[self.outcome]
 
     def as_dict(self) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
 
 @dataclass(frozen=True)
 class Begun:
-    """What had begun when a command broke off: its folder, and the command that goes on with it."""
+    """Work that had begun when a command broke off: its folder, and the command that goes on with it."""
 
     folder: Path
     go_on: str

@@ -110,7 +110,7 @@ class _Rows:
 
     @property
     def said(self) -> str | None:
-        """What there is to say of rows that equal another one."""
+        """A sentence about rows that equal another one; None if few do."""
         if not self._marks:
             return None
         return repeats_said(np.concatenate(self._marks), most_values=max(map(len, self._values.values())))

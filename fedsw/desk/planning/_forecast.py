@@ -122,7 +122,7 @@ def trained(
 def _calibration(
     problem: Problem, experiment: Experiment, model: torch.nn.Module, twins: PublicRows, *, one: float, seed: int
 ) -> Calibration | None:
-    """What noised counts of the twins' scores tell of the model's logits, as for `trained`; None where none leave."""
+    """Calibrate the model's logits by noised counts of the twins' scores, as `trained` does; None without counts."""
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
     if counts is None:
         return None

@@ -79,7 +79,7 @@ def tried(settings: Callable[[], NodeSettings], *, stock: bool) -> Iterator[Trie
 
 
 def _attempts(node: NodeSettings, *, stock: bool) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """What is tried: its name, the remedy where it raises, and the attempt, which says how it is."""
+    """Attempts in turn: what is tried, the remedy if it raises, and the attempt, which says how it is."""
     mine = "let the user above own the folder, on a disk of this machine"
     state = node.state_dir or Path()
     yield "state", f"{mine}, or name another (state-dir)", lambda: _holds_ledgers(state)

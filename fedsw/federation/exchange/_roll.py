@@ -31,7 +31,7 @@ _log = logging.getLogger("fedsw.server")
 
 
 class Roll:
-    """What is known of every node that was seen, told whenever it changes: to the log, and in the run's folder.
+    """The list of all nodes that were seen, reported whenever it changes: to the log, and in the run's folder.
 
     Without a `folder` the clients are of this process: nobody is called unless a name is needed, and nothing is told.
     """

@@ -336,8 +336,8 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
 
 
 def _remedy(fault: BaseException, node_config: Mapping[str, Any]) -> str:
-    """What the operator does about a disk that does not take what a node must keep, and where; "" for other errors."""
-    if not any(is_of_disk(each) for each in chain(fault)):
+    """Tell the operator where to make room on a disk that does not take what a node must keep; "" for other errors."""
+    if not any(is_of_disk(cause) for cause in chain(fault)):
         return ""
     folders = (f"{key} {node_config[key]}" for key in ("state-dir", "accounts") if node_config.get(key))
     where = " and ".join(folders) or "the folder of FEDSW_STATE"

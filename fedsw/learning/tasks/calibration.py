@@ -145,7 +145,7 @@ class _Fit:
 
 
 class _Seen:
-    """What one class's noised counts (2, bins), each bin's with so much variance (bins,), say of scale and shift.
+    """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
 
     Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen.
     """

@@ -86,7 +86,7 @@ class _WithTargets(nn.Module):
         return (*self._form.parts(self.model(features)), features, target)
 
     def heads(self, raw: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        """What the model returned, outputs and losses, of what `forward` returned."""
+        """Return the model's outputs and losses, from the results of `forward`."""
         *parts, features, target = raw
         inputs = replace(self._given, features=features, target=target)
         return [*parts, *self._compared(self._form.arranged(parts), inputs)]

@@ -171,7 +171,7 @@ class State:
             self._pending.append((value, path, strict))
 
     def _held(self, value: Any, path: str, strict: bool) -> Any:
-        """What to put back for a part of a container: itself, and its state is taken; or a copy."""
+        """Return what to put back for a part of a container: itself, and its state is taken; or a copy."""
         if type(value) in _PLAIN:
             return value
         if isinstance(value, tuple) and any(_opaque(part) for part in value):
@@ -249,7 +249,7 @@ class State:
         self._undo.append(refill)
 
     def _function(self, value: FunctionType, path: str, strict: bool) -> None:
-        """What a function of the user's own closes over; the globals that it names are put back where they can be."""
+        """Take what a user's function closes over; the globals that it names are put back where they can be."""
         if _shipped(value):
             return
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):

@@ -207,7 +207,7 @@ def coefficients(summary: Mapping[str, Any]) -> Facts:
 
 
 def coefficient_sentences(summary: Mapping[str, Any]) -> list[str]:
-    """What coefficients are of, and which inputs have none; nothing where a run's moments are not of its columns."""
+    """Sentences on what coefficients are of, and which inputs have none; [] if moments are not of a run's columns."""
     told = _told(summary)
     names = list(dict.fromkeys(one["name"] for one in told["seen"]))
     if not told["seen"]:

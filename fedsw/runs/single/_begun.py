@@ -120,7 +120,7 @@ def _read_key(name: Any) -> bytes | None:
 
 
 def _unknown(now: Described) -> set[str]:
-    """What cannot be described, with the kinds of it."""
+    """Paths of values that cannot be described, with their unknown kinds."""
     return {
         f"{path} (of {', '.join(value.unknown)})"
         for path, value in now.items()
@@ -201,7 +201,7 @@ def _value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """What an object holds by name, in slots too."""
+    """All that an object holds by name, in slots too."""
     slots = [name for base in type(thing).__mro__ for name in _slots(base)]
     return {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | dict(getattr(thing, "__dict__", {}))
 

@@ -113,7 +113,7 @@ class _Attending(nn.Module):
         self.attention = attention
 
     def forward(self, queries: Tensor) -> Tensor:
-        """What is attended to, (n, T, E)."""
+        """The attended values (n, T, E)."""
         n, layer = len(queries), self.attention
         keys, values = (queries.new_ones((n, _KEYS, width)) for width in (layer.kdim, layer.vdim))
         keys = keys * torch.arange(_KEYS).to(keys).unsqueeze(1)
