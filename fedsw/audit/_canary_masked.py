@@ -135,9 +135,9 @@ def bounded_ones() -> Iterator[list[Tensor]]:
     """Record the exact value, flat, of everything that is bounded meanwhile, whoever does it."""
     values, genuine = list[Tensor](), Bounded.__init__
 
-    def noting(self: Bounded, value: Tensor, *given: Any, **about: Any) -> None:
+    def noting(self: Bounded, value: Tensor, *arguments: Any, **about: Any) -> None:
         values.append(value.detach().reshape(-1).clone())
-        genuine(self, value, *given, **about)
+        genuine(self, value, *arguments, **about)
 
     with exchanged(Bounded, "__init__", noting):
         yield values

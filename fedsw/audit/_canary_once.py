@@ -142,13 +142,13 @@ def _attempts(experiment: Experiment) -> int:
 class OnceNeighbours:
     """Two data sets that differ in one record of a client, or in all rows of one unit: a row of values each.
 
-    ``without`` is None where the record is there in one of them alone; ``kept`` records are those out of training.
+    ``without`` is None where the record is there in one of them alone; ``held_out`` records are those out of training.
     """
 
     client: int
     without: Records | None
     with_: Records
-    kept: bool
+    held_out: bool
     why: str
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
@@ -179,21 +179,21 @@ def farthest(plain: Trial, part: str, releases: Sequence[Release]) -> OnceNeighb
 
     Of pairs that they tell as well, the one that moves fewest numbers: noise of the others tells nothing.
     """
-    task, kept = plain.task, of_kept(part)
-    client = _holder(plain, kept=kept)
+    task, held_out = plain.task, of_kept(part)
+    client = _holder(plain, held_out=held_out)
     node = plain.node(client)
-    held = node.held_out if kept else node
+    held = node.held_out if held_out else node
     assert held is not None
     options = _options(task, held.records, part)
     places = np.arange(len(options))
     every = Held(options, places, places)  # a client for each value, so that each is summed by itself
     made = Node.of(task, every, "options")
-    made.held_out = Node.of(task, every, "options") if kept else None
+    made.held_out = Node.of(task, every, "options") if held_out else None
     squares = torch.zeros(len(options), len(options), dtype=torch.float64)
     lengths, moved = torch.zeros(2, len(options), dtype=torch.float64)
     for release in releases:
         total = release.of(task)
-        steps = [total.steps(made, [int(place)], Stream.secure()).reshape(-1) for place in places]
+        steps = [total.steps(made, [int(index)], Stream.secure()).reshape(-1) for index in places]
         vectors = torch.stack(steps).double() * total.step
         vectors = vectors / total.budget(plain.plan.delta, plain.plan.shares, _attempts(task.experiment)).sigma
         squares += torch.cdist(vectors, vectors).square()
@@ -202,17 +202,17 @@ def farthest(plain: Trial, part: str, releases: Sequence[Release]) -> OnceNeighb
     if task.experiment.privacy.hides_sizes:
         best = int((lengths / (1 + 1e-3 * moved)).argmax()) if part != SKETCH else int(lengths.argmax())
         why = "a record that is there or not, as long as genuine and distant ones are"
-        return OnceNeighbours(client, None, options.take(torch.tensor([best])), kept, why)
+        return OnceNeighbours(client, None, options.take(torch.tensor([best])), held_out, why)
     fewest = torch.where(squares >= _AS_GOOD * squares.max(), moved[:, None] + moved[None, :], math.inf)
     one, other = divmod(int(fewest.argmin()), len(options))
     why = "two records as far apart as genuine, mirrored and distant ones are, in two labels where there are labels"
-    return OnceNeighbours(client, options.take(torch.tensor([one])), options.take(torch.tensor([other])), kept, why)
+    return OnceNeighbours(client, options.take(torch.tensor([one])), options.take(torch.tensor([other])), held_out, why)
 
 
-def _holder(plain: Trial, *, kept: bool) -> int:
+def _holder(plain: Trial, *, held_out: bool) -> int:
     """The client with most records."""
     held = {
-        int(site.clients[0]): int((site.sizes if not kept or site.held_out is None else site.held_out).sum())
+        int(site.clients[0]): int((site.sizes if not held_out or site.held_out is None else site.held_out).sum())
         for site in plain.sites
     }
     return max(held, key=lambda client: held[client])
@@ -339,9 +339,9 @@ class OnceTrial(Trial):
         """Note the sum of the fewest honest sites' parts, with the canary's holder among them."""
         with masked.overheard() as parts:
             yield
-        (place,) = [place for place, site in enumerate(self.sites) if int(site.clients[0]) == self._holder]
-        others = [part for other, part in enumerate(parts) if other != place]
-        left.append(masked.view_of([parts[place], *others][: honest(self.task.experiment)]))
+        (holder,) = [holder for holder, site in enumerate(self.sites) if int(site.clients[0]) == self._holder]
+        others = [part for other, part in enumerate(parts) if other != holder]
+        left.append(masked.view_of([parts[holder], *others][: honest(self.task.experiment)]))
 
     @contextmanager
     def _overheard(self, left: list[View]) -> Iterator[None]:

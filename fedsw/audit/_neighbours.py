@@ -96,15 +96,15 @@ class Freely(nn.Module):
 
     def forward(self, records: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs (n, d) and what the loss compares with the records, (n, p), of records (n, p)."""
-        d, given = self._dimension, records
+        d, rows = self._dimension, records
         if self._scaled:
             unit = records[:, _UNIT : _UNIT + 1]
-            given = records / torch.where(unit > 0, unit, 1.0)
+            rows = records / torch.where(unit > 0, unit, 1.0)
         made = self.layer(self.input.repeat(len(records), *[1] * (self.input.dim() - 1))).flatten(1)
         total = made.sum(1, keepdim=True)
-        lever = given[:, _PULL : _PULL + 1] * (total - total.detach()) / self._length
-        outputs = given[:, _FIRST : _FIRST + d] + lever * given[:, _FIRST + d : _FIRST + 2 * d]
-        compared = 1.0 + lever * given[:, _PUSH : _PUSH + 1]
+        lever = rows[:, _PULL : _PULL + 1] * (total - total.detach()) / self._length
+        outputs = rows[:, _FIRST : _FIRST + d] + lever * rows[:, _FIRST + d : _FIRST + 2 * d]
+        compared = 1.0 + lever * rows[:, _PUSH : _PUSH + 1]
         return outputs, F.pad(compared, (_UNIT, records.shape[1] - _UNIT - 1))
 
 
@@ -148,7 +148,7 @@ class Neighbours:
     client: int
     why: str
     turned: bool = True
-    kept: ClassVar[bool] = False
+    held_out: ClassVar[bool] = False
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
@@ -213,7 +213,7 @@ class Pair(Protocol):
         """Say in words what is worst about them."""
 
     @property
-    def kept(self) -> bool:
+    def held_out(self) -> bool:
         """True if it is among the records that are kept out of training."""
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
@@ -231,7 +231,7 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
         records = neighbours.records(task, genuine.records, int(genuine.clients[0]), canary=canary)
         return dataclasses.replace(genuine, records=records, owner=genuine.owner[: len(records)])  # of one client
 
-    name = "held_out_records" if neighbours is not None and neighbours.kept else "held_records"
+    name = "held_out_records" if neighbours is not None and neighbours.held_out else "held_records"
     genuinely = getattr(joining, name)  # one of the two that a node is made of
     with exchanged(joining, name, held):
         yield

@@ -18,14 +18,14 @@ class Part:
     """Rows of one kind: what they cost together, what an audit did with them, and in words what it found, or why not.
 
     The ``square`` is mu^2 of the one Gaussian release that costs as much: of several parts they add up to that of the
-    run, exactly where all records are in every release, else nearly. Rows of ``kept`` records cost no others.
+    run, exactly where all records are in every release, else nearly. Rows of ``held_out`` records cost no others.
     """
 
     name: str
     square: float
     how: How
     words: str
-    kept: bool = False
+    held_out: bool = False
 
     @property
     def passed(self) -> bool:
@@ -53,7 +53,7 @@ def rows_of(parts: Sequence[Part]) -> list[tuple[str, str]]:
 
 def spoken_for(parts: Sequence[Part]) -> float:
     """Return the part of the run's mu^2 that the audit speaks for; of kept records alone where it has no other rows."""
-    counted = [part for part in parts if not part.kept] or list(parts)
+    counted = [part for part in parts if not part.held_out] or list(parts)
     whole = sum(part.square for part in counted)
     if not math.isfinite(whole) or whole <= 0:
         return 1.0 if all(part.passed for part in counted) else 0.0
@@ -72,13 +72,13 @@ def said_of(parts: Sequence[Part]) -> str:
 def content_of(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """The JSON of all parts."""
     return [
-        {"rows": part.name, "how": part.how, "words": part.words, "squared_mu": part.square, "kept": part.kept}
+        {"rows": part.name, "how": part.how, "words": part.words, "squared_mu": part.square, "kept": part.held_out}
         for part in parts
     ]
 
 
 def _share_of(part: Part, parts: Sequence[Part]) -> str:
-    whole = sum(other.square for other in parts if not other.kept)
-    if part.kept:
+    whole = sum(other.square for other in parts if not other.held_out)
+    if part.held_out:
         return "; of kept records alone"
     return f"; {part.square / whole:.0%} of μ²" if 0 < whole < math.inf else ""

@@ -295,22 +295,22 @@ def audit(
             if trial not in _TRIALS.values():  # whose rounds are not attacked, and cost what is planned for them
                 claim = replace(claim, rounds=attacked.training.rounds)
             sums = once.beside_rounds(plain)
-            own, neighbours = list[Worst](), None
+            own_layers, neighbours = list[Worst](), None
             if not why:
                 try:
-                    own, neighbours = plain.layers(), plain.worst(cell)
+                    own_layers, neighbours = plain.layers(), plain.worst(cell)
                 except ExperimentError as fault:
                     why = str(fault)
             if why and not sums:
                 raise ExperimentError(why)
         setting = _Setting(attacked, folder, status, trials, SINGLE if singly is None else singly)
         certain = 1 - (1 - confidence) / (len(sums) + (neighbours is not None))  # of all parts together
-        found: dict[str, Finding] = {}
+        findings: dict[str, Finding] = {}
         if neighbours is not None:
             try:
-                layers = _through_layers(setting, trial, own, neighbours, claim)
+                layers = _through_layers(setting, trial, own_layers, neighbours, claim)
                 attack, group = _of_rounds(setting, trial, neighbours, claim, cell, draws or DRAWS, certain)
-                found[""] = finding(attacked, group, neighbours.why, claim, attack, certain, layers)
+                findings[""] = finding(attacked, group, neighbours.why, claim, attack, certain, layers)
             except ExperimentError as fault:
                 if not sums:
                     raise
@@ -322,10 +322,10 @@ def audit(
                 once.OnceTrial(attacked, pair, folders[1], canary=False, part=part, plan=plan) as other,
             ):
                 attack = _attack(one, other, of_part, setting, certain)
-            found[part] = finding(attacked, once.WHOSE[pair.kept], pair.why, of_part, attack, certain)
+            findings[part] = finding(attacked, once.WHOSE[pair.held_out], pair.why, of_part, attack, certain)
     if not sums:
-        return found[""]
-    return _together(attacked, plan, claim, {part: of_part for part, _, of_part in sums}, found, why, confidence)
+        return findings[""]
+    return _together(attacked, plan, claim, {part: of_part for part, _, of_part in sums}, findings, why, confidence)
 
 
 @dataclass(frozen=True)
@@ -353,9 +353,9 @@ def _through_layers(
 ) -> dict[str, float]:
     """How far the canary moves the sum through each layer's own worst neighbours, by their words."""
     moved = {}
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         setting.status.update(f"layers: {layer.why}")
-        folders = setting.folder / f"with-{place}", setting.folder / f"without-{place}"
+        folders = setting.folder / f"with-{index}", setting.folder / f"without-{index}"
         with (
             trial(setting.experiment, neighbours, folders[0], canary=True, worst=layer) as one,
             trial(setting.experiment, neighbours, folders[1], canary=False, worst=layer) as other,
@@ -391,7 +391,7 @@ def _together(
     plan: Plan,
     claim: Claim,
     sums: Mapping[str, Claim],
-    found: Mapping[str, Finding],
+    findings: Mapping[str, Finding],
     why: str,
     confidence: float,
 ) -> Finding:
@@ -407,17 +407,17 @@ def _together(
         epsilon_by(plan.accountant, dict(steps), plan.delta)
         for steps in (trained, *(costs[part] for part in costs if once.of_kept(part)))
     )
-    parts = [_part(part, part, square_of(steps, plan.delta), found, "") for part, steps in costs.items()]
-    parts.insert(0, _part("", f"{claim.rounds} rounds", square_of(of_rounds, plan.delta), found, why))
+    parts = [_part(part, part, square_of(steps, plan.delta), findings, "") for part, steps in costs.items()]
+    parts.insert(0, _part("", f"{claim.rounds} rounds", square_of(of_rounds, plan.delta), findings, why))
     against = [
-        f"{one.name}: {found[key].verdict}"
+        f"{one.name}: {findings[key].verdict}"
         for key, one in zip(("", *sums), parts, strict=True)
-        if key in found and found[key].outcome == "failed"
+        if key in findings and findings[key].outcome == "failed"
     ]
     if spent > plan.epsilon * (1 + _SAME):
         against.append(f"all parts together cost ε = {upward(spent, 4)}, and {upward(plan.epsilon, 4)} is claimed")
-    shown = max(one.shown for one in found.values())
-    main = found.get("") or next(iter(found.values()))
+    shown = max(one.shown for one in findings.values())
+    main = findings.get("") or next(iter(findings.values()))
     passed = any(part.passed for part in parts)
     return Finding(
         "canary",
@@ -428,29 +428,29 @@ def _together(
         confidence,
         "failed" if against else "passed" if passed else "no verdict",
         "; ".join(against) or f"nothing contradicts the claim: {said_of(parts)}",
-        [*(main.rows if "" in found else ()), *rows_of(parts)],
+        [*(main.rows if "" in findings else ()), *rows_of(parts)],
         {
             **main.details,
             "parts": content_of(parts),
-            "attacks": {key: one.details for key, one in found.items() if key},
+            "attacks": {key: one.details for key, one in findings.items() if key},
         },
         draw=main.draw,
     )
 
 
-def _part(key: str, name: str, square: float, found: Mapping[str, Finding], why: str) -> Part:
+def _part(key: str, name: str, square: float, findings: Mapping[str, Finding], why: str) -> Part:
     """Report how one kind of rows was attacked, or why it was not."""
-    kept = once.of_kept(key)
-    if key not in found:
-        return Part(name, square, "not attacked", f"({why})", kept)
-    one = found[key].details
+    held_out = once.of_kept(key)
+    if key not in findings:
+        return Part(name, square, "not attacked", f"({why})", held_out)
+    one = findings[key].details
     words = f"at μ ≥ {downward(one['mu_lower'], 4)} of {upward(one['mu'], 4)} claimed"
     words += f" (its neighbours move it by {one['instance_share']:.0%} of the sensitivity)"
     if one["sampling_rate"] < 1:
         words += f" a round, and a rate of at least {number(one['sampling_rate_lower'], 4)}"
-    if found[key].outcome == "no verdict":
-        return Part(name, square, "no verdict", f"({found[key].verdict})", kept)
-    return Part(name, square, "attacked", words, kept)
+    if findings[key].outcome == "no verdict":
+        return Part(name, square, "no verdict", f"({findings[key].verdict})", held_out)
+    return Part(name, square, "attacked", words, held_out)
 
 
 _SAME = 1e-4

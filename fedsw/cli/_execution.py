@@ -170,15 +170,15 @@ def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        found = begun()
-        echo(f"fedsw: interrupted{_kept(found) if found else '; nothing had begun'}", err=True)
+        unfinished = begun()
+        echo(f"fedsw: interrupted{_kept(unfinished) if unfinished else '; nothing had begun'}", err=True)
         raise RunInterrupted from None
     except Exception as fault:
         from fedsw._tools.settings import FederationError
         from fedsw.runs.recovery import StorageFault
 
-        if found := begun():
-            raise RunStopped(f"stopped: {of_system(fault)}{_kept(found)}", _spent(found.folder)) from fault
+        if unfinished := begun():
+            raise RunStopped(f"stopped: {of_system(fault)}{_kept(unfinished)}", _spent(unfinished.folder)) from fault
         if isinstance(fault, StorageFault) and fault.__cause__ is not None:
             raise RunRefused(
                 f"the disk does not take what a run must keep: {of_system(fault.__cause__)}. Nothing had begun; --runs "

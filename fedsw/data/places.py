@@ -79,17 +79,17 @@ def _require_no_second_set(folder: Path, numbers: Sequence[int]) -> None:
         )
 
 
-def require_places(found: Sequence[Place], folder: Path, clients: int) -> None:
+def require_places(files: Sequence[Place], folder: Path, clients: int) -> None:
     """Refuse tables of a folder that are not those of so many clients, or of which two are one.
 
     A client without a folder would have no records; of a folder without a client nobody would learn anything, and
     nobody would be told.
     """
-    if found[0].client is not None and len(found) != clients:
-        fits = f"--clients {len(found)}, or federation.clients = {len(found)}"
+    if files[0].client is not None and len(files) != clients:
+        fits = f"--clients {len(files)}, or federation.clients = {len(files)}"
         raise ExperimentError(
-            f"the experiment has {clients} client{'s' * (clients != 1)}, and {folder} has folders for {len(found)} "
-            f"(0 to {len(found) - 1}): write {fits}"
+            f"the experiment has {clients} client{'s' * (clients != 1)}, and {folder} has folders for {len(files)} "
+            f"(0 to {len(files) - 1}): write {fits}"
         )
-    if (said := one_file_twice({place.client: place.table for place in found})) is not None:
+    if (said := one_file_twice({file.client: file.table for file in files})) is not None:
         raise BadRecords(said)

@@ -141,7 +141,7 @@ def _held_out(name: str, experiment: Experiment) -> Records:
 
 def visible_tables(experiment: Experiment) -> list[Path]:
     """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
-    return [place.table for place in visible_places(experiment)]
+    return [file.table for file in visible_places(experiment)]
 
 
 def visible_places(experiment: Experiment) -> list[Place]:
@@ -153,9 +153,9 @@ def visible_places(experiment: Experiment) -> list[Place]:
     files = experiment.data.own_files
     if files is None or (folder := files.folder) is None:
         return []
-    found = places(folder)
-    require_places(found, folder, experiment.federation.clients)
-    return found
+    tables = places(folder)
+    require_places(tables, folder, experiment.federation.clients)
+    return tables
 
 
 def require_runnable(experiment: Experiment, *, named: str | None = None, elsewhere: bool = False) -> None:

@@ -85,7 +85,7 @@ class MaskKey:
         """
         public, total, others = self.public, np.zeros(length, dtype=np.uint64), list(others)
         if len({public, *others}) <= len(others):
-            again = next(key for place, key in enumerate(others) if key == public or key in others[:place])
+            again = next(key for index, key in enumerate(others) if key == public or key in others[:index])
             raise BadKey(f"{again.hex()[:16]} is {'this site' if again == public else 'a site that is named twice'}")
         for other in others:
             stream = Stream(_pad_key(self.shared(other), public, other, request))

@@ -231,8 +231,8 @@ class RunDirectory:
     def cut_metrics(self, *, through: int) -> None:
         """Drop the lines of rounds after `through`, which are made again, and a line that was cut short."""
         if (path := self.path / RunFile.METRICS).exists():
-            kept = [record for record in self.read_metrics() if record["round"] <= through]
-            files.replace(path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+            remaining = [record for record in self.read_metrics() if record["round"] <= through]
+            files.replace(path, "".join(json.dumps(record) + "\n" for record in remaining).encode())
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary."""

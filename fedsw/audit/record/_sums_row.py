@@ -192,8 +192,8 @@ def require_scores(folder: Folder, faults: Faults) -> str:
 def _require_calibration(folder: Folder, stored: Mapping[str, Any], faults: Faults) -> None:
     """Require that probabilities were corrected as the counts say, in the file and in the summary, or not at all."""
     said, counts = stored.get("calibration"), scores_of(folder.task)
-    asked = float(folder.experiment.get("calibration", {}).get("share", 0.0)) > 0
-    faults.require((said is not None) == asked, f"{SCORES_FILE} and the settings differ on whether it calibrates")
+    calibrates = float(folder.experiment.get("calibration", {}).get("share", 0.0)) > 0
+    faults.require((said is not None) == calibrates, f"{SCORES_FILE} and the settings differ on whether it calibrates")
     if said is None or counts is None:
         return
     values = np.array(stored["values"], dtype=np.float64)

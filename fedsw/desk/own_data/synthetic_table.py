@@ -110,7 +110,7 @@ def learnt(directory: Path, allow_modules: Collection[str] = ()) -> LearntTable:
             f"{directory} is a run of {experiment.objective.task!r}, which learnt no table: give one of "
             "`fedsw synthesize`"
         )
-    if columns.target and not experiment.sketch.labels and columns.target.name not in {each.name for each in coded}:
+    if columns.target and not experiment.sketch.labels and columns.target.name not in {column.name for column in coded}:
         raise ExperimentError(
             f"{directory} measured no class (sketch.labels is false), so that no table has the column "
             f"{columns.target.name!r}: set sketch.labels, or leave the class out of the columns"

@@ -114,10 +114,10 @@ def _user() -> Tried:
 
 def _holds_ledgers(folder: Path) -> str:
     """Try what a ledger needs of a folder: files, locks that the kernel frees, a database that waits for the disk."""
-    with tempfile.TemporaryDirectory(prefix="fedsw-check-", dir=folder) as place:
-        with files.opened(Path(place) / "lock") as file:
+    with tempfile.TemporaryDirectory(prefix="fedsw-check-", dir=folder) as trial_folder:
+        with files.opened(Path(trial_folder) / "lock") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        database = sqlite3.connect(Path(place) / "tried.sqlite")
+        database = sqlite3.connect(Path(trial_folder) / "tried.sqlite")
         try:
             if (mode := database.execute("PRAGMA journal_mode = WAL").fetchone()[0]) != "wal":
                 raise OSError(f"{folder} takes no ledger: SQLite's log is {mode!r} there, as on a network's disk")
@@ -125,7 +125,7 @@ def _holds_ledgers(folder: Path) -> str:
             database.commit()
         finally:
             database.close()
-        files.sync(Path(place) / "tried.sqlite")
+        files.sync(Path(trial_folder) / "tried.sqlite")
     for path in folder.glob("*.sqlite"):
         if not os.access(path, os.R_OK | os.W_OK):
             raise OSError(f"{path} is another user's")
@@ -187,9 +187,9 @@ def _key(path: Path) -> str:
 
 def _in_roster(node: NodeSettings) -> str:
     roster = read_roster(Path(str(node.roster)))
-    own = read_mask_key(Path(str(node.node_config["mask-key"]))).public.hex()
-    if own not in {member.key for member in roster.member}:
-        raise ValueError(f"this site's key {own[:16]} is not among the {len(roster.member)} of {node.roster}")
+    own_key = read_mask_key(Path(str(node.node_config["mask-key"]))).public.hex()
+    if own_key not in {member.key for member in roster.member}:
+        raise ValueError(f"this site's key {own_key[:16]} is not among the {len(roster.member)} of {node.roster}")
     return f"{len(roster.member)} sites, this one among them"
 
 
@@ -235,5 +235,5 @@ def _code(node: NodeSettings, *, stock: bool) -> str:
         raise RuntimeError(why)
     flower = importlib.metadata.version("flwr")
     demanded = "any bundle" if node.bundle is None else f"the bundle {node.bundle[:12]}"
-    own = ", its own" if node.bundle == bundle_hash() else ""
-    return f"fedsw {installed_version()} {code_digest()}, Flower {flower}; it loads {demanded}{own}"
+    its_own = ", its own" if node.bundle == bundle_hash() else ""
+    return f"fedsw {installed_version()} {code_digest()}, Flower {flower}; it loads {demanded}{its_own}"

@@ -73,7 +73,7 @@ class Roll:
     def hear(self, seconds: float = 0.0) -> None:
         """Take note of answers that have come; wait for the others so long at most."""
         deadline, now = time.monotonic() + seconds, time.time()
-        self._asked = {name: asked for name, asked in self._asked.items() if now - asked[1] < _VALID_SECONDS}
+        self._asked = {name: (node, sent) for name, (node, sent) in self._asked.items() if now - sent < _VALID_SECONDS}
         while self._asked:
             for name, reply in answers_to(self._grid, {name: node for name, (node, _) in self._asked.items()}).items():
                 self._hear(*self._asked.pop(name), reply)

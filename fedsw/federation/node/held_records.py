@@ -168,8 +168,8 @@ def _own_files(task: Problem, node_config: Mapping[str, Any], clients: range, to
             )
         return [_own_table(Path(str(named)), task, columns, clients[0], total)], False
     if folder := node_config.get("data-dir"):
-        own_folders = {client: Path(str(folder)) / ("" if alone else str(client)) for client in clients}
-        return [_own_table(find_table(own), task, columns, client, total) for client, own in own_folders.items()], False
+        folders = {client: Path(str(folder)) / ("" if alone else str(client)) for client in clients}
+        return [_own_table(find_table(path), task, columns, client, total) for client, path in folders.items()], False
     if task.experiment.data.data_dir is None:
         raise ExperimentError(
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "

@@ -121,7 +121,7 @@ class Places:
         """See the class: a number's place is how many of its steps, and which part of one, are below it."""
         numbers = inputs.index_select(1, torch.from_numpy(self.sources))
         among = torch.zeros_like(numbers)
-        begins, risings = (torch.from_numpy(each).to(inputs) for each in (self.begins, self.rising))
+        begins, risings = (torch.from_numpy(steps).to(inputs) for steps in (self.begins, self.rising))
         for begin, rising in zip(begins, risings, strict=True):
             among += (numbers - begin).mul_(rising).clamp_(0.0, 1.0)
         if len(self.numbers) == self.width:

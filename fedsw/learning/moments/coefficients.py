@@ -71,14 +71,14 @@ def coefficients_of(moments: Moments, columns: Columns, line: Float | None = Non
     design = (np.eye(len(names)) if line is None else line)[:, compared]
     taken = _told_from_noise(moments, design)
     seen = []
-    for place, target, width in _targets(columns) if taken else ():
-        slopes, errors = _least_squares(moments, design[:, taken], place)
+    for index, target, width in _targets(columns) if taken else ():
+        slopes, errors = _least_squares(moments, design[:, taken], index)
         for at, slope, error in zip(taken, slopes * width, errors * width, strict=True):
             per, name = lengths[compared[at]], names[compared[at]]
             around = NormalDist().inv_cdf(0.5 + LEVEL / 2) * error
             numbers = (float(value / per) for value in (slope, error, slope - around, slope + around))
             seen.append(Coefficient(target, name, *numbers))
-    hidden = tuple(names[place] for at, place in enumerate(compared) if at not in taken)
+    hidden = tuple(names[index] for at, index in enumerate(compared) if at not in taken)
     return Coefficients(tuple(seen), hidden)
 
 
@@ -100,11 +100,11 @@ def _step(number: Number) -> float:
 
 
 def _targets(columns: Columns) -> list[tuple[int, str, float]]:
-    """Place, name and width of everything that is predicted: numbers, the positive of two classes, each of more."""
+    """Index, name and width of everything that is predicted: numbers, the positive of two classes, each of more."""
     if columns.targets:
-        return [(place, target.name, _step(target)) for place, target in enumerate(columns.targets)]
+        return [(index, target.name, _step(target)) for index, target in enumerate(columns.targets)]
     positive = columns.positive if len(columns.classes) == 2 else None
-    return [(place, name, 1.0) for place, name in enumerate(columns.classes) if positive in (None, place)]
+    return [(index, name, 1.0) for index, name in enumerate(columns.classes) if positive in (None, index)]
 
 
 def _told_from_noise(moments: Moments, design: Float) -> list[int]:
@@ -131,8 +131,8 @@ def _told_from_noise(moments: Moments, design: Float) -> list[int]:
     return sorted(order[:low])
 
 
-def _least_squares(moments: Moments, design: Float, place: int) -> tuple[Float, Float]:
-    """Slopes (q,) of the target at a place on the inputs `design` (w, q), and their standard errors (q,).
+def _least_squares(moments: Moments, design: Float, index: int) -> tuple[Float, Float]:
+    """Slopes (q,) of the target at an index on the inputs `design` (w, q), and their standard errors (q,).
 
     In the coordinates of the sums, u = (k, x - c, t(y - d)), noise is symmetric with the variance v^2 beside the
     diagonal and 2 v^2 on it, and none in the count, which is public. With r the coefficients of the residual in u, the
@@ -144,7 +144,7 @@ def _least_squares(moments: Moments, design: Float, place: int) -> tuple[Float, 
     with_one = np.zeros((1 + design.shape[1], layout.side))
     with_one[0, 0], with_one[1:, 1 : 1 + features] = 1 / layout.constant, design.T
     target = np.zeros(layout.side)
-    target[1 + features + place] = 1 / layout.emphasis
+    target[1 + features + index] = 1 / layout.emphasis
     squares = with_one @ products @ with_one.T
     inverse = np.linalg.inv(squares)
     slopes = inverse @ (with_one @ products @ target)

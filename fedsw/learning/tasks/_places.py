@@ -41,9 +41,9 @@ def reads_places(
     An accelerator multiplies all hats at once; a processor, which would spend its time on zeros, gathers.
     """
     shipped = type(task).__module__.startswith(_SHIPPED) and task.facts.role == "predictor"
-    own = any(callable(penalty.outputs) for penalty in objective.penalties)
+    own_outputs = any(callable(penalty.outputs) for penalty in objective.penalties)
     hats = isinstance(coding, Hats) and experiment.data.row_norm is None
-    return hats and shipped and not own and device.type == "cpu"
+    return hats and shipped and not own_outputs and device.type == "cpu"
 
 
 def layer_of(coding: Coding | None, outputs: int, dtype: torch.dtype, preparation: Mapped | None) -> HatLinear:

@@ -194,21 +194,21 @@ def _shares_of(logarithms: Array, axis: int = 0) -> Array:
 def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
     """Scale and shift of least log loss to probabilities (m,) at `_PLACES`, weighed: a convex problem, by Newton."""
     weights = weights / weights.sum()
-    design, found = np.stack([_PLACES, np.ones_like(_PLACES)], axis=1), np.zeros(2)
+    design, solution = np.stack([_PLACES, np.ones_like(_PLACES)], axis=1), np.zeros(2)
 
     def loss(at: Array) -> float:
         logits = design @ at
         return float(weights @ (np.logaddexp(0.0, logits) - wanted * logits))
 
     for _ in range(_STEPS):
-        p = _sigmoid(design @ found)
+        p = _sigmoid(design @ solution)
         slope = design.T @ (weights * (p - wanted))
         curved = (design * (weights * p * (1 - p))[:, None]).T @ design + 1e-12 * np.eye(2)
         step = np.linalg.solve(curved, slope)
-        while loss(found - step) > loss(found) and np.abs(step).max() > 1e-12:
+        while loss(solution - step) > loss(solution) and np.abs(step).max() > 1e-12:
             step = step / 2
-        found = found - step
-    return float(max(found[0], 1e-3)), float(found[1])
+        solution = solution - step
+    return float(max(solution[0], 1e-3)), float(solution[1])
 
 
 def _log_loss(fits: list[_Fit], n: float, *, alone: bool) -> LogLoss:

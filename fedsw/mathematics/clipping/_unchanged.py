@@ -185,13 +185,13 @@ class State:
         if nn.parameter.is_lazy(value):
             return
         if value.layout != torch.strided or value.is_meta:
-            kept = value.detach().clone()
-            self._undo.append(lambda: setattr(value, "data", kept.clone()))
+            before = value.detach().clone()
+            self._undo.append(lambda: setattr(value, "data", before.clone()))
             return
         alias, storage = value.detach(), value.untyped_storage()
-        place = value.device, storage.data_ptr()
-        if place not in self._memory and storage.nbytes():
-            self._memory[place] = storage, self._copied(storage)
+        address = value.device, storage.data_ptr()
+        if address not in self._memory and storage.nbytes():
+            self._memory[address] = storage, self._copied(storage)
         if not value.is_inference():
             self._undo.append(lambda: setattr(value, "data", alias))
         if value.is_leaf:
@@ -213,8 +213,8 @@ class State:
             for part in value.flat:
                 self._next(part, path, strict)
         if value.flags.writeable:
-            kept = value.copy()
-            self._undo.append(lambda: np.copyto(value, kept))
+            before = value.copy()
+            self._undo.append(lambda: np.copyto(value, before))
 
     def _dict(self, value: dict[Any, Any], path: str, strict: bool) -> None:
         held = dict(value)
@@ -240,11 +240,11 @@ class State:
         self._undo.append(refill)
 
     def _set(self, value: set[Any], path: str, strict: bool) -> None:
-        kept = set(value)
+        before = set(value)
 
         def refill() -> None:
-            value.intersection_update(kept)
-            value.update(kept)
+            value.intersection_update(before)
+            value.update(before)
 
         self._undo.append(refill)
 

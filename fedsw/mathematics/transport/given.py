@@ -40,11 +40,11 @@ def matrix(value: Any, name: str) -> Tensor:
     return rows
 
 
-def samples(**given: Any) -> tuple[Tensor, ...]:
+def samples(**arrays: Any) -> tuple[Tensor, ...]:
     """Several samples (n, d), (m, d), ... by name, of one dimension; see `sample`."""
-    tensors = tuple(sample(value, name) for name, value in given.items())
+    tensors = tuple(sample(value, name) for name, value in arrays.items())
     if len({points.shape[1] for points in tensors}) > 1:
-        shapes = " and ".join(f"{name} {tuple(points.shape)}" for name, points in zip(given, tensors, strict=True))
+        shapes = " and ".join(f"{name} {tuple(points.shape)}" for name, points in zip(arrays, tensors, strict=True))
         raise ValueError(f"samples have shapes {shapes}: expected (n, d) and (m, d)")
     return tensors
 
@@ -81,8 +81,8 @@ def array(value: Any, name: str, ndim: int) -> NDArray[np.float64]:
             f"{name} has shape {tuple(values.shape)}: expected {ndim} dimension{'s' * (ndim > 1)}, not empty"
         )
     require_finite(values, name)
-    found: NDArray[np.float64] = values.numpy()
-    return found
+    numbers: NDArray[np.float64] = values.numpy()
+    return numbers
 
 
 def column(value: Any, name: str) -> NDArray[np.float64]:
@@ -90,8 +90,8 @@ def column(value: Any, name: str) -> NDArray[np.float64]:
     values = _tensor(value, name).detach().to("cpu", torch.float64)
     if values.ndim != 1:
         raise ValueError(f"{name} has shape {tuple(values.shape)}: expected (n,), one number a record")
-    found: NDArray[np.float64] = values.numpy()
-    return found
+    numbers: NDArray[np.float64] = values.numpy()
+    return numbers
 
 
 def require_finite(values: Tensor, name: str) -> None:

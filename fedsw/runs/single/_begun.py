@@ -152,8 +152,8 @@ def _differs(path: str, begun: Mapping[str, Any], now: Mapping[str, Any]) -> str
 def _shown(about: Mapping[str, Any], path: str) -> str:
     if path not in about:
         return "not there"
-    kept = isinstance(about[path], Fingerprint) or str(about[path]).startswith(_KEYED)
-    return "there" if kept else repr(about[path])
+    hidden = isinstance(about[path], Fingerprint) or str(about[path]).startswith(_KEYED)
+    return "there" if hidden else repr(about[path])
 
 
 def _public(path: str, value: Any) -> Iterator[tuple[str, Any]]:

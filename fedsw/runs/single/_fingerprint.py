@@ -116,8 +116,8 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from sorted(_Word(fingerprint(part).digest) for part in value)
     elif isinstance(value, dict):
         items = list(value.items())
-        for _, place in sorted((fingerprint(key).digest, place) for place, key in enumerate(value)):
-            yield from items[place]
+        for _, index in sorted((fingerprint(key).digest, index) for index, key in enumerate(value)):
+            yield from items[index]
     elif isinstance(value, FunctionType):
         yield from _of_function(value)
     elif isinstance(value, MethodType):
