@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-class Unreadable(OSError):
+class UnreadableDatabase(OSError):
     """A file is there, and neither this user nor this medium lets it be read; nothing is known of what it holds."""
 
 
@@ -19,7 +19,7 @@ def opened(path: Path, mode: str, **options: object) -> sqlite3.Connection:
     not, since rows would be missing.
 
     Raises:
-        Unreadable: if a database that is only to be read cannot be, naming the remedy; what is damaged is
+        UnreadableDatabase: if a database that is only to be read cannot be, naming the remedy; what is damaged is
             sqlite3.DatabaseError, when it is read.
     """
     where = f"{path.resolve().as_uri()}?mode={mode}"
@@ -32,14 +32,14 @@ def opened(path: Path, mode: str, **options: object) -> sqlite3.Connection:
             raise
         log = path.with_name(path.name + "-wal")
         if log.exists() and log.stat().st_size:
-            raise Unreadable(
+            raise UnreadableDatabase(
                 f"{path} cannot be read ({fault}): rows are in {log.name} beside it, and reading them takes a folder "
                 "that can be written to. Copy the whole folder to one, and look at the copy"
             ) from fault
     try:
         return _readable(f"{where}&immutable=1", options)
     except sqlite3.OperationalError as fault:
-        raise Unreadable(
+        raise UnreadableDatabase(
             f"{path} cannot be read ({fault}): let its owner allow this user to read it, or copy the whole folder to a "
             "medium that can be read"
         ) from fault

@@ -49,7 +49,7 @@ _NEARLY, _MOST_NUMBERS = 0.95, 2**25
 
 
 @dataclass(frozen=True)
-class Release:
+class OnceRelease:
     """One release of a sum over all records: its kind, its round, and what a server sends that records go through."""
 
     kind: type[sums.Sum]
@@ -61,7 +61,7 @@ class Release:
         return self.kind.at(task, self.round, self.weights)
 
 
-def releases_of(task: Problem) -> dict[str, tuple[Release, ...]]:
+def releases_of(task: Problem) -> dict[str, tuple[OnceRelease, ...]]:
     """Everything that a run releases once of all records, or of all kept ones, by part; stages of a sketch together.
 
     Whoever attacks is the server, too: it sends a model or a network of its own choice, or marks every pair of columns.
@@ -70,18 +70,18 @@ def releases_of(task: Problem) -> dict[str, tuple[Release, ...]]:
     return model.by_release(rounds=_beside, once=_stages)(task, model.sides)  # whose modules register their sums
 
 
-def _stages(task: Problem, sides: Sides) -> dict[str, tuple[Release, ...]]:
+def _stages(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
     numbers = range(1, 1 + len(task.experiment.sketch.shares))
-    return {SKETCH: tuple(Release(sums.SUMS[SKETCH], number, _stage(task, number)) for number in numbers)}
+    return {SKETCH: tuple(OnceRelease(sums.SUMS[SKETCH], number, _stage(task, number)) for number in numbers)}
 
 
-def _beside(task: Problem, sides: Sides) -> dict[str, tuple[Release, ...]]:
-    experiment, known = task.experiment, dict[str, tuple[Release, ...]]()
+def _beside(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
+    experiment, known = task.experiment, dict[str, tuple[OnceRelease, ...]]()
     theta = torch.randn(task.parameters, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     rounds = {MOMENTS: FIRST, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: scores_round(experiment)}
     for part, kind in sums.SUMS.items():
         if hasattr(sides, part):
-            release = Release(kind, rounds.get(part, max(rounds.values()) + 1), theta)
+            release = OnceRelease(kind, rounds.get(part, max(rounds.values()) + 1), theta)
             try:
                 release.of(task)
             except RuntimeError:  # a run that releases nothing of the kind
@@ -100,7 +100,7 @@ def _stage(task: Problem, number: int) -> Tensor:
     return flatten(classifier_of(experiment, shape, seed=number))
 
 
-def claim_of(plan: Plan, part: str, releases: Sequence[Release]) -> Claim:
+def claim_of(plan: Plan, part: str, releases: Sequence[OnceRelease]) -> Claim:
     """The plan's claim for the releases of a part: all stages of a sketch together, or every planned attempt at a sum.
 
     Its noise is the plan's multiplier times the sensitivity, whatever a client or a server makes of them.
@@ -174,7 +174,7 @@ class OnceNeighbours:
         )
 
 
-def farthest(plain: Trial, part: str, releases: Sequence[Release]) -> OnceNeighbours:
+def farthest(plain: Trial, part: str, releases: Sequence[OnceRelease]) -> OnceNeighbours:
     """The two values of a client's record that the releases together tell best, among those of `_options`.
 
     Of pairs that they tell as well, the one that moves fewest numbers: noise of the others tells nothing.

@@ -14,7 +14,7 @@ How = Literal["attacked", "recomputed", "no verdict", "not attacked"]
 
 
 @dataclass(frozen=True)
-class Part:
+class AuditedPart:
     """Rows of one kind: what they cost together, what an audit did with them, and in words what it found, or why not.
 
     The ``square`` is mu^2 of the one Gaussian release that costs as much: of several parts they add up to that of the
@@ -44,14 +44,14 @@ def square_of(steps: Mapping[Step, int], delta: float) -> float:
     return multiplier**-2
 
 
-def rows_of(parts: Sequence[Part]) -> list[tuple[str, str]]:
+def rows_of(parts: Sequence[AuditedPart]) -> list[tuple[str, str]]:
     """Lines of the screen, one for every kind of row, with its share of mu^2."""
     return [
         (part.name, f"{part.how}{' ' + part.words if part.words else ''}{_share_of(part, parts)}") for part in parts
     ]
 
 
-def spoken_for(parts: Sequence[Part]) -> float:
+def spoken_for(parts: Sequence[AuditedPart]) -> float:
     """Return the part of the run's mu^2 that the audit speaks for; of kept records alone where it has no other rows."""
     counted = [part for part in parts if not part.held_out] or list(parts)
     whole = sum(part.square for part in counted)
@@ -60,7 +60,7 @@ def spoken_for(parts: Sequence[Part]) -> float:
     return sum(part.square for part in counted if part.passed) / whole
 
 
-def said_of(parts: Sequence[Part]) -> str:
+def said_of(parts: Sequence[AuditedPart]) -> str:
     """Say for which part of mu^2 an audit passed, and what is left; empty without rows."""
     if not parts:
         return ""
@@ -69,7 +69,7 @@ def said_of(parts: Sequence[Part]) -> str:
     return f"this holds for {spoken_for(parts):.0%} of μ²{rest}"
 
 
-def content_of(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def content_of(parts: Sequence[AuditedPart]) -> list[dict[str, Any]]:
     """The JSON of all parts."""
     return [
         {"rows": part.name, "how": part.how, "words": part.words, "squared_mu": part.square, "kept": part.held_out}
@@ -77,7 +77,7 @@ def content_of(parts: Sequence[Part]) -> list[dict[str, Any]]:
     ]
 
 
-def _share_of(part: Part, parts: Sequence[Part]) -> str:
+def _share_of(part: AuditedPart, parts: Sequence[AuditedPart]) -> str:
     whole = sum(other.square for other in parts if not other.held_out)
     if part.held_out:
         return "; of kept records alone"

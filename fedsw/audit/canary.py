@@ -23,7 +23,7 @@ from fedsw.audit import _canary_masked as masked
 from fedsw.audit import _canary_once as once
 from fedsw.audit._bounds import epsilon_of_rates, expected_mu, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit._neighbours import Pair, Trial, TrialRun, View
-from fedsw.audit._parts import Part, content_of, rows_of, said_of, square_of
+from fedsw.audit._parts import AuditedPart, content_of, rows_of, said_of, square_of
 from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
@@ -438,19 +438,19 @@ def _together(
     )
 
 
-def _part(key: str, name: str, square: float, findings: Mapping[str, Finding], why: str) -> Part:
+def _part(key: str, name: str, square: float, findings: Mapping[str, Finding], why: str) -> AuditedPart:
     """Report how one kind of rows was attacked, or why it was not."""
     held_out = once.of_kept(key)
     if key not in findings:
-        return Part(name, square, "not attacked", f"({why})", held_out)
+        return AuditedPart(name, square, "not attacked", f"({why})", held_out)
     one = findings[key].details
     words = f"at μ ≥ {downward(one['mu_lower'], 4)} of {upward(one['mu'], 4)} claimed"
     words += f" (its neighbours move it by {one['instance_share']:.0%} of the sensitivity)"
     if one["sampling_rate"] < 1:
         words += f" a round, and a rate of at least {number(one['sampling_rate_lower'], 4)}"
     if findings[key].outcome == "no verdict":
-        return Part(name, square, "no verdict", f"({findings[key].verdict})", held_out)
-    return Part(name, square, "attacked", words, held_out)
+        return AuditedPart(name, square, "no verdict", f"({findings[key].verdict})", held_out)
+    return AuditedPart(name, square, "attacked", words, held_out)
 
 
 _SAME = 1e-4

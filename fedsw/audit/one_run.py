@@ -23,7 +23,7 @@ from fedsw.audit import _canaries as pairs
 from fedsw.audit import _canary_once as once
 from fedsw.audit._bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
 from fedsw.audit._canaries import Attacker, Canaries, Guesses, ReleasedRound
-from fedsw.audit._parts import How, Part, content_of, rows_of, said_of, square_of
+from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of, square_of
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
@@ -167,7 +167,7 @@ def audit(
     refuted = math.isfinite(claimed) and any(attack.refuted for attack in attacks.values())
     blind = power is not None and not power.refutes
     how: How = "no verdict" if blind and not refuted else "attacked"
-    rounds = Part(f"{len(history)} rounds", _square_of_rounds(plan), how, f"at ε ≥ {downward(shown)}")
+    rounds = AuditedPart(f"{len(history)} rounds", _square_of_rounds(plan), how, f"at ε ≥ {downward(shown)}")
     parts = [rounds, *beside] if beside else []
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
     rows += [] if power is None else [("power", power.words)]
@@ -275,7 +275,7 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
     return task, attacker, chosen, attacker.reference(rounds)
 
 
-def _planned(experiment: Experiment) -> tuple[Plan, list[Part]]:
+def _planned(experiment: Experiment) -> tuple[Plan, list[AuditedPart]]:
     """The run's plan, and what leaves beside its rounds, which these attackers do not look at."""
     with (
         tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
@@ -285,7 +285,7 @@ def _planned(experiment: Experiment) -> tuple[Plan, list[Part]]:
         for part, releases in once.releases_of(sites.task).items() if sites.plan.multiplier else ():
             claim = once.claim_of(sites.plan, part, releases)
             square = square_of({Step(1.0, claim.mu): claim.rounds}, claim.delta)
-            parts.append(Part(part, square, "not attacked", "(--canary attacks it)", once.of_kept(part)))
+            parts.append(AuditedPart(part, square, "not attacked", "(--canary attacks it)", once.of_kept(part)))
         return sites.plan, parts
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw._tools.database import Unreadable, opened
+from fedsw._tools.database import UnreadableDatabase, opened
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_with_a_log_that_cannot_be_read_nothing_is_read_and_the_remedy_is_named(
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr("fedsw._tools.database._readable", refused)  # SQLite itself tries for ten seconds
-    with pytest.raises(Unreadable, match=r"rows are in a file\?.sqlite-wal .* Copy the whole folder"):
+    with pytest.raises(UnreadableDatabase, match=r"rows are in a file\?.sqlite-wal .* Copy the whole folder"):
         opened(written, "ro")
 
 
@@ -46,7 +46,7 @@ def test_what_the_system_lets_nobody_read_is_named_with_the_remedy(written, monk
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr("fedsw._tools.database._readable", refused)
-    with pytest.raises(Unreadable, match=r"disk I/O error.*let its owner allow"):
+    with pytest.raises(UnreadableDatabase, match=r"disk I/O error.*let its owner allow"):
         opened(written, "ro")
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from fedsw.audit._parts import How, Part, content_of, rows_of, said_of
+from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of
 from fedsw.audit.finding import Check, Finding
 from fedsw.audit.record import (
     _chain as model,
@@ -101,7 +101,7 @@ def _require_allowed(folder: Folder) -> None:
         return
 
 
-def _parts(book: Book, *, recomputed: bool) -> list[Part]:
+def _parts(book: Book, *, recomputed: bool) -> list[AuditedPart]:
     """Rows by kind of the ledger that spent most: all of them are recomputed, and none of them is attacked."""
     kinds = {"moments": book.moments, "rounds": book.rounds, "scores": book.scores, "kept records": book.tallies}
     kinds = {name: rows for name, rows in kinds.items() if rows}
@@ -112,11 +112,11 @@ def _parts(book: Book, *, recomputed: bool) -> list[Part]:
         alone = names == [name] and not others  # whose share is known without an account of its own
         square = 1.0 if alone else max((spent.square(book, group, rows) for group in book.groups), default=0.0)
         how: How = "recomputed" if recomputed else "no verdict"
-        parts.append(Part(name, square, how, f"({len(rows)} of {len(book.rows)} rows)", name == "kept records"))
+        parts.append(AuditedPart(name, square, how, f"({len(rows)} of {len(book.rows)} rows)", name == "kept records"))
     return parts
 
 
-def _verdict(failed: list[str], unread: list[str], left: list[str], count: int, parts: list[Part]) -> str:
+def _verdict(failed: list[str], unread: list[str], left: list[str], count: int, parts: list[AuditedPart]) -> str:
     if failed:
         sentence = f"{len(failed)} of {count} checks failed: {', '.join(failed)}"
     else:

@@ -20,7 +20,7 @@ from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks import metrics
-from fedsw.learning.tasks.calibration import Calibration, calibration_of
+from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
@@ -121,7 +121,7 @@ def trained(
 
 def _calibration(
     problem: Problem, experiment: Experiment, model: torch.nn.Module, twins: PublicRows, *, one: float, seed: int
-) -> Calibration | None:
+) -> LogitCalibration | None:
     """Calibrate the model's logits by noised counts of the twins' scores, as `trained` does; None without counts."""
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
     if counts is None:
@@ -164,7 +164,7 @@ def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Obj
 
 
 def _score(
-    problem: Problem, model: torch.nn.Module, held_out: PublicRows, calibration: Calibration | None = None
+    problem: Problem, model: torch.nn.Module, held_out: PublicRows, calibration: LogitCalibration | None = None
 ) -> Score:
     batch = problem.given(held_out)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def _score(
     return Score(-error, -constant, gap)
 
 
-def _log_loss(outputs: torch.Tensor, target: torch.Tensor, calibration: Calibration | None) -> float:
+def _log_loss(outputs: torch.Tensor, target: torch.Tensor, calibration: LogitCalibration | None) -> float:
     """Mean log loss of probabilities (n, d), calibrated where counts of scores leave."""
     chances = outputs.double().clamp(_LEAST_CHANCE, 1 - _LEAST_CHANCE)
     scale, shift = (1.0, (0.0,)) if calibration is None else (calibration.scale, calibration.shift)

@@ -43,7 +43,7 @@ _FAULTS = (OSError, ValueError, sqlite3.Error, RuntimeError, LookupError)
 
 
 @dataclass(frozen=True)
-class Tried:
+class NodeCheck:
     """Something that a run needs: how it is, in words, and what to do where it is not as it must be."""
 
     what: str
@@ -62,20 +62,20 @@ class Tried:
         )
 
 
-def tried(settings: Callable[[], NodeSettings], *, stock: bool) -> Iterator[Tried]:
+def tried(settings: Callable[[], NodeSettings], *, stock: bool) -> Iterator[NodeCheck]:
     """Try all of it in turn; nothing is sent but a look at the server, no record leaves, nothing is charged."""
     yield _user()
     try:
         node = settings()
     except _FAULTS as fault:
-        yield Tried("settings", str(fault), "mend this first: nothing else can be tried")
+        yield NodeCheck("settings", str(fault), "mend this first: nothing else can be tried")
         return
-    yield Tried("settings", f"it takes part in {choice_of(node.node_config)}")
+    yield NodeCheck("settings", f"it takes part in {choice_of(node.node_config)}")
     for what, remedy, attempt in _attempts(node, stock=stock):
         try:
-            yield Tried(what, attempt())
+            yield NodeCheck(what, attempt())
         except _FAULTS as fault:
-            yield Tried(what, " ".join(str(fault).split()), remedy)
+            yield NodeCheck(what, " ".join(str(fault).split()), remedy)
 
 
 def _attempts(node: NodeSettings, *, stock: bool) -> Iterator[tuple[str, str, Callable[[], str]]]:
@@ -106,10 +106,10 @@ def _attempts(node: NodeSettings, *, stock: bool) -> Iterator[tuple[str, str, Ca
     yield "code", "install Flower of a tested version, or start with --stock", lambda: _code(node, stock=stock)
 
 
-def _user() -> Tried:
+def _user() -> NodeCheck:
     with contextlib.suppress(KeyError):
-        return Tried("user", f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})")
-    return Tried("user", f"uid {os.getuid()}, which has no name")
+        return NodeCheck("user", f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})")
+    return NodeCheck("user", f"uid {os.getuid()}, which has no name")
 
 
 def _holds_ledgers(folder: Path) -> str:

@@ -15,8 +15,7 @@ from flwr.serverapp import Grid
 from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import answers_to
 from fedsw.federation.messages import Fault, Malformed, Terms
-from fedsw.federation.messages._common import Called as Asked
-from fedsw.federation.messages._common import Here
+from fedsw.federation.messages._common import Here, RollAsked
 from fedsw.runs.roll_call import WAITED_FOR, Called, RollState, keep_roll
 from fedsw.runs.run_files import found_json
 from fedsw.runs.telemetry import event
@@ -60,7 +59,7 @@ class Roll:
 
     def call(self, nodes: Sequence[int]) -> None:
         """Ask nodes who they are; no record is read for it, and nothing is charged."""
-        content, kind, now = messages.encode(Asked(self._run), Terms()), messages.ROLL.kind, time.time()
+        content, kind, now = messages.encode(RollAsked(self._run), Terms()), messages.ROLL.kind, time.time()
         sent = [Message(content, node, kind, group_id="roll", ttl=_VALID_SECONDS) for node in nodes]
         names = self._grid.push_messages(sent)
         self._asked |= {name: (node, now) for name, node in zip(names, nodes, strict=True) if name}

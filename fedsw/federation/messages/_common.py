@@ -166,7 +166,7 @@ class Joined(_OfClients):
     code: Code = field(default_factory=code_digest)
 
 
-class Called(Message):
+class RollAsked(Message):
     """When a node on a machine of its own is there, before its greeting and whenever it is back: who is it?"""
 
     run: RunName
@@ -187,6 +187,6 @@ class Here(Message):
     code: Code = field(default_factory=code_digest)
 
 
-ROLL = Exchange("query.roll", Called, Here)
+ROLL = Exchange("query.roll", RollAsked, Here)
 SIZES = Exchange("query.sizes", SizesAsked, Sizes)
 HELLO = Exchange("query.hello", Greeting, Joined)

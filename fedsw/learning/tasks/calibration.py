@@ -49,7 +49,7 @@ class LogLoss:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class LogitCalibration:
     """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes."""
 
     scale: float
@@ -74,7 +74,7 @@ class Calibration:
         }
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Calibration:
+    def read(cls, content: Mapping[str, Any]) -> LogitCalibration:
         """The calibration behind `said`; LookupError, TypeError, ValueError for one that is damaged."""
         loss = content["log_loss"]
         value, low, high = (float(loss[name]) for name in ("value", "low", "high"))
@@ -82,7 +82,7 @@ class Calibration:
         return cls(float(content["scale"]), shift, LogLoss(value, low, high, float(content["log_loss_of_shares"])))
 
 
-def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> Calibration:
+def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> LogitCalibration:
     """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
 
     For each counted class the posterior of p = sigmoid(a z + b + c) is computed on a grid of (a, c) from what its bins
@@ -98,7 +98,7 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size  # their number is public
     parts = _parts_of(merged, n)
     base = np.zeros_like(_SCALES) if counts.counted == 1 else _intercepts(parts.mean(axis=0), 1 / counts.counted)
-    seen = [_Seen(one, sigma**2 * cells, n, part, base) for one, part in zip(merged, parts, strict=True)]
+    seen = [_ClassPosterior(one, sigma**2 * cells, n, part, base) for one, part in zip(merged, parts, strict=True)]
     of_scales = _shares_of(
         -((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2 + sum(one.by_scale for one in seen)
     )
@@ -106,9 +106,9 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     loss = _log_loss(fits, n, alone=counts.counted == 1)
     if counts.counted == 1:
         (fit,) = fits
-        return Calibration(fit.scale, (fit.shift if counts.positive in (1, None) else -fit.shift,), loss)
+        return LogitCalibration(fit.scale, (fit.shift if counts.positive in (1, None) else -fit.shift,), loss)
     scale = float(np.mean([fit.scale for fit in fits]))
-    return Calibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss)
+    return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss)
 
 
 def _merged(counts: ScoreCounts, values: Array) -> tuple[Array, Array]:
@@ -144,7 +144,7 @@ class _Fit:
     share: float
 
 
-class _Seen:
+class _ClassPosterior:
     """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
 
     Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen.

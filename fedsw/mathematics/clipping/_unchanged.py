@@ -78,9 +78,9 @@ def unchanged(*things: Any) -> Iterator[None]:
 
 
 @contextmanager
-def kept(*things: Any) -> Iterator[State]:
+def kept(*things: Any) -> Iterator[StateBefore]:
     """`unchanged`, with the state, for passes in several pieces of which none may meet what another left."""
-    state = State(*things)
+    state = StateBefore(*things)
     try:
         yield state
     finally:
@@ -102,7 +102,7 @@ class _Copied:
         return copy.deepcopy(self._value)
 
 
-class State:
+class StateBefore:
     """All that a pass may change of some things, as it is now."""
 
     def __init__(self, *things: Any) -> None:
@@ -327,29 +327,29 @@ class State:
 
 
 _HANDLERS: tuple[tuple[type | tuple[type, ...], Any], ...] = (
-    (Tensor, State._tensor),
-    (np.ndarray, State._array),
-    (dict, State._dict),
-    ((list, deque), State._list),
-    ((tuple, frozenset, MappingProxyType), State._fixed),
-    (set, State._set),
-    (FunctionType, State._function),
-    (MethodType, State._bound),
-    (functools.partial, State._partial),
-    (nn.Module, State._object),
+    (Tensor, StateBefore._tensor),
+    (np.ndarray, StateBefore._array),
+    (dict, StateBefore._dict),
+    ((list, deque), StateBefore._list),
+    ((tuple, frozenset, MappingProxyType), StateBefore._fixed),
+    (set, StateBefore._set),
+    (FunctionType, StateBefore._function),
+    (MethodType, StateBefore._bound),
+    (functools.partial, StateBefore._partial),
+    (nn.Module, StateBefore._object),
 )
 
 
 @functools.lru_cache(maxsize=4096)
 def _handler(cached: Hashable) -> Any:
-    """The method of `State` that takes values of a type; None where nothing of them changes."""
+    """The method of `StateBefore` that takes values of a type; None where nothing of them changes."""
     kind = cast(type, cached)
     if kind in _PLAIN or issubclass(kind, _FIXED):
         return None
     for kinds, handler in _HANDLERS:
         if issubclass(kind, kinds):
             return handler
-    return None if _shipped(kind) else State._object
+    return None if _shipped(kind) else StateBefore._object
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.learning.tasks import metrics
-from fedsw.learning.tasks.calibration import Calibration
+from fedsw.learning.tasks.calibration import LogitCalibration
 from fedsw.learning.tasks.score_counts import BINS, BOTH, ScoreCounts
 from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.held_out_metrics import as_many
@@ -52,7 +52,7 @@ class Scores(OnceReleased):
     Where probabilities were corrected by them, the ``calibration`` says how.
     """
 
-    calibration: Calibration | None = None
+    calibration: LogitCalibration | None = None
 
 
 def keep(folder: Path, scores: Scores) -> None:
@@ -67,7 +67,7 @@ def kept(folder: Path) -> Scores | None:
         return None
     try:
         calibrated = content.get("calibration")
-        calibration = None if calibrated is None else Calibration.read(calibrated)
+        calibration = None if calibrated is None else LogitCalibration.read(calibrated)
         scores = Scores(**read(content), calibration=calibration)
         if scores.values.ndim != 2 or len(scores.values) != len(scores.records):
             raise ValueError(f"its values are of shape {scores.values.shape}")

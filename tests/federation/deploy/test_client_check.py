@@ -17,7 +17,7 @@ from fedsw._tools.installed import code_digest
 from fedsw.cli.app import main
 from fedsw.federation.deploy import certificates, client_check, serving
 from fedsw.federation.deploy.certificates import write_certificates, write_federation
-from fedsw.federation.deploy.client_check import Tried
+from fedsw.federation.deploy.client_check import NodeCheck
 
 COLUMNS = """
 features = [{ name = "age", low = 18, high = 90 }]
@@ -177,5 +177,5 @@ def test_a_home_that_nothing_is_kept_in_may_be_out_of_reach(hospital, monkeypatc
 
 
 def test_a_line_says_the_remedy_where_there_is_one():
-    assert Tried("disk", "full", "make room").line() == "FAULT  disk: full. make room"
-    assert Tried("disk", "7 GiB free").line() == "ok     disk: 7 GiB free"
+    assert NodeCheck("disk", "full", "make room").line() == "FAULT  disk: full. make room"
+    assert NodeCheck("disk", "7 GiB free").line() == "ok     disk: 7 GiB free"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.learning.tasks.calibration import Calibration, calibration_of
+from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
 from fedsw.learning.tasks.score_counts import BOTH, COARSE, ScoreCounts
 
 N = 200_000
@@ -86,7 +86,7 @@ def test_of_several_classes_a_scale_and_shifts_of_all_logits_follow():
 def test_whatever_the_noise_made_of_counts_scores_keep_their_order_and_stay_finite(values, sigma, records, positive):
     found = calibration_of(ScoreCounts(1, positive, COARSE), np.array([values]), sigma, float(records))
     assert 0 < found.scale <= 2.5 and np.isfinite(found.shift).all()
-    assert Calibration.read(found.said()) == found
+    assert LogitCalibration.read(found.said()) == found
     chances = found.of_positive(np.array([0.0, 0.2, 0.5, 0.9, 1.0]), positive)
     assert np.all(np.diff(chances) >= 0) and chances.min() >= 0 and chances.max() <= 1
 
