@@ -37,7 +37,7 @@ style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python .ci/words.py
-	$(BIN)/python .ci/names.py
+	$(BIN)/python .ci/size.py
 
 # Speed and memory: docs/performance.md and the tables of docs/scale.md. PFL_PYTHON: an interpreter with Apple's pfl.
 bench: $(READY)

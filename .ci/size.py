@@ -1,0 +1,187 @@
+"""Measure how much there is to read, and refuse more of it than `.ci/size.toml` allows.
+
+    .venv/bin/python .ci/size.py [--all] [--list NAME]
+
+`make lint` runs this. What is added is paid for by what goes: whoever must raise a limit says why in the commit's body,
+and a limit that is far above its value is lowered with the change that made it so. --all prints every value beside its
+limit, --list says where the cases of one measure stand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = ROOT / ".ci" / "size.toml"
+
+Cases = Iterator[tuple[str, int, str]]
+"""Where something stands: a file's path, a line, and what it is."""
+
+VAGUE = frozenset({"found", "place", "asked", "each", "own", "there", "given", "kept", "them"})
+QUESTION = re.compile(r"(?:What|Whether)\b")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
+
+
+Nodes = Sequence[tuple[str, ast.AST]]
+"""Every node of some files' syntax, with the path of its file."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What a checkout has: the syntax of the package and of its tests, and the words of its documents."""
+
+    package: Nodes
+    tests: Nodes
+    words: int = 0
+
+
+def statements(tree: Tree) -> Cases:
+    """Statements of the package: syntax, so that longer lines change nothing; a text that stands alone is none."""
+    return _statements(tree.package)
+
+
+def statements_of_tests(tree: Tree) -> Cases:
+    """Statements of the tests."""
+    return _statements(tree.tests)
+
+
+def _statements(nodes: Nodes) -> Cases:
+    for path, node in nodes:
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.stmt) and not text:
+            yield path, node.lineno, type(node).__name__
+
+
+def functions(tree: Tree) -> Cases:
+    """Functions and methods of the package."""
+    for path, node in tree.package:
+        if isinstance(node, _FUNCTIONS):
+            yield path, node.lineno, node.name
+
+
+def once(tree: Tree) -> Cases:
+    """Private functions that are mentioned at one place at most: what they do could be written there."""
+    mentions: Counter[str] = Counter()
+    for _, node in tree.package:
+        if isinstance(node, ast.Name | ast.Attribute):
+            mentions[node.id if isinstance(node, ast.Name) else node.attr] += 1
+    for path, line, name in functions(tree):
+        if name.startswith("_") and not name.startswith("__") and mentions[name] <= 1:
+            yield path, line, name
+
+
+def classes_twice(tree: Tree) -> Cases:
+    """Names of classes that stand more than once in the package, each at its second place and after."""
+    seen: set[str] = set()
+    for path, node in tree.package:
+        if isinstance(node, ast.ClassDef):
+            if node.name in seen:
+                yield path, node.lineno, node.name
+            seen.add(node.name)
+
+
+def inner_imports(tree: Tree) -> Cases:
+    """Imports inside functions of the package."""
+    for path, node in tree.package:
+        if isinstance(node, _FUNCTIONS):
+            for statement in node.body:
+                if isinstance(statement, ast.Import | ast.ImportFrom):
+                    yield path, statement.lineno, ast.unparse(statement)
+
+
+def private_in_tests(tree: Tree) -> Cases:
+    """Private names of the package that tests import."""
+    for path, node in tree.tests:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsw"):
+            for alias in node.names:
+                parts = f"{node.module}.{alias.name}".split(".")
+                if any(part.startswith("_") and part != "_tools" for part in parts):
+                    yield path, node.lineno, f"{node.module}.{alias.name}"
+
+
+def vague_names(tree: Tree) -> Cases:
+    """Names that tell nothing, where a variable or a parameter is bound to one."""
+    for path, node in tree.package:
+        name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+        name = node.arg if isinstance(node, ast.arg) else name
+        if name in VAGUE:
+            yield path, getattr(node, "lineno", 1), name
+
+
+def questions(tree: Tree) -> Cases:
+    """Docstrings that begin with a question: a first sentence is an imperative or a noun phrase."""
+    for path, node in tree.package:
+        if isinstance(node, _DOCUMENTED) and QUESTION.match(text := ast.get_docstring(node) or ""):
+            yield path, getattr(node, "lineno", 1), " ".join(text.split()[:6])
+
+
+CASES: Mapping[str, Callable[[Tree], Cases]] = {
+    "statements": statements,
+    "functions": functions,
+    "private functions mentioned once": once,
+    "class names that stand twice": classes_twice,
+    "imports inside functions": inner_imports,
+    "private names that tests import": private_in_tests,
+    "names that tell nothing": vague_names,
+    "docstrings that begin with a question": questions,
+    "statements of tests": statements_of_tests,
+}
+"""Measures that are counts of cases; `values` has the others."""
+
+
+def values(tree: Tree) -> dict[str, int]:
+    """Return every measure of a tree, by its name in `.ci/size.toml`."""
+    counts = {name: sum(1 for _ in cases(tree)) for name, cases in CASES.items()}
+    modules = sum(1 for _, node in tree.package if isinstance(node, ast.Module))
+    return {"modules": modules, **counts, "words of documents": tree.words}
+
+
+def read(root: Path) -> Tree:
+    """Read a checkout: all Python files of the package and the tests, and the documents that git does not ignore."""
+
+    def nodes(folder: str) -> Nodes:
+        paths = sorted((root / folder).rglob("*.py"))
+        parsed = ((str(path.relative_to(root)), ast.parse(path.read_text(encoding="utf-8"))) for path in paths)
+        return [(name, node) for name, module in parsed for node in ast.walk(module)]
+
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
+    pages = [root / name for name in names if name and (root / name).exists()]
+    return Tree(nodes("fedsw"), nodes("tests"), sum(len(page.read_text(encoding="utf-8").split()) for page in pages))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what is above its limit, or all that is asked for; 1 if anything is above, or has no limit."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="print every value beside its limit")
+    parser.add_argument("--list", choices=sorted(CASES), help="say where the cases of one measure stand")
+    options = parser.parse_args(arguments)
+    tree = read(ROOT)
+    if options.list:
+        for path, line, what in CASES[options.list](tree):
+            print(f"{path}:{line}: {what}")
+        return 0
+    limits, measured = tomllib.loads(LIMITS.read_text(encoding="utf-8")), values(tree)
+    if limits.keys() != measured.keys():
+        print(f"{LIMITS.name} and the measures differ: {', '.join(sorted(limits.keys() ^ measured.keys()))}")
+        return 1
+    above = [name for name, value in measured.items() if value > limits[name]]
+    for name in measured if options.all else above:
+        print(f"{name}: {measured[name]}, at most {limits[name]}")
+    if above:
+        print("Take away as much as was added, or raise the limit in .ci/size.toml and say why in the commit's body.")
+    return int(bool(above))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
