@@ -197,9 +197,9 @@ def cotangents(
 def cotangents_of_projected(
     sample: Tensor, other: Tensor, directions: Tensor, *, ties: Ties, memory_limit: int
 ) -> tuple[Tensor, Tensor]:
-    """`cotangents` of outputs that `project` gave, along drawn `directions`: no number is looked at.
+    """`cotangents` of outputs (n, d) and (m, d) that `project` gave, along directions (d, k) as drawn: none is read.
 
-    For a round: on an accelerator each look waits for it, and outputs are private. Guarantee and source are those of
+    For a round: on an accelerator each read waits for it, and outputs are private. Guarantee and source are those of
     `cotangents`, as the two functions named make what it asks for.
     """
     theta = directions.detach().to(torch.float64)

@@ -118,7 +118,7 @@ def test_without_a_table_at_the_server_a_drafted_run_is_measured_on_what_its_cli
     capsys.readouterr()
     assert main([*run, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["held_out_release"]["clients"] == 3 and 110 <= summary["held_out_release"]["records"] <= 120
+    assert summary["held_out_release"]["clients"] == 3 and 50 <= summary["held_out_release"]["records"] <= 60
     assert summary["held_out"].keys() >= {"accuracy", "disparate_impact"} and summary["constant"]["accuracy"] > 0.4
     directory = find_run("own", Path("runs"))
     assert main(["show", str(directory)]) == 0
