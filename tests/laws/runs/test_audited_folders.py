@@ -200,8 +200,7 @@ MAKE = {
 }
 """The verbs that make a run's folder, each with a command of it."""
 MAKE_NONE = {
-    "init", "check", "distance", "plan", "budget", "list", "show", "report", "evaluate", "audit", "account",
-    "predict", "export", "certs", "bundle", "client",
+    *_GROUPS["Look"], *_GROUPS["Use"], "init", "check", "distance", "plan", "budget", "certs", "bundle", "client",
 }  # fmt: skip
 IN_PARTS = {"resume": "goes on in a folder that another verb made", "server": "is what `deploy local` starts"}
 

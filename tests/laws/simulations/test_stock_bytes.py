@@ -76,7 +76,7 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
             taken[kinds[line["message"]]].append(sum(sizes[each] for each in line["missing"]))
     assert len(set(found)) == len(found), "an object of two replies"
     assert {kind: len(sizes) for kind, sizes in taken.items() if kind.endswith("up")} == {
-        f"{kind} up": 4 for kind in ("query.hello", "train.outputs", "train.gradients")
+        f"{kind} up": 4 for kind in ("query.roll", "query.hello", "train.outputs", "train.gradients")
     }
     for kind in ("train.outputs", "train.gradients"):
         for way in ("down", "up"):
