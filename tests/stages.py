@@ -169,7 +169,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "laws/runs/test_image_classifiers": {
         "an_exported_classifier_takes_images_and_answers_as_the_run_does": 0,
-        "the_worst_case_of_coded_images_is_refused_with_a_remedy_and_a_runs_record_holds": 0,
+        "rounds_on_coded_images_are_not_attacked_with_a_remedy_and_a_runs_record_holds": 0,
         "what_a_run_measures_is_what_its_model_answers_under_every_trust_model": 1,
     },
     "federation/node/test_own_ledger": {

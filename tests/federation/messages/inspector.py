@@ -69,7 +69,7 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     compared |= {"train.masked_tables", "train.masked_sum"} if experiment.stages else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
         compared |= {"evaluate.tally", "evaluate.noisy_tally", "evaluate.masked_tally"}
-    if not experiment.thresholds.share:
+    if not experiment.share_of_scores:
         compared |= {"train.scores", "train.noisy_scores", "train.masked_scores"}
     if not experiment.privacy.moments:
         compared |= {"train.moments", "train.noisy_moments", "train.masked_moments"}

@@ -67,8 +67,11 @@ RUNS = {
     "central, moments, no penalty": (SMALL, ("privacy.trust=central", NOISE, MOMENTS, "objective.alpha=0.0")),
     "distributed, moments": (SMALL, ("privacy.trust=distributed", NOISE, MOMENTS)),
     "local-gradient, moments": (SMALL, ("privacy.trust=local-gradient", NOISE, MOMENTS)),
-    "central, a preset": (PRESET, ("privacy.trust=central", NOISE, "privacy.moments=0")),
-    "local-gradient, a preset": (PRESET, ("privacy.trust=local-gradient", NOISE, "privacy.moments=0")),
+    "central, a preset": (PRESET, ("privacy.trust=central", NOISE, "privacy.moments=0", "calibration.share=0")),
+    "local-gradient, a preset": (
+        PRESET,
+        ("privacy.trust=local-gradient", NOISE, "privacy.moments=0", "calibration.share=0"),
+    ),
     "central, kept records released": (KEPT, ("privacy.trust=central", NOISE, OWN)),
     "distributed, kept records released": (KEPT, ("privacy.trust=distributed", NOISE, OWN)),
     "local-gradient, kept records released": (KEPT, ("privacy.trust=local-gradient", NOISE, OWN)),
