@@ -54,6 +54,6 @@ MODELS = (
     ),
     Case("a client's state that there is not", "show data client", table(), ("data", "--state-dir")),
     Case("resuming what is no run", "resume data", table(), ("'data'",)),
-    Case("a damaged ledger", "resume runs/own/first", finished(damage), ("ledger.sqlite",)),
+    Case("a damaged ledger", "resume runs/own/first --go-on", finished(damage), ("ledger.sqlite",)),
     Case("a damaged configuration", "resume runs/own/first", finished(unreadable), ("config.json",)),
 )
