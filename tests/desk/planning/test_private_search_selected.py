@@ -254,7 +254,7 @@ def test_a_selected_run_has_one_epsilon_in_every_output_and_file(searched, chose
     assert rows < ONE_RUN * 1.001 < searched.cost.selection.epsilon
     said = {}
     reads = [["show", "progress"], ["show", "ledger"], ["show", "summary"]]
-    for line in (*reads, ["audit", "-o", str(chosen / "audits")], ["show", "card"], ["resume"], *reads):
+    for line in (*reads, ["audit", "-o", str(chosen / "audits")], ["show", "card"], ["resume", "--go-on"], *reads):
         for form in ((), ("--json",)):
             assert main([line[0], str(chosen), *line[1:], *form]) == 0, line
             said[line[line[0] == "show"], form, len(said)] = capsys.readouterr().out
