@@ -96,8 +96,12 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
 def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
     held = held_records(task, node_config)
     require_units(task.experiment, held.records)
-    if task.experiment.data.own and (repeats := repeats_of_records(held.records)) is not None:
-        _log.warning("%s. Name the column that says whose a row is: unit in [data]", repeats)
+    if task.experiment.data.own and repeats_of_records(held.records) is not None:
+        # Without their number: a simulation's log is the run's screen, and no count of private records leaves unnoised.
+        _log.warning(
+            "rows equal others exactly, and epsilon is for one row: larger for a person with several. Name the column "
+            "that says whose a row is (unit in [data]); fedsw check counts equal rows"
+        )
     node = Node.of(task, held, run)
     if task.experiment.data.held_out_released:
         node.held_out = Node.of(task, held_out_records(task, node_config), run)
