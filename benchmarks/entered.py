@@ -3,9 +3,9 @@
     python -m benchmarks.entered [--json]
 
 A file counts as entered when a function of it is called (`sys.setprofile`, in all threads); what imports run does not
-count. The walk opens each file when it is first entered, and a return is a step of it to a room that it had left. A
-climb is a call from `learning/sketches` into `learning/models`, or back. Prints a table; `--json` also writes
-benchmarks/results/entered.json.
+count, except where a command is all that a process does: there functions, and bodies of classes, count too. The walk opens each file when it is first entered, and a
+return is a step of it to a room that it had left. A climb is a call from `learning/sketches` into `learning/models`, or
+back. Prints a table; `--json` also writes benchmarks/results/entered.json.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import io
 import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -27,16 +28,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import fedsw
-from fedsw import run
-from fedsw._tools.settings import ExperimentError
-from fedsw.cli.app import main as command
-from fedsw.experiment import load_experiment
-
-PACKAGE = Path(fedsw.__file__).parent
+PACKAGE = Path(__file__).parents[1] / "fedsw"
 RESULT = Path(__file__).parent / "results" / "entered.json"
-GOALS = {"central": 90, "refused": 8, "page": (8, 10), "climbs": 20}
-"""Most files of a run and of a refusal, most rooms and returns of a page, and most climbs of a sketch."""
+GOALS = {"first": (1800, 180), "central": 90, "refused": 8, "page": (8, 10), "climbs": 20}
+"""Most functions and files of a command, most files of a run and of a refusal, most rooms and returns of a
+page, and most climbs of a sketch."""
 
 REFUSED: Mapping[str, str] = {
     "a key that no section has": "training.rouds=3",
@@ -52,9 +48,10 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass
 class Walk:
-    """The files of fedsw in the order in which they were first entered, and calls between two of its folders."""
+    """The files of fedsw in the order in which they were first entered, its functions, and calls between two folders."""
 
     files: list[str] = field(default_factory=list)
+    functions: set[tuple[str, str]] = field(default_factory=set)
     climbs: int = 0
 
     @property
@@ -75,8 +72,10 @@ class Walk:
 
 
 @contextlib.contextmanager
-def watched(between: tuple[str, str] = ("learning/sketches", "learning/models")) -> Iterator[Walk]:
-    """Follow all calls of Python functions until the block ends; a module's own code and its classes are left out."""
+def watched(
+    between: tuple[str, str] = ("learning/sketches", "learning/models"), *, imports: bool = False
+) -> Iterator[Walk]:
+    """Follow all calls of Python functions until the block ends; what imports run is followed where `imports` says so."""
     walk, seen, names = Walk(), set[str](), dict[str, str | None]()
 
     def name_of(filename: str) -> str | None:
@@ -86,8 +85,11 @@ def watched(between: tuple[str, str] = ("learning/sketches", "learning/models"))
         return names[filename]
 
     def follow(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or (name := name_of(frame.f_code.co_filename)) is None or _is_imported(frame):
+        if event != "call" or (name := name_of(frame.f_code.co_filename)) is None:
             return
+        if frame.f_code.co_name == "<module>" or not imports and _is_imported(frame):
+            return
+        walk.functions.add((name, frame.f_code.co_qualname))
         if name not in seen:
             seen.add(name)
             walk.files.append(name)
@@ -144,14 +146,35 @@ def table_of(clients: int, rows: int) -> tuple[list[dict[str, Any]], dict[str, A
 
 def central(folder: Path) -> tuple[Walk, Path]:
     """A run of two rounds under `central` with three clients in process, and its folder."""
+    from fedsw import run
+
     tables, settings = table_of(3, 200)
     with watched() as walk:
         directory = run(settings, runs=folder, data=tables).directory
     return walk, directory
 
 
+def first() -> dict[str, int]:
+    """Functions and files of a shipped experiment's two rounds, by the command, as all that a process does."""
+    program = "import json; from benchmarks.entered import command_alone; print(json.dumps(command_alone()))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def command_alone() -> dict[str, int]:
+    """What `fedsw run` enters once the command line is imported, with all that it then imports."""
+    from fedsw.cli.app import main as command
+
+    with tempfile.TemporaryDirectory() as folder, watched(imports=True) as walk:
+        command(["run", "fair-classification", "training.rounds=2", "--quiet", "--runs", folder])
+    return {"functions": len(walk.functions), "files": len(walk.files)}
+
+
 def refused(setting: str) -> Walk:
     """A setting that is refused when the experiment is read."""
+    from fedsw._tools.settings import ExperimentError
+    from fedsw.experiment import load_experiment
+
     with watched() as walk:
         try:
             load_experiment("fair-classification", [setting])
@@ -162,6 +185,8 @@ def refused(setting: str) -> Walk:
 
 def page(directory: Path, folder: Path) -> Walk:
     """The page of a run that has ended, by the command."""
+    from fedsw.cli.app import main as command
+
     with watched() as walk, contextlib.redirect_stdout(io.StringIO()):
         code = command(["report", str(directory), "-o", str(folder / "page.html"), "--force"])
     if code:
@@ -171,6 +196,8 @@ def page(directory: Path, folder: Path) -> Walk:
 
 def sketch(folder: Path) -> Walk:
     """One sketch of digits, and a generator that takes two steps."""
+    from fedsw import run
+
     with watched() as walk:
         run("sketch-digits", "training.rounds=2", "sketch.generated=100", "evaluation.records=100", runs=folder)
     return walk
@@ -187,6 +214,7 @@ def measure() -> dict[str, Any]:
         refusals = {reason: [refused(setting), refused(setting)][-1] for reason, setting in REFUSED.items()}
         sketched = sketch(folder)
     return {
+        "first": first(),
         "central": {"files": len(walk.files), "folders": walk.folders, "names": walk.files},
         "refused": {reason: {"files": len(seen.files), "names": seen.files} for reason, seen in refusals.items()},
         "page": {"rooms": len(set(paged.rooms)), "returns": paged.returns, "walk": paged.rooms, "names": paged.files},
@@ -196,7 +224,13 @@ def measure() -> dict[str, Any]:
 
 def rows(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """What was done, how much was entered, and the goal."""
-    run_, paged = measured["central"], measured["page"]
+    first_, run_, paged = measured["first"], measured["central"], measured["page"]
+    functions, files = GOALS["first"]
+    yield (
+        "fair-classification, two rounds, by the command",
+        f"{first_['functions']} functions in {first_['files']} files",
+        f"{functions}, {files}",
+    )
     yield (
         "central, two rounds, three clients",
         f"{run_['files']} files in {run_['folders']} folders",
