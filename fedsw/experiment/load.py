@@ -18,7 +18,7 @@ from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
-from fedsw.experiment.sections import Objective, Privacy
+from fedsw.experiment.sections import ObjectiveSettings, Privacy
 from fedsw.experiment.sections._tagged import TAGGED, only_read, tagged, without_unread
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import trust_model, trust_models
@@ -100,7 +100,7 @@ class Experiment(Settings):
             trust = info.data["privacy"].trust
         if not (isinstance(trust, str) and trust in trust_models()):
             return raw
-        objective: Objective | None = info.data.get("objective")  # settled before [privacy] is read
+        objective: ObjectiveSettings | None = info.data.get("objective")  # settled before [privacy] is read
         kind = None if objective is None else shipped_task(objective.task)
         return tagged(info.field_name, raw, trust, sketch=kind is not None and kind.facts.sketched)
 

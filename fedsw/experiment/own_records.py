@@ -15,7 +15,7 @@ from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.units import Units, require_one_client_each
 from fedsw.experiment import own_objects as registry
 from fedsw.experiment.own_objects import load_object
-from fedsw.experiment.sections import Held
+from fedsw.experiment.sections import ObjectDescription
 
 _TWICE = "declare data.columns, or groups= and classes= for every client alike"
 
@@ -42,9 +42,9 @@ class Own:
         return tuple(sorted({listed for part in self.parts for listed in part.read_off}))
 
     @property
-    def described(self) -> tuple[Held, ...]:
+    def described(self) -> tuple[ObjectDescription, ...]:
         """Types and numbers of records, or of units: facts that may be written down under every guarantee."""
-        return tuple(Held(kind=part.kind, records=len(Units.of(part))) for part in self.parts)
+        return tuple(ObjectDescription(kind=part.kind, records=len(Units.of(part))) for part in self.parts)
 
 
 def in_this_process(source: str) -> Own | None:

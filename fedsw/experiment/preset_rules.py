@@ -172,7 +172,7 @@ class Squares:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class PresetNumbers:
     """The public numbers that the rules read.
 
     ``records`` n are those of all clients, ``parameters`` r a released vector's, ``multiplier`` is sigma / Delta of one
@@ -303,7 +303,7 @@ class Numbers:
         return min(loss / 2, max(least, (_BURIED / self._hides() - 1) * loss_noise / self.penalty))
 
 
-def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
+def chosen(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[str, Any]]:
     """Every setting that is left open, by section: the user's own where there is one.
 
     All records make every batch: rounds then share one signal, and sampling adds no noise of its own. Where moments
@@ -372,7 +372,7 @@ def chosen(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
 
 
-def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
+def _model(numbers: PresetNumbers, settings: Settings) -> dict[str, Any]:
     """The kind of model and how it takes columns, where that is left open.
 
     An additive model is learnt where noise lets its bends be seen in moments, and a linear one elsewhere. Columns are
@@ -389,7 +389,7 @@ def _model(numbers: Numbers, settings: Settings) -> dict[str, Any]:
     return choices
 
 
-def _share(numbers: Numbers, settings: Settings) -> float:
+def _share(numbers: PresetNumbers, settings: Settings) -> float:
     """The share of moments: what is written, or what the rule chooses."""
     moments = settings.privacy.moments
     if _written(settings, "privacy", "moments") and moments != "auto":
@@ -399,7 +399,7 @@ def _share(numbers: Numbers, settings: Settings) -> float:
     return _CONSTANT_SHARE if settings.model.inputs == "constant-first" else numbers.moments
 
 
-def _calibration(numbers: Numbers, settings: Settings) -> dict[str, dict[str, Any]]:
+def _calibration(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[str, Any]]:
     """The share of counts that correct a classifier's probabilities, where it is left open: 0 where nothing does."""
     if not _RULES.get(settings.objective.task).calibrated or _written(settings, "calibration", "share"):
         return {}
@@ -412,7 +412,7 @@ def _written(settings: Settings, section: str, name: str) -> bool:
     return name in getattr(settings, section).model_fields_set
 
 
-def _way(numbers: Numbers, rule: _Rule, clip: Mapping[str, float]) -> float:
+def _way(numbers: PresetNumbers, rule: _Rule, clip: Mapping[str, float]) -> float:
     """How far the parameters may go: learning rate * clip * rounds, at the momentum that the rules choose."""
     seen = numbers if rule.parameters is None else replace(numbers, parameters=rule.parameters)
     strength = seen.strength(clip["jacobian"], clip["loss"])

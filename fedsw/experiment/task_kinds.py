@@ -1,7 +1,8 @@
 """Tasks and kinds of models by name, and what an experiment is checked against; nothing here computes.
 
 `TASKS` and `MODELS` are the registries of both. A task says in its `Facts` what it goes with, which settings it reads
-and the `Role` of its model; a kind of model says in its `ModelKind` which roles it plays and how it is made of `Sizes`.
+and the `Role` of its model; a kind of model says in its `ModelKind` which roles it plays and how it is made of
+`ModelSizes`.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def task_facts(name: str) -> Facts:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """Numbers that a model is made for: inputs of a record, outputs, and classes or a sketch's cells.
 
     Where a declared table is measured, ``codes`` are the ranges (first, end) of its columns' codes.
@@ -231,7 +232,7 @@ def _fits(settings: Any) -> str | None:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """How a kind of model is made of [model] and `Sizes`, the ``roles`` that it plays in tasks, and what differs.
+    """How a kind of model is made of [model] and `ModelSizes`, the ``roles`` that it plays in tasks, and what differs.
 
     Of [model] it ``reads`` these settings, of which a preset may have ``chosen`` some; ``misfit`` returns why settings
     do not go with it, or None. A ``square`` one takes square images.
@@ -245,7 +246,7 @@ class ModelKind:
     task says, or that this tells of [model] and the data's `Shape`.
     """
 
-    make: Callable[[Any, Sizes], Any]
+    make: Callable[[Any, ModelSizes], Any]
     roles: tuple[Role, ...]
     reads: tuple[str, ...]
     square: bool = False

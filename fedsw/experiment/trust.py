@@ -1,6 +1,6 @@
 """Trust models by name: `TrustModel`, the type of them all, and the registry `TRUSTS`, in which settings find one.
 
-What a run under one promises is a `Guarantee`, or `NoGuarantee` without noise.
+What a run under one promises is a `RunGuarantee`, or `NoGuarantee` without noise.
 
 Settings are checked by the objects alone. What computes is in `fedsw.federation.trust`: an object names its part there,
 which is imported when a plan, a server or a client asks for it.
@@ -39,7 +39,7 @@ Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slice
 T = TypeVar("T")
 
 
-class Guarantee:
+class RunGuarantee:
     """Guarantee of a run that adds noise: whoever needs to know is told what to say, or what to do.
 
     Attributes:
@@ -53,13 +53,13 @@ class Guarantee:
         return noised
 
 
-class NoGuarantee(Guarantee):
+class NoGuarantee(RunGuarantee):
     """Guarantee of a run without noise: epsilon is infinite, no ledger has a row that means anything for a person."""
 
     unprotected = "no noise would be added (privacy.trust 'none' or epsilon inf)"
 
     def by_noise(self, *, noised: T, none: T) -> T:
-        """See `Guarantee`."""
+        """See `RunGuarantee`."""
         return none
 
 
@@ -194,10 +194,10 @@ class TrustModel:
         """True if a critic is trained beside the generator."""
         return False
 
-    def guarantee(self, *, epsilon: float | None, multiplier: float | None) -> Guarantee:
+    def guarantee(self, *, epsilon: float | None, multiplier: float | None) -> RunGuarantee:
         """Guarantee of a run with that budget: none where it adds no noise."""
         finite = (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
-        return Guarantee() if finite and self.fixed_epsilon is None else NoGuarantee()
+        return RunGuarantee() if finite and self.fixed_epsilon is None else NoGuarantee()
 
     def without_noise(self, privacy: Any) -> str | None:
         """Return why it cannot run as a reference without noise, with the remedy, or None if it can."""

@@ -1,7 +1,7 @@
 """The models that are shipped, by name: how they are made, what they are for, and which settings they read.
 
-An entry is a function under `model`, which makes a network of a section [model] and of `Sizes`; the networks are in
-`fedsw.learning.models`, and are imported when one is made. `OWN` is the entry of what is named as `module:name`.
+An entry is a function under `model`, which makes a network of a section [model] and of `ModelSizes`; the networks are
+in `fedsw.learning.models`, and are imported when one is made. `OWN` is the entry of what is named as `module:name`.
 `fedsw.experiment.task_kinds.MODELS` has all of them.
 """
 
@@ -17,7 +17,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import load_object, named
 from fedsw.experiment.sections import SOURCES, Model
-from fedsw.experiment.task_kinds import MODELS, ModelKind, Role, Sizes, shipped_task
+from fedsw.experiment.task_kinds import MODELS, ModelKind, ModelSizes, Role, shipped_task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,7 @@ _CHANNELS = (32, 16)
 """Channels of one of images, likewise."""
 _LAYERS = ("hidden", "activation")
 
-Maker = Callable[[Model, Sizes], "nn.Module"]
+Maker = Callable[[Model, ModelSizes], "nn.Module"]
 
 
 def model(name: str, *roles: Role, reads: tuple[str, ...], **facts: Any) -> Callable[[Maker], Maker]:
@@ -44,14 +44,14 @@ def model(name: str, *roles: Role, reads: tuple[str, ...], **facts: Any) -> Call
 
 
 @model("logistic", "predictor", reads=("inputs",), linear=True, chosen=("inputs",))
-def _logistic(spec: Model, sizes: Sizes) -> nn.Module:
+def _logistic(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import logistic
 
     return logistic(sizes.features, sizes.outputs, seed=spec.seed)
 
 
 @model("additive", "predictor", reads=("knots",), linear=True, columns=True, chosen=("knots",))
-def _additive(spec: Model, sizes: Sizes) -> nn.Module:
+def _additive(spec: Model, sizes: ModelSizes) -> nn.Module:
     return _logistic(spec, sizes)
 
 
@@ -70,54 +70,54 @@ def _of_images(settings: Settings) -> str | None:
 
 
 @model("scattering", "predictor", reads=("orders",), square=True, linear=True, filtered=True, misfit=_of_images)
-def _scattering(spec: Model, sizes: Sizes) -> nn.Module:
+def _scattering(spec: Model, sizes: ModelSizes) -> nn.Module:
     return _logistic(spec, sizes)
 
 
 @model("mlp", "predictor", reads=(*_LAYERS, "inputs"))
-def _mlp(spec: Model, sizes: Sizes) -> nn.Module:
+def _mlp(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import mlp
 
     return mlp(sizes.features, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed)
 
 
 @model("image-autoencoder", "autoencoder", reads=("latent", "inputs"), square=True)
-def _image_autoencoder(spec: Model, sizes: Sizes) -> nn.Module:
+def _image_autoencoder(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import ImageAutoencoder
 
     return ImageAutoencoder(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
 
 
 @model("encoder-decoder", "autoencoder", "representation", reads=(*_LAYERS, "latent", "inputs"))
-def _encoder_decoder(spec: Model, sizes: Sizes) -> nn.Module:
+def _encoder_decoder(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import EncoderDecoder
 
     return EncoderDecoder(sizes.features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed)
 
 
 @model("generator", "generator", reads=(*_LAYERS, "latent", "inputs"))
-def _generator(spec: Model, sizes: Sizes) -> nn.Module:
+def _generator(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import mlp
 
     return mlp(spec.latent, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed)
 
 
 @model("dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True)
-def _dcgan(spec: Model, sizes: Sizes) -> nn.Module:
+def _dcgan(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import DCGAN
 
     return DCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
 
 
 @model("adversarial-dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True, critic=True)
-def _adversarial_dcgan(spec: Model, sizes: Sizes) -> nn.Module:
+def _adversarial_dcgan(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import AdversarialDCGAN
 
     return AdversarialDCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
 
 
 @model("labelled-images", "generator", reads=("latent", "code", "inputs"), beside="codes")
-def _labelled_images(spec: Model, sizes: Sizes) -> nn.Module:
+def _labelled_images(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import LabelledImages
 
     side = math.isqrt(sizes.features - sizes.classes)
@@ -136,7 +136,7 @@ def _in_blocks(spec: Model, shape: Shape) -> int:
     beside="codes",
     dimension=_in_blocks,
 )
-def _blocked_images(spec: Model, sizes: Sizes) -> nn.Module:
+def _blocked_images(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import BlockedImages
 
     side = math.isqrt(sizes.features - sizes.classes)
@@ -144,21 +144,21 @@ def _blocked_images(spec: Model, sizes: Sizes) -> nn.Module:
 
 
 @model("decoded-images", "generator", reads=("latent", "inputs"), square=True)
-def _decoded_images(spec: Model, sizes: Sizes) -> nn.Module:
+def _decoded_images(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import DecodedImages
 
     return DecodedImages(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
 
 
 @model("particles", "generator", reads=(*_LAYERS, "particles", "latent", "inputs"), points=True, beside="any")
-def _particles(spec: Model, sizes: Sizes) -> nn.Module:
+def _particles(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import Particles
 
     return Particles(spec.particles, sizes.outputs, seed=spec.seed)
 
 
 @model("vector-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"))
-def _vector_generator(spec: Model, sizes: Sizes) -> nn.Module:
+def _vector_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import VectorGenerator
 
     hidden = spec.hidden or _WIDE
@@ -176,20 +176,20 @@ def _two_channels(settings: Settings) -> str | None:
 
 
 @model("image-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)
-def _image_generator(spec: Model, sizes: Sizes) -> nn.Module:
+def _image_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import ImageGenerator
 
     return ImageGenerator(*_image_sizes(sizes), latent=spec.latent, channels=_channels(spec), seed=spec.seed)
 
 
 @model("residual-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)
-def _residual_generator(spec: Model, sizes: Sizes) -> nn.Module:
+def _residual_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models._image_networks import ResidualImages
 
     return ResidualImages(*_image_sizes(sizes), latent=spec.latent, channels=_channels(spec), seed=spec.seed)
 
 
-def _image_sizes(sizes: Sizes) -> tuple[int, int]:
+def _image_sizes(sizes: ModelSizes) -> tuple[int, int]:
     from fedsw.mathematics.transport.denoise import image_side
 
     return image_side(sizes.features), sizes.classes
@@ -200,7 +200,7 @@ def _channels(spec: Model) -> tuple[int, int]:
 
 
 @model("table-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), table=True)
-def _table_generator(spec: Model, sizes: Sizes) -> nn.Module:
+def _table_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models.table_generator import TableGenerator
 
     if not sizes.codes:
@@ -213,14 +213,14 @@ def _table_generator(spec: Model, sizes: Sizes) -> nn.Module:
 
 
 @model("adaptor", "adaptor", reads=("latent", "inputs"), square=True)
-def _adaptor(spec: Model, sizes: Sizes) -> nn.Module:
+def _adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import Adaptor
 
     return Adaptor(math.isqrt(sizes.features), spec.latent, sizes.classes, seed=spec.seed)
 
 
 @model("transported-adaptor", "adaptor", reads=("latent", "inputs"), square=True, fixed=True)
-def _transported_adaptor(spec: Model, sizes: Sizes) -> nn.Module:
+def _transported_adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import TransportedAdaptor
 
     return TransportedAdaptor(math.isqrt(sizes.features), sizes.classes, spec.latent, seed=spec.seed)
@@ -233,13 +233,13 @@ def _published(spec: Model, shape: Shape) -> int:
 
 
 @model("published-adaptor", "adaptor", reads=("latent", "inputs"), square=True, dimension=_published)
-def _published_adaptor(spec: Model, sizes: Sizes) -> nn.Module:
+def _published_adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
     from fedsw.learning.models import PublishedAdaptor
 
     return PublishedAdaptor(math.isqrt(sizes.features), sizes.classes, seed=spec.seed)
 
 
-def _own(spec: Model, sizes: Sizes) -> nn.Module:
+def _own(spec: Model, sizes: ModelSizes) -> nn.Module:
     """A model of the user's own, a copy of a module or what a function or class makes, the same wherever it is made."""
     import torch
     from torch import nn

@@ -12,7 +12,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class ShapeFunction:
     """One column's function: its values (w, k) at places, for each output, and a band (w, k) on either side of them.
 
     ``places`` are knots in the column's own numbers, or None beside ``labels``: categories, and the missing cell.
@@ -38,7 +38,7 @@ class Shape:
         return {**self.as_dict(), "places": None if self.places is None else list(self.places)}
 
     @classmethod
-    def of_content(cls, content: dict[str, Any]) -> Shape:
+    def of_content(cls, content: dict[str, Any]) -> ShapeFunction:
         """The shape behind `content`; KeyError, TypeError or ValueError where these are none."""
         places, labels = content["places"], tuple(content["at"])
         values, band = (np.array(content[name], dtype=np.float64) for name in ("values", "band"))

@@ -13,7 +13,7 @@ from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.models.coded import Hats, knots_of
 from fedsw.learning.moments.preparation import noise_of_rounds, prepare
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs._shape import Numbers, Shape
+from fedsw.runs._shape import Numbers, ShapeFunction
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
 from fedsw.runs.run_files import RunFile, read_json
@@ -22,7 +22,7 @@ _WIDTH = 2.0
 """Standard deviations of noise on either side of a function."""
 
 
-def shapes_of(directory: Path, experiment: Experiment) -> list[Shape]:
+def shapes_of(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     """The functions that a released model is a sum of; see `fedsw.runs.additive_shapes.read_shapes`."""
     path = directory / RunFile.MODEL
     if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here
@@ -62,7 +62,7 @@ def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[
 
 def _shapes(
     problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers, lie: list[Numbers]
-) -> Iterator[Shape]:
+) -> Iterator[ShapeFunction]:
     columns = problem.experiment.data.columns
     assert columns is not None
     named = [(name, feature) for feature in columns.features for name in feature.columns]
@@ -74,7 +74,7 @@ def _shapes(
         places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
         if columns.targets:
             values, band = _in_units(problem, values, band, constant)
-        yield Shape(name, labels, places, values, band)
+        yield ShapeFunction(name, labels, places, values, band)
 
 
 def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:

@@ -238,7 +238,7 @@ def spent_by(directory: Path) -> dict[str, Meaning]:
 
 
 @dataclass(frozen=True)
-class Spending:
+class RunLedgers:
     """The ledgers of a run: ``account`` as `read_ledger`, ``meanings`` as `spent_by`, ``cost`` as `cost_of_run`."""
 
     account: dict[str, Any]
@@ -246,7 +246,7 @@ class Spending:
     cost: Cost
 
 
-def read_spending(directory: Path, meanings: Callable[[Path], dict[str, Meaning]]) -> Spending | None:
+def read_spending(directory: Path, meanings: Callable[[Path], dict[str, Meaning]]) -> RunLedgers | None:
     """Replay the ledgers of a run; None before its first release. Without noise nothing means anything for a person.
 
     Raises:
@@ -256,7 +256,7 @@ def read_spending(directory: Path, meanings: Callable[[Path], dict[str, Meaning]
         account = read_ledger(directory)
     except FileNotFoundError:
         return None
-    return Spending(account, meanings(directory), cost_of_run(directory))
+    return RunLedgers(account, meanings(directory), cost_of_run(directory))
 
 
 def cost_of_run(directory: Path) -> Cost:

@@ -14,13 +14,13 @@ import numpy as np
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.task_kinds import MODELS
-from fedsw.runs._shape import Shape
+from fedsw.runs._shape import ShapeFunction
 from fedsw.runs.run_files import RunFile, read_json, write_json
 
-__all__ = ["Shape", "keep_shapes", "read_shapes"]
+__all__ = ["ShapeFunction", "keep_shapes", "read_shapes"]
 
 
-def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
+def read_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     """The functions of an additive model that a run released; none of another model, or before it is released.
 
     Each is about its mean over the places. Of a classifier they are log-odds (of more than two classes the scores of
@@ -38,7 +38,7 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[Shape]:
     if stored.get("of") != _sources(directory):
         return _made(directory, experiment)
     try:
-        return [Shape.of_content(content) for content in stored["shapes"]]
+        return [ShapeFunction.of_content(content) for content in stored["shapes"]]
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
 
@@ -60,7 +60,7 @@ def _has_shapes(directory: Path, experiment: Experiment) -> bool:
     return MODELS.get(experiment.model.kind).columns and (directory / RunFile.MODEL).is_file()
 
 
-def _made(directory: Path, experiment: Experiment) -> list[Shape]:
+def _made(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     from fedsw.runs._shapes_of_model import shapes_of  # whose torch takes longer than all else that a page needs
 
     return shapes_of(directory, experiment)

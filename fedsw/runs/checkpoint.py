@@ -32,7 +32,7 @@ _NO_LEDGER = bytes(32)
 
 
 @dataclass(frozen=True)
-class Step:
+class ReleasedStep:
     """A round's release, a vector (r,), float64, on the host; and the ledger's last row then (`Checkpoint`)."""
 
     round: int
@@ -53,10 +53,10 @@ class Checkpoint:
     average: Tensor
     optimizer: dict[str, Any]
     ledger: Head | None = None
-    later: tuple[Step, ...] = ()
+    later: tuple[ReleasedStep, ...] = ()
 
     @property
-    def last(self) -> Checkpoint | Step:
+    def last(self) -> Checkpoint | ReleasedStep:
         """The last released round that is on file, and the ledger's last row then."""
         return self.later[-1] if self.later else self
 
@@ -106,12 +106,12 @@ class Checkpoints:
     def take(self, round_: int, released: Tensor) -> None:
         """Put on file what a round released, (r,), and step along it; before a process' first one, the whole state."""
         handle = self._whole() if self._handle is None else self._handle
-        self._append(handle, Step(round_, released, self._head()))
+        self._append(handle, ReleasedStep(round_, released, self._head()))
         self._step(released)
         if self._rounds >= _MOST_ROUNDS or self._bytes >= _MOST_BYTES:
             self._whole()
 
-    def _append(self, handle: int, step: Step) -> None:
+    def _append(self, handle: int, step: ReleasedStep) -> None:
         body = _body(step)
         self._digest = _chained(self._digest, body)
         files.append(handle, _FRAME.pack(len(body), self._digest) + body)
@@ -129,7 +129,7 @@ class Checkpoints:
             files.sync(self.directory)
         else:
             os.ftruncate(self._handle, 0)
-        self.size += len(_body(Step(state.round, state.theta)))
+        self.size += len(_body(ReleasedStep(state.round, state.theta)))
         self._rounds, self._bytes, self._synchronised = 0, 0, time.monotonic()
         return self._handle
 
@@ -177,12 +177,12 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _body(step: Step) -> bytes:
+def _body(step: ReleasedStep) -> bytes:
     row, digest = (0, _NO_LEDGER) if step.ledger is None else (step.ledger.sequence, bytes.fromhex(step.ledger.digest))
     return _ABOUT.pack(step.round, row, digest) + step.released.numpy().astype("<f8", copy=False).tobytes()
 
 
-def _steps(content: bytes, before: bytes) -> Iterator[Step]:
+def _steps(content: bytes, before: bytes) -> Iterator[ReleasedStep]:
     """The releases after the state of a digest, as far as they are whole."""
     left = memoryview(content)
     while len(left) >= _FRAME.size:
@@ -192,7 +192,7 @@ def _steps(content: bytes, before: bytes) -> Iterator[Step]:
             return
         round_, row, of_row = _ABOUT.unpack_from(body)
         vector = torch.frombuffer(bytearray(body), dtype=torch.float64, offset=_ABOUT.size)
-        yield Step(round_, vector, None if of_row == _NO_LEDGER else Head(row, of_row.hex()))
+        yield ReleasedStep(round_, vector, None if of_row == _NO_LEDGER else Head(row, of_row.hex()))
         before = digest
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fedsw.runs.accounts import Spending
-    from fedsw.runs.additive_shapes import Shape
+    from fedsw.runs.accounts import RunLedgers
+    from fedsw.runs.additive_shapes import ShapeFunction
 
 _SHOWN = (
     RunFile.CONFIG,
@@ -93,8 +93,8 @@ class RunView(Short):
     plots: tuple[str, ...] = ()
     go_on: str = field(default="", metadata=_FOR_OPERATOR)
     whole: bool = False
-    spending: Spending | None = None
-    shapes: tuple[Shape, ...] = ()
+    spending: RunLedgers | None = None
+    shapes: tuple[ShapeFunction, ...] = ()
     seconds: tuple[float, ...] = field(default=(), metadata=_FOR_OPERATOR)
 
     def _facts(self) -> Mapping[str, object]:
@@ -182,7 +182,7 @@ def read_whole_run(directory: Path) -> RunView:
     )
 
 
-def _shapes(view: RunView) -> tuple[Shape, ...]:
+def _shapes(view: RunView) -> tuple[ShapeFunction, ...]:
     """The functions of an additive model; of others there are none, and no model is read for them."""
     if not MODELS.get(view.experiment.model.kind).columns:
         return ()

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from fedsw._tools import files
 from fedsw._tools.text import number, table, upward
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.runs.page.document import Document, Section
+from fedsw.runs.page.document import Document, PageSection
 from simulations.papers.cells import Cell, cells_of
 from simulations.papers.figure import Beside, Figure, Series, chosen, figures
 from simulations.papers.origin import machines, made
@@ -179,14 +179,14 @@ def page_text(studies: Iterable[Study]) -> str:
     shared: dict[str, list[Study]] = {}
     for study in every:
         shared.setdefault(study.figure.runs_of or study.figure.id, []).append(study)
-    sections = [Section("How figures are read", (_READ, machines(every)))]
+    sections = [PageSection("How figures are read", (_READ, machines(every)))]
     for name, those in shared.items():
         (root,) = chosen([name])
         anchors = [f'<a id="{anchor_of(study.figure.id)}"></a>' for study in those]
         parts = [*map(Markup, anchors), settings_of_figure(root), *_described(study.figure for study in those)]
         lines = (f"{study.figure.id}:{words}" for study in those if (words := made(study)))
         sections.append(
-            Section.of(
+            PageSection.of(
                 ", ".join(study.figure.id for study in those), [*parts, "\n".join(f"- {line}" for line in lines)]
             )
         )

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fedsw._tools import files
 from fedsw._tools.text import number, table
-from fedsw.runs.page.document import Document, Section
+from fedsw.runs.page.document import Document, PageSection
 from simulations.papers.compared import anchor_of
 from simulations.papers.figure import Row
 from simulations.papers.origin import randomness, why_nominal
@@ -36,11 +36,11 @@ def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -
 def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) -> str:
     """A paper's page in Markdown: the verdicts, what is not reproduced, then every figure; no paragraph twice."""
     written = load_page(paper)
-    first = Section("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes))
+    first = PageSection("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes))
     figures = [section(study, pictures_of(images, study.figure.id), page) for study in studies]
     anchors = [Markup('<a id="{}"></a>').format(anchor(study.figure.id)) for study in studies]
     before = [
-        Section(each.heading, (*each.parts, mark)) for each, mark in zip([first, *figures], anchors, strict=False)
+        PageSection(each.heading, (*each.parts, mark)) for each, mark in zip([first, *figures], anchors, strict=False)
     ]
     verdict = verdicts(written, {study.figure.id: study for study in studies})
     whole = Document(
@@ -81,7 +81,7 @@ def goals(studies: Iterable[Study]) -> str:
 _READ = "Series, settings, dates, machines, and how to read tables: [settings](settings.md)."
 
 
-def section(study: Study, pictures: Sequence[Path], page: Path) -> Section:
+def section(study: Study, pictures: Sequence[Path], page: Path) -> PageSection:
     """A figure's part of the page."""
     figure = study.figure
     seeded = figure.nominal or any(why_nominal(result.about) for result in study.results)
@@ -93,7 +93,7 @@ def section(study: Study, pictures: Sequence[Path], page: Path) -> Section:
     if figure.rows:
         parts.append(_table(study))
     parts += _notes(figure.rows)
-    return Section.of(f"{figure.source.partition(', ')[2] or figure.source}: {figure.title}", parts)
+    return PageSection.of(f"{figure.source.partition(', ')[2] or figure.source}: {figure.title}", parts)
 
 
 def _table(study: Study) -> str:

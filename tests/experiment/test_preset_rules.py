@@ -14,7 +14,7 @@ from fedsw.data import as_records
 from fedsw.desk.planning import words
 from fedsw.desk.planning.run_plan import _penalties, planned
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.preset_rules import CHOSEN, Numbers, Squares, left_open
+from fedsw.experiment.preset_rules import CHOSEN, PresetNumbers, Squares, left_open
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.engines.records_at_hand import at_hand
 from fedsw.federation.server.settling import multiplier_of_one, numbers_of, settled, sizes_at_hand
@@ -97,7 +97,7 @@ def test_calibration_that_is_written_is_not_chosen_and_off_is_a_run_without_it()
     assert (settled(asked(), few).calibration.share, settled(asked(), many).calibration.share) == (0.0, 0.1)
 
 
-def _numbers(epsilon: float = 1.0) -> Numbers:
+def _numbers(epsilon: float = 1.0) -> PresetNumbers:
     return numbers_of(asked(privacy={"epsilon": epsilon, "delta": "1/n^2"}), SIZES)
 
 
@@ -129,7 +129,7 @@ def test_steps_shrink_with_noise_in_inputs_of_one_kind(model, moments):
 
 
 def test_steps_grow_with_records_and_are_bounded_without_noise():
-    rates = [settled(asked(), Numbers(n, 5, 4.0)).training.learning_rate for n in (100, 1_000, 10_000)]
+    rates = [settled(asked(), PresetNumbers(n, 5, 4.0)).training.learning_rate for n in (100, 1_000, 10_000)]
     assert rates == sorted(rates) and rates[0] < rates[-1]
     quiet = asked(privacy={"trust": "none"})
     assert math.isinf(numbers_of(quiet, SIZES).strength(0.1, 0.25)) and rate_of(quiet) < 100
@@ -178,12 +178,12 @@ def test_moments_of_a_thousand_records_that_are_classified_may_show_more_noise(r
     squares = Squares(side=100, features=97, bound=4.0, radius=3.0, cells=1, classes=classes)
     beside = squares.hidden(1 / math.sqrt(0.2), records, 1) / squares.spread
     for share, bought in ((0.99, True), (1.01, False)):
-        assert (Numbers(records, 100, share * most / beside, squares=squares).moments > 0) == bought
+        assert (PresetNumbers(records, 100, share * most / beside, squares=squares).moments > 0) == bought
     assert numbers_of(asked(), SIZES).squares.classes
 
 
 def test_the_strength_is_n_over_the_noise_of_one_release():
-    numbers = Numbers(1_000, 25, 4.0)
+    numbers = PresetNumbers(1_000, 25, 4.0)
     assert numbers.strength(0.1, 0.25) == pytest.approx(1_000 / (4 * 5))
     assert replace(numbers, parts=4).strength(0.1, 0.25) == pytest.approx(25.0)
     one = multiplier_of_one(asked(), 1_000)

@@ -9,13 +9,13 @@ from torch import nn
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import MODELS, ModelKind, Sizes
+from fedsw.experiment.task_kinds import MODELS, ModelKind, ModelSizes
 from fedsw.learning.models import flatten
 from fedsw.learning.shipped_models import model
 from fedsw.learning.tasks.problem import Problem
 from tests.federations import SMALL
 
-SIZES = Sizes(68, 64, 4, codes=((0, 3), (3, 68)))
+SIZES = ModelSizes(68, 64, 4, codes=((0, 3), (3, 68)))
 """An 8 x 8 image with a code of four classes beside it, or a table of two columns."""
 LATENT = {"transported-adaptor": 16, "labelled-images": 9, "blocked-images": 9}
 
@@ -24,8 +24,8 @@ def settings(kind: str, seed: int) -> Model:
     return Model.model_validate({"kind": kind, "latent": LATENT.get(kind, 3), "seed": seed})
 
 
-def sizes(kind: ModelKind) -> Sizes:
-    return Sizes(256, 256, 4) if kind.square else SIZES
+def sizes(kind: ModelKind) -> ModelSizes:
+    return ModelSizes(256, 256, 4) if kind.square else SIZES
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -42,7 +42,7 @@ def test_one_entry_makes_a_model_known_to_settings_tasks_and_runs(monkeypatch: p
     @model(
         "doubled", "predictor", reads=("knots",), misfit=lambda settings: "no" if settings.model.knots == 9 else None
     )
-    def _doubled(spec: Model, sizes: Sizes) -> nn.Module:
+    def _doubled(spec: Model, sizes: ModelSizes) -> nn.Module:
         torch.manual_seed(spec.seed)
         return nn.Sequential(nn.Linear(sizes.features, spec.knots), nn.Linear(spec.knots, sizes.outputs))
 
@@ -66,4 +66,4 @@ def test_an_unknown_model_and_an_unknown_role_are_refused_with_those_that_there_
 
 def test_a_model_of_declared_columns_codes_is_made_for_a_table_alone() -> None:
     with pytest.raises(ExperimentError, match="rows of a declared table.*there is none"):
-        MODELS.get("table-generator").make(settings("table-generator", 0), Sizes(3, 3, 2))
+        MODELS.get("table-generator").make(settings("table-generator", 0), ModelSizes(3, 3, 2))

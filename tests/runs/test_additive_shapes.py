@@ -15,7 +15,7 @@ import fedsw
 from fedsw.cli.app import main
 from fedsw.runs import additive_shapes
 from fedsw.runs._shapes_of_model import shapes_of
-from fedsw.runs.additive_shapes import Shape, keep_shapes, read_shapes
+from fedsw.runs.additive_shapes import ShapeFunction, keep_shapes, read_shapes
 from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
 from fedsw.runs.view import read_run
 
@@ -151,11 +151,13 @@ def test_shapes_of_numbers_are_what_predictions_move_by_in_the_targets_own_units
 def test_a_picture_of_shapes_says_what_it_leaves_out_and_names_noise_only_where_it_is_drawn() -> None:
     values = np.array([[0.0], [1.0], [2.0]])
     days = tuple(str(day) for day in ("2012-01-01", "2013-12-31", "2015-12-31"))
-    shape = Shape("born", days, (15340.0, 16070.0, 16800.0), values, 0 * values)
+    shape = ShapeFunction("born", days, (15340.0, 16070.0, 16800.0), values, 0 * values)
     figure = draw_shapes([shape], "own")
     assert figure is not None and figure.get_suptitle() == "own: what each column adds"
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(days)
-    noisy = Shape("work", tuple(f"job {number}" for number in range(200)), None, np.ones((200, 1)), np.ones((200, 1)))
+    noisy = ShapeFunction(
+        "work", tuple(f"job {number}" for number in range(200)), None, np.ones((200, 1)), np.ones((200, 1))
+    )
     figure = draw_shapes([noisy] * 64, "own")
     assert figure is not None
     assert figure.get_suptitle() == "own: what each of the first 60 of 64 columns adds, with the rounds' noise"
@@ -199,9 +201,9 @@ def test_shapes_of_a_run_without_a_model_are_missed_for_that(
 
 
 def test_words_of_shapes_name_no_column_that_is_noise() -> None:
-    def told(column: str, values: list[float], deviation: float) -> Shape:
+    def told(column: str, values: list[float], deviation: float) -> ShapeFunction:
         at = tuple(f"place {number}" for number in range(len(values)))
-        return Shape(column, at, None, np.array(values)[:, None], np.full((len(values), 1), 2 * deviation))
+        return ShapeFunction(column, at, None, np.array(values)[:, None], np.full((len(values), 1), 2 * deviation))
 
     noise = told("name", (1.6 * np.random.default_rng(1).normal(size=36)).tolist(), 1.6)
     assert np.ptp(noise.values) > 5 and "No column moves the answer by more" in shapes_in_words([noise])

@@ -32,7 +32,7 @@ from fedsw.privacy.mechanisms import laplace_scale
 from fedsw.privacy.release import Bounded, Part, Spends, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import HeldOut, parts_of, subsample, worth_of
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics, parts_of, subsample, worth_of
 from fedsw.runs.run_files import RunFile
 
 SHARE = 0.1
@@ -128,11 +128,11 @@ class Processed(Measuring):
         return torch.from_numpy(self._process(scores, groups)).to(unprocessed).unsqueeze(1)
 
 
-def write_processed(problem: Problem, model: nn.Module, process: Process, directory: RunDirectory) -> HeldOut:
+def write_processed(problem: Problem, model: nn.Module, process: Process, directory: RunDirectory) -> HeldOutMetrics:
     """Metrics as a run has them, but for the loss, which is of the model; outputs go to the folder."""
     records, evaluation = load_held_out(problem.experiment), problem.experiment.evaluation
     if records is None:
-        return HeldOut()
+        return HeldOutMetrics()
     all_of_them = len(records)
     if evaluation.mode == "auto":
         records = subsample(records, evaluation.records)

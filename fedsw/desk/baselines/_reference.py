@@ -33,7 +33,7 @@ from fedsw.federation.server.summary import described
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting.lifetime import account_named
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
 from fedsw.runs.evaluation.quality import units_of
 
 NAMES = ("reference", "reference-any")
@@ -188,7 +188,7 @@ def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Pa
 
 
 def _summary(
-    problem: Problem, fitted: Reference, held_out: HeldOut, records: Records, seconds: float
+    problem: Problem, fitted: Reference, held_out: HeldOutMetrics, records: Records, seconds: float
 ) -> dict[str, Any]:
     experiment = problem.experiment
     facts = {

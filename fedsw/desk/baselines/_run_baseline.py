@@ -31,7 +31,7 @@ from fedsw.federation.server.settling import settled
 from fedsw.federation.server.summary import described
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
 
 
 class Baseline(NamedTuple):
@@ -170,7 +170,7 @@ def run(
 
 
 def _summary(
-    name: str, experiment: Experiment, trained: Trained, held_out: HeldOut, delta: float, seconds: float
+    name: str, experiment: Experiment, trained: Trained, held_out: HeldOutMetrics, delta: float, seconds: float
 ) -> dict[str, Any]:
     rounds, epsilon = experiment.training.rounds, trained.epsilon
     facts = {

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fedsw._tools.text import Short, measured, number, upward
 from fedsw.desk.compare.comparison_grid import read_grid
 from fedsw.desk.compare.table import epsilon_of, make_table, measured_cells, names_of, spread
-from fedsw.runs.page.document import Document, Listed, Part, Section
+from fedsw.runs.page.document import Document, Listed, PageSection, Part
 from fedsw.runs.page.picture import picture
 from fedsw.runs.page.render import Page
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import (
     MARKERS,
     colour,
@@ -265,8 +265,8 @@ class Comparison(Short):
             ),
             warnings=tuple(self._warnings()),
             sections=(
-                *(Section.of(_begun(group["heading"]), [self._rows(group)]) for group in table["groups"]),
-                Section.of("Beside them", [] if self.private else list(self._beside())),
+                *(PageSection.of(_begun(group["heading"]), [self._rows(group)]) for group in table["groups"]),
+                PageSection.of("Beside them", [] if self.private else list(self._beside())),
             ),
         )
 
@@ -290,7 +290,7 @@ class Comparison(Short):
         called = [metric_name(name, names_of(self.table)) for name in metrics]
         return Listed(
             "Methods, ε and metrics",
-            Facts.of(
+            FactTable.of(
                 ("method", "ε", "δ", *called, "rounds", "seeds"),
                 [(*measured_cells(row, metrics), row["rounds"], row["seeds"]) for row in group["rows"]],
             ),
@@ -301,12 +301,12 @@ class Comparison(Short):
         called = names_of(self.table)
         if reference:
             rows = [(metric_name(name, called), spread(value)) for name, value in reference["metrics"].items()]
-            yield Listed(f"Without privacy: {reference['what']}", Facts.of(("", ""), rows))
+            yield Listed(f"Without privacy: {reference['what']}", FactTable.of(("", ""), rows))
         if constant:
             around = constant.get("intervals") or {}
             known = constant["metrics"].items()
             rows = [(metric_name(name, called), measured(mean, around.get(name))) for name, mean in known]
-            yield Listed(f"A constant: {constant['answers']}", Facts.of(("", ""), rows))
+            yield Listed(f"A constant: {constant['answers']}", FactTable.of(("", ""), rows))
 
 
 def _begun(heading: str) -> str:

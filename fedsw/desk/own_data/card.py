@@ -22,7 +22,7 @@ from fedsw.experiment import Experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.table_counts import table_weights
 from fedsw.learning.sketches.table_triples import TriplesOfCodes
-from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
+from fedsw.runs.page.document import Document, Listed, PageSection, Part, Strong
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ def card(
             *said,
         ),
         sections=(
-            Section.of("Guarantee", [*_guarantee(experiment, summary), *([Strong(doubt)] if doubt else [])]),
-            Section.of("What is kept", _kept(experiment, summary, coded)),
-            Section.of("What is not kept", _NOT_KEPT),
-            Section.of("Compared with held-out records", _compared(experiment, summary, compared, held_out)),
+            PageSection.of("Guarantee", [*_guarantee(experiment, summary), *([Strong(doubt)] if doubt else [])]),
+            PageSection.of("What is kept", _kept(experiment, summary, coded)),
+            PageSection.of("What is not kept", _NOT_KEPT),
+            PageSection.of("Compared with held-out records", _compared(experiment, summary, compared, held_out)),
         ),
     )
 

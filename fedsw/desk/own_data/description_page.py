@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsw.desk.own_data._described_column import DescribedColumn
 from fedsw.desk.own_data.description import QUANTILES, SUFFIX, Description
-from fedsw.runs.page.document import Document, Listed, Part, Section, Strong
+from fedsw.runs.page.document import Document, Listed, PageSection, Part, Strong
 from fedsw.runs.page.picture import picture
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
@@ -61,12 +61,12 @@ def page_of(description: Description, name: str) -> Document:
         verdict="",
         begins=tuple(begins),
         sections=(
-            Section.of("Columns", pictures),
-            Section.of("Guarantee", guarantee),
-            Section.of(
+            PageSection.of("Columns", pictures),
+            PageSection.of("Guarantee", guarantee),
+            PageSection.of(
                 "Quantiles", [Listed.of("By column", ("column", *(f"{part:.0%}" for part in QUANTILES)), quantiles)]
             ),
-            Section.of("Numbers", numbers),
+            PageSection.of("Numbers", numbers),
         ),
     )
 

@@ -23,7 +23,7 @@ from fedsw.federation.node.held_records import held_out_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs.evaluation.evaluator import HeldOut, parts_of, worth_of
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics, parts_of, worth_of
 from fedsw.runs.evaluation.intervals import Interval
 from fedsw.runs.evaluation.verdict import warnings_of
 from fedsw.runs.group_names import UNNAMED, Names, names_of
@@ -52,7 +52,7 @@ class Evaluated:
 
     name: str
     count: int
-    worth: HeldOut
+    worth: HeldOutMetrics
     warnings: tuple[str, ...]
     called: Names = UNNAMED
 
@@ -140,7 +140,7 @@ def _model(task: Problem, path: Path) -> nn.Module:
 def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> Evaluated:
     """Measure on one row of every unit, the same at every call: rows of one person say little more than one of them."""
     if len(records) == 0:
-        return Evaluated(name, 0, HeldOut(), (_NOTHING.format(name),))
+        return Evaluated(name, 0, HeldOutMetrics(), (_NOTHING.format(name),))
     columns = task.experiment.data.columns
     called = UNNAMED if columns is None else names_of(columns)
     units = Units.of(records)

@@ -15,7 +15,7 @@ from fedsw.desk.planning._linear_objective import LinearObjective, batches_of, i
 from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
-from fedsw.experiment.preset_rules import Numbers
+from fedsw.experiment.preset_rules import PresetNumbers
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.moments.beside_rounds import scores_of
@@ -357,13 +357,13 @@ def scores(
     )
 
 
-def strength_of(experiment: Experiment, numbers: Numbers) -> float:
+def strength_of(experiment: Experiment, numbers: PresetNumbers) -> float:
     """The strength of the signal at these numbers, with the clips that a run then has."""
     clip = settled(experiment, numbers).clip
     return numbers.strength(clip.jacobian, clip.loss)
 
 
-def at_strength(experiment: Experiment, numbers: Numbers, strength: float) -> tuple[Numbers, Experiment]:
+def at_strength(experiment: Experiment, numbers: PresetNumbers, strength: float) -> tuple[PresetNumbers, Experiment]:
     """The numbers with as much noise as leaves that strength, and the experiment as it then runs."""
     if math.isinf(strength):
         quiet = replace(numbers, multiplier=0.0)

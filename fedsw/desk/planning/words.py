@@ -18,11 +18,11 @@ from fedsw.desk.planning._run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.runs.page.document import Document, Listed, Section
+from fedsw.runs.page.document import Document, Listed, PageSection
 from fedsw.runs.page.picture import Picture, picture
 from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.console import named_rows, table_of
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels, save
 
 if TYPE_CHECKING:
@@ -282,11 +282,11 @@ def plan_document(plan: Mapping[str, Any]) -> Document:
             verdict=str(plan["verdict"]),
             begins=tuple(filter(None, (plan["unless"], _PUBLIC))),
             sections=(
-                Section.of(
-                    "What can be expected", [*drawn, Listed("From public numbers alone", Facts.of(("", ""), said))]
+                PageSection.of(
+                    "What can be expected", [*drawn, Listed("From public numbers alone", FactTable.of(("", ""), said))]
                 ),
-                Section.of("What if", [] if what_ifs is None else [Listed(_LEFT, what_ifs.table, "cells")]),
-                Section.of("Settings", [Listed("What was chosen for it", Facts.of(("", ""), listed))]),
+                PageSection.of("What if", [] if what_ifs is None else [Listed(_LEFT, what_ifs.table, "cells")]),
+                PageSection.of("Settings", [Listed("What was chosen for it", FactTable.of(("", ""), listed))]),
             ),
         )
     except (LookupError, TypeError, AttributeError) as fault:

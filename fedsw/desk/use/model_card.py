@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedsw._tools import files
 from fedsw._tools.text import json_text
-from fedsw.runs.page.document import Code, Document, Listed, Part, Section
+from fedsw.runs.page.document import Code, Document, Listed, PageSection, Part
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report import facts
 from fedsw.runs.run_files import RunFile
@@ -79,5 +79,5 @@ def card(view: RunView) -> Document:
         verdict="",
         begins=(facts.description(view),),
         warnings=tuple(summary.get("warnings", ())),
-        sections=tuple(Section.of(heading, content) for heading, content in parts.items()),
+        sections=tuple(PageSection.of(heading, content) for heading, content in parts.items()),
     )

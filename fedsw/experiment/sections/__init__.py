@@ -1,16 +1,16 @@
 """The sections of an experiment: every setting with its type, its limits and its default."""
 
-from fedsw.experiment.sections._data_section import SOURCES, Data, Held, Partition
+from fedsw.experiment.sections._data_section import SOURCES, Data, ObjectDescription, Partition
 from fedsw.experiment.sections._learning import (
     Also,
     Calibration,
-    Clip,
+    ClipSettings,
     Evaluation,
     Federation,
     Model,
-    Objective,
-    Slicing,
-    Thresholds,
+    ObjectiveSettings,
+    SlicingSettings,
+    ThresholdSettings,
     Training,
 )
 from fedsw.experiment.sections._privacy import (
@@ -31,9 +31,8 @@ from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
-    "AUTO_BINS", "Also", "BinSettings", "Calibration", "Clip", "DEFAULT_DELTA", "Data", "Evaluation", "Federation",
-    "Held", "Local", "MaskedSettings", "Model", "Objective", "Partition", "Privacy", "ReleaseSettings", "SOURCES",
-    "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "Slicing", "TableSettings", "Thresholds",
-    "Training",
-    "read_delta", "resolve_delta",
+    "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "DEFAULT_DELTA", "Data", "Evaluation",
+    "Federation", "Local", "MaskedSettings", "Model", "ObjectDescription", "ObjectiveSettings", "Partition",
+    "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings",
+    "SlicingSettings", "TableSettings", "ThresholdSettings", "Training", "read_delta", "resolve_delta",
 ]  # fmt: skip

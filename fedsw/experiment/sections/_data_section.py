@@ -72,7 +72,7 @@ class OwnFiles:
     folder: Path | None
 
 
-class Held(Section):
+class ObjectDescription(Section):
     """Public description of a Python object that a run's records came from, without a fingerprint of any record.
 
     Attributes:
@@ -149,7 +149,7 @@ class Data(Section):
     held_out_overlap: Literal["refuse", "other-people", "allow"] = "refuse"
     held_out_fraction: Annotated[float, Field(ge=0, le=0.9)] = 0.0
     held_out_to: Literal["operator", "everybody"] = "operator"
-    objects: tuple[Held, ...] = ()
+    objects: tuple[ObjectDescription, ...] = ()
     read_off: tuple[Literal["groups", "classes"], ...] = ()
     account: Annotated[str, AfterValidator(require_data_set)] | None = None
 

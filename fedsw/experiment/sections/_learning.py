@@ -184,7 +184,7 @@ class Also(Section):
         return self
 
 
-class Objective(Section):
+class ObjectiveSettings(Section):
     """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
 
     An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
@@ -212,7 +212,7 @@ class Objective(Section):
         return {"alpha": 0.0, **raw} if alone else raw
 
     @model_validator(mode="after")
-    def _weights(self) -> Objective:
+    def _weights(self) -> ObjectiveSettings:
         if self.penalty == NO_PENALTY and (self.alpha or self.also):
             raise ValueError(
                 f"penalty {NO_PENALTY!r} is the task loss alone, and alpha is {self.alpha:g} with {len(self.also)} in "
@@ -224,7 +224,7 @@ class Objective(Section):
         return self
 
     @model_validator(mode="after")
-    def _read_by_its_penalty(self) -> Objective:
+    def _read_by_its_penalty(self) -> ObjectiveSettings:
         kind = PENALTIES.get(self.penalty)
         if self.changed("prior_radius") and not (kind.custom or "radius" in kind.takes):
             able = " or ".join(repr(name) for name, known in PENALTIES.items() if "radius" in known.takes)
@@ -232,13 +232,13 @@ class Objective(Section):
         return self
 
     @model_validator(mode="after")
-    def _own_arguments(self) -> Objective:
+    def _own_arguments(self) -> ObjectiveSettings:
         if self.arguments and not is_reference(self.task):
             raise ValueError(f"arguments are for a task of your own ('module:name'), not for task {self.task!r}")
         return self
 
 
-class Clip(Section):
+class ClipSettings(Section):
     """Clipping: outputs to radius M about a fixed `centre`, Jacobians to L, loss gradients to C.
 
     The centre is public and fixed in advance; the W2 gradient is translation invariant, so a radius about the
@@ -265,7 +265,7 @@ class Clip(Section):
         return "spectral" if self.mode == "none" else self.mode
 
 
-class Slicing(Section):
+class SlicingSettings(Section):
     """Directions of the sliced distance; 1-D outputs use the single direction 1."""
 
     directions: PositiveInt = 50
@@ -310,7 +310,7 @@ class Calibration(Section):
     share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
 
 
-class Thresholds(Section):
+class ThresholdSettings(Section):
     """Counts of the trained model's answers by group, out of which every group gets a threshold of its own.
 
     `share` is their part of the budget, of mu^2; 0 releases none. After the last round records are counted once, by
@@ -323,7 +323,7 @@ class Thresholds(Section):
     rule: Literal["parity", "odds"] = "parity"
 
     @model_validator(mode="after")
-    def _read_by_a_release(self) -> Thresholds:
+    def _read_by_a_release(self) -> ThresholdSettings:
         if not self.share and (name := self.changed("rule")):
             raise ValueError(f"{name} is {self.rule!r}, and share is 0: no counts are released; set a share, as in 0.2")
         return self

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, field_serializer, field_validator, model_
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
 from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
-from fedsw.experiment.trust import Guarantee, TrustModel, accounting_at_server, trust_model, trust_models
+from fedsw.experiment.trust import RunGuarantee, TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class Privacy(Section):
         return _declared("privacy")
 
     @property
-    def guarantee(self) -> Guarantee:
+    def guarantee(self) -> RunGuarantee:
         """Guarantee of a run: none without noise, which needs a trust model that adds some, and a budget."""
         return trust_model(self.trust).guarantee(epsilon=self.epsilon, multiplier=self.noise_multiplier)
 

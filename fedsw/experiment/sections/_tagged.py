@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections._data_section import Data
-from fedsw.experiment.sections._learning import Clip, Model, Objective, Slicing, Training
+from fedsw.experiment.sections._learning import ClipSettings, Model, ObjectiveSettings, SlicingSettings, Training
 from fedsw.experiment.sections._privacy import Local, Privacy
 from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch
@@ -30,7 +30,8 @@ TAGGED: Mapping[str, tuple[type[Section], type[Section]]] = {
 whose settings then have a meaning."""
 
 _BY_TASK: Mapping[str, type[Section]] = {
-    "data": Data, "objective": Objective, "clip": Clip, "slicing": Slicing, "training": Training,
+    "data": Data, "objective": ObjectiveSettings, "clip": ClipSettings, "slicing": SlicingSettings,
+    "training": Training,
 }  # fmt: skip
 _Readers = Callable[[str, str], tuple[str, tuple[str, ...]]]
 """From a section and a setting of it to words for what leaves it unread, and the names of what reads it."""
@@ -73,7 +74,7 @@ def unread(settings: Any, facts: Facts) -> str | None:
 def _named(raw: Mapping[str, Any], section: str, name: str) -> str:
     """Return the name that a section gives, or its default; "" where none can be read."""
     written = raw.get(section, {})
-    kinds: dict[str, type[Section]] = {"privacy": Privacy, "objective": Objective, "model": Model}
+    kinds: dict[str, type[Section]] = {"privacy": Privacy, "objective": ObjectiveSettings, "model": Model}
     default = kinds[section].model_fields[name].default
     value = written.get(name, default) if isinstance(written, Mapping) else getattr(written, name, None)
     return value if isinstance(value, str) else ""

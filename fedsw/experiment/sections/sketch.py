@@ -37,7 +37,7 @@ def _whole_table(part: SketchPart) -> str | None:
 
 
 @dataclass(frozen=True)
-class PartKind:
+class PartFacts:
     """Facts of a kind of part: the settings it ``reads``, and what it refuses of them.
 
     A ``table`` is measured by itself. What a later stage learnt may be looked at through one ``in_stages``.
@@ -49,35 +49,35 @@ class PartKind:
     in_stages: bool = True
 
 
-PARTS: Registry[PartKind] = Registry("sketch.kind", PartKind)
+PARTS: Registry[PartFacts] = Registry("sketch.kind", PartFacts)
 """The kinds of parts of a sketch; `fedsw.learning.sketches.from_settings` makes them."""
 for _name, _part in {
-    "gaussian": PartKind(("bandwidths", "fractions", "pairs", "scheme", "map"), _bandwidths),
-    "cramer": PartKind(("directions", "harmonics", "scheme", "map")),
-    "features": PartKind(("map", "radius")),
-    "moments": PartKind(("map", "radius", "projected")),
-    "code": PartKind((), _codes, in_stages=False),
-    "table": PartKind(("bins", "singles", "balance", "crossed"), _whole_table, table=True, in_stages=False),
+    "gaussian": PartFacts(("bandwidths", "fractions", "pairs", "scheme", "map"), _bandwidths),
+    "cramer": PartFacts(("directions", "harmonics", "scheme", "map")),
+    "features": PartFacts(("map", "radius")),
+    "moments": PartFacts(("map", "radius", "projected")),
+    "code": PartFacts((), _codes, in_stages=False),
+    "table": PartFacts(("bins", "singles", "balance", "crossed"), _whole_table, table=True, in_stages=False),
 }.items():
     PARTS.register(_name, _part)
 
 
 @dataclass(frozen=True)
-class MapKind:
+class MapFacts:
     """Facts of a shipped feature map: the settings it ``reads``, and whether an earlier stage ``learnt`` it."""
 
     reads: tuple[str, ...] = ()
     learnt: bool = False
 
 
-MAPS: Registry[MapKind] = Registry("sketch.map", MapKind)
+MAPS: Registry[MapFacts] = Registry("sketch.map", MapFacts)
 """The shipped feature maps, each a class of `sketches._maps` or `learnt`."""
 for _name, _map in {
-    "raw": MapKind(),
-    "cosine": MapKind(("decay",)),
-    "convolutions": MapKind(("filters", "kernel", "stride", "shifts")),
-    "scattering": MapKind(("scales", "orientations", "order")),
-    "learnt": MapKind(("layer",), learnt=True),
+    "raw": MapFacts(),
+    "cosine": MapFacts(("decay",)),
+    "convolutions": MapFacts(("filters", "kernel", "stride", "shifts")),
+    "scattering": MapFacts(("scales", "orientations", "order")),
+    "learnt": MapFacts(("layer",), learnt=True),
 }.items():
     MAPS.register(_name, _map)
 
@@ -143,7 +143,7 @@ class SketchPart(Section):
     @model_validator(mode="after")
     def _read_by_its_kind(self) -> SketchPart:
         kind, known = PARTS.get(self.kind), dict(MAPS.items())
-        looked_at = known.get(self.map, MapKind())
+        looked_at = known.get(self.map, MapFacts())
         for by, chosen, reads, owners in (
             ("kind", self.kind, kind.reads, [(name, part.reads) for name, part in PARTS.items()]),
             ("map", self.map, looked_at.reads, [(name, map_.reads) for name, map_ in known.items()]),

@@ -60,7 +60,7 @@ from fedsw.runs.accounts import Budgeted
 from fedsw.runs.additive_shapes import keep_shapes
 from fedsw.runs.commands import ELSEWHERE
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
 from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.observer import Ending, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
@@ -138,7 +138,7 @@ def _federated(run: _Run, log: logging.Logger) -> dict[str, Any]:
             except BaseException as failure:
                 why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    _conclude(run, why, HeldOut(), log, accounted=not isinstance(failure, Unaccounted))
+                    _conclude(run, why, HeldOutMetrics(), log, accounted=not isinstance(failure, Unaccounted))
                 if isinstance(job.observer, Ending):
                     with contextlib.suppress(Exception):  # as would an observer's own
                         job.observer.broke_off(why)
@@ -279,19 +279,19 @@ def _restore(run: _Run, state: checkpoint.Checkpoint | None) -> None:
     run.directory.cut_metrics(through=run.trainer.steps)
 
 
-def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
     """Run the rounds, or the one release that a generator learns from; returns why it stopped, and held-out metrics."""
     return run.trust.by_release(rounds=_rounds, once=_synthesis)(run, log)
 
 
-def _synthesis(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+def _synthesis(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
     """One release, and a generator that learns from it; see `_carried_on`."""
     synthesiser = Synthesiser(run.job, run.task, run.side, run.evaluator, run.directory, run.context, log)
     stopped, held_out, run.about["sketch"] = synthesiser.run()
     return stopped, held_out
 
 
-def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
+def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
     """All rounds, and what comes before and after them; see `_carried_on`."""
     job, task, directory = run.job, run.task, run.directory
     stopped = _open(run, log) or _train(run, log)
@@ -305,7 +305,7 @@ def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOut]:
         _keep_shapes(run, log)
     held_out = run.evaluator.write_outputs(model, directory)
     if job.experiment.data.held_out_released and (why := _diverged(run)):
-        held_out = HeldOut(missing=f"nothing was asked of kept records: the model has diverged ({why})")
+        held_out = HeldOutMetrics(missing=f"nothing was asked of kept records: the model has diverged ({why})")
     elif job.experiment.data.held_out_released and stopped != ALONE:
         held_out, more = measure_kept(
             run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
@@ -339,7 +339,7 @@ def _scored(run: _Run, released: Tensor, log: logging.Logger) -> Tensor:
 
 
 def _conclude(
-    run: _Run, stopped: str, held_out: HeldOut, log: logging.Logger, *, accounted: bool = True
+    run: _Run, stopped: str, held_out: HeldOutMetrics, log: logging.Logger, *, accounted: bool = True
 ) -> dict[str, Any]:
     side, ledger, directory = run.side, run.ledger, run.directory
     summary = summarise(

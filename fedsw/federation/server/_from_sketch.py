@@ -30,7 +30,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOut
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.run_files import RunFile
 
@@ -66,7 +66,7 @@ class Synthesiser:
         self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
         self._released = list[_Stage]()
 
-    def run(self) -> tuple[str, HeldOut, dict[str, Any]]:
+    def run(self) -> tuple[str, HeldOutMetrics, dict[str, Any]]:
         """Release the sketch, or take the one that the run has; train the generator from where it is; store it.
 
         Returns how the run ended, in words, its held-out metrics, and the summary's entries on the sketch.
@@ -80,7 +80,7 @@ class Synthesiser:
                 stored = self._obtained(stage, weights)
             except BudgetExhausted as exhausted:
                 if number == 1:
-                    return f"stopped before the sketch: {exhausted}", HeldOut(), {}
+                    return f"stopped before the sketch: {exhausted}", HeldOutMetrics(), {}
                 stopped = f"stopped before stage {number} of the sketch: {exhausted}"
                 break
             self._released.append(_Stage(stored, sketcher_of(self.task, stage)))

@@ -29,7 +29,7 @@ from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import group_thresholds as thresholds
-from fedsw.runs.evaluation.evaluator import HeldOut
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.evaluation.group_thresholds import Scores
 from fedsw.runs.evaluation.held_out_metrics import Tallied, cut_in_words, held_out_of, keep, kept
 from fedsw.runs.releases import kept_moments
@@ -121,7 +121,7 @@ def measure_kept(
     steps: int,
     directory: RunDirectory,
     log: logging.Logger,
-) -> tuple[HeldOut, dict[str, Any]]:
+) -> tuple[HeldOutMetrics, dict[str, Any]]:
     """Metrics of the released model on held-out records of the clients, and the summary's entry on that release.
 
     A run that has the release takes it. One that cannot get it has no metrics and says why: the model stays.
@@ -143,7 +143,9 @@ def measure_kept(
         except (FederationError, BudgetExhausted) as fault:
             said = fault.recorded if isinstance(fault, FederationError) else str(fault)
             log.warning("nothing of kept records was released: %s", fault, extra=event("nothing released"))
-            return HeldOut(missing=f"nothing is known of the records that clients kept out of training: {said}"), {}
+            return HeldOutMetrics(
+                missing=f"nothing is known of the records that clients kept out of training: {said}"
+            ), {}
         assert outcome.sigma is not None
         values = outcome.vector.reshape(tally.groups, tally.width).numpy()
         tallied = Tallied(
@@ -153,7 +155,9 @@ def measure_kept(
         lines = event("kept records released", attempt=tallied.attempt, clients=tallied.clients, epsilon=tallied.spent)
         log.info("counts and sums over kept records released", extra=lines)
     if isinstance(tally, RegressionSums) and tallied.cut is None:
-        return HeldOut(missing="sums over kept records were released by an older version, which alone reads them"), {}
+        return HeldOutMetrics(
+            missing="sums over kept records were released by an older version, which alone reads them"
+        ), {}
     about = tallied.said() | ({"counted_as": words} if (words := cut_in_words(task, tallied.cut)) else {})
     return held_out_of(task, tally, tallied), {"held_out_release": about}
 

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own_records, parse_experiment, read_delta
-from fedsw.experiment.preset_rules import KNOTS, Numbers, Squares, chosen, left_open
+from fedsw.experiment.preset_rules import KNOTS, PresetNumbers, Squares, chosen, left_open
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import (
     declared_columns,
@@ -47,7 +47,7 @@ _ELSEWHERE = (
 )
 
 
-def settled(experiment: Experiment, numbers: Numbers | None = None) -> Experiment:
+def settled(experiment: Experiment, numbers: PresetNumbers | None = None) -> Experiment:
     """The experiment with every open setting chosen by rule, from the numbers or the records at hand."""
     return _settled(experiment, lambda: numbers or numbers_of(experiment))
 
@@ -61,7 +61,7 @@ def settled_among(
     that it began with. Raises as `gather`.
     """
 
-    def reported() -> Numbers:
+    def reported() -> PresetNumbers:
         problem = Problem.from_experiment(experiment)
         if experiment.privacy.hides_sizes:  # nobody is asked: what is chosen is shown, and the sizes are secret
             return numbers_of(experiment, problem=problem)
@@ -70,20 +70,20 @@ def settled_among(
     return _settled(experiment, reported)
 
 
-def _settled(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+def _settled(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
     if not left_open(experiment):
         return experiment
     return experiment.privacy.model.by_release(rounds=_by_rules, once=_with_shares)(experiment, numbers)
 
 
-def _by_rules(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+def _by_rules(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
     choices, raw = chosen(numbers(), experiment), experiment.model_dump()
     for section, values in choices.items():
         raw[section] = {**raw.get(section, {}), **values}
     return parse_experiment(raw)
 
 
-def _with_shares(experiment: Experiment, numbers: Callable[[], Numbers]) -> Experiment:
+def _with_shares(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
     """The experiment with a share of the budget for every stage of its sketch, which takes no numbers of records."""
     _, *later = chosen_shares(Problem.from_experiment(experiment))
     stages = [
@@ -94,12 +94,12 @@ def _with_shares(experiment: Experiment, numbers: Callable[[], Numbers]) -> Expe
 
 def numbers_of(
     experiment: Experiment, by_group: Mapping[str, int] | None = None, problem: Problem | None = None
-) -> Numbers:
+) -> PresetNumbers:
     """The public numbers that the preset's rules read, from these sizes by group, or from the records at hand."""
     sizes = sizes_at_hand(experiment) if by_group is None else by_group
     made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
-    return Numbers(
+    return PresetNumbers(
         count,
         made.parameters,
         multiplier_of_one(experiment, count),

@@ -28,7 +28,7 @@ from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting import DeltaTooSmall, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.selection import Selection
-from fedsw.runs.evaluation.evaluator import HeldOut, measured_on
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
 
@@ -89,7 +89,7 @@ def summarise(
     released: int,
     spent: float,
     spent_by_client: Mapping[int, float],
-    held_out: HeldOut,
+    held_out: HeldOutMetrics,
     seconds: float,
     begun: str | None,
     selection: Selection | None,
@@ -130,7 +130,7 @@ def summarise(
 
 
 def described(
-    experiment: Experiment, held_out: HeldOut, numbers: Mapping[str, Any], packages: Sequence[str] = ()
+    experiment: Experiment, held_out: HeldOutMetrics, numbers: Mapping[str, Any], packages: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Add to a run's or a baseline's own numbers what every summary has; versions include these `packages`."""
     return {
@@ -148,7 +148,7 @@ def described(
 
 def _warnings(
     experiment: Experiment,
-    held_out: HeldOut,
+    held_out: HeldOutMetrics,
     epsilon: float,
     stopped: str,
     selection: Selection | None,

@@ -12,7 +12,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import load_object
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Also
-from fedsw.experiment.sections import Objective as ObjectiveSettings
+from fedsw.experiment.sections import ObjectiveSettings as ObjectiveSettings
 from fedsw.experiment.sources import Shape
 from fedsw.learning.objectives import Clip, Objective
 from fedsw.learning.objectives.penalties import Penalty, expanded, fields_of, made_of, require_bound

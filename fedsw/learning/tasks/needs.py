@@ -18,7 +18,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import BinSettings, Sketch, SketchPart
 from fedsw.experiment.sources import Shape, stated_shape
-from fedsw.experiment.task_kinds import MODELS, Sizes
+from fedsw.experiment.task_kinds import MODELS, ModelSizes
 from fedsw.learning.sketches.from_settings import (
     FLOPS,
     NORMAL_SECONDS,
@@ -43,7 +43,7 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
 
 def _of_records(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     spec = experiment.model
-    made: nn.Module = MODELS.get(spec.kind).make(spec, Sizes(width_of(experiment, shape), outputs, shape.classes))
+    made: nn.Module = MODELS.get(spec.kind).make(spec, ModelSizes(width_of(experiment, shape), outputs, shape.classes))
     return made
 
 
@@ -53,7 +53,7 @@ def _of_measured(experiment: Experiment, shape: Shape, outputs: int) -> nn.Modul
     codes = () if coded is None else tuple(ranges(coded))
     try:
         model: nn.Module = MODELS.get(spec.kind).make(
-            spec, Sizes(codes[-1][1] if codes else shape.features, outputs, cells, codes)
+            spec, ModelSizes(codes[-1][1] if codes else shape.features, outputs, cells, codes)
         )
     except ExperimentError:
         raise

@@ -15,7 +15,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_object
-from fedsw.experiment.sections import Objective
+from fedsw.experiment.sections import ObjectiveSettings
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.task import Inputs, Raw, Task
@@ -170,7 +170,7 @@ def require_same_frozen(one: nn.Module, other: nn.Module, *, name: str) -> None:
             )
 
 
-def _made(loaded: Any, goal: Objective) -> Task:
+def _made(loaded: Any, goal: ObjectiveSettings) -> Task:
     if isinstance(loaded, Task):
         if goal.arguments:
             raise ExperimentError(f"objective.arguments are given, and objective.task {goal.task!r} is made already")

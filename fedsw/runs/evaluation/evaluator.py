@@ -136,7 +136,7 @@ _DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutMetrics:
     """A model's worth on held-out records: `metrics` by name, and a table of them by group.
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
@@ -219,10 +219,10 @@ class Evaluator:
         measured = measure(self._measured, self._there, model, arrays=bool(self._own.names))
         return self._with_own(measured, self._records)
 
-    def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOut:
+    def write_outputs(self, model: nn.Module, directory: RunDirectory) -> HeldOutMetrics:
         """Metrics of a model, by group too; its held-out outputs go to the run's folder for the plots."""
         if self._records is None:
-            return HeldOut()
+            return HeldOutMetrics()
         measured = measure(self._measured, self._there, model, parts=parts_of(self._records))
         directory.write_outputs(measured.arrays)
         measured = replace(measured, report=self._with_own(measured, self._records))
@@ -246,11 +246,11 @@ def parts_of(records: Records) -> Tensor:
     return torch.from_numpy(number % _PARTS)
 
 
-def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOut:
+def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOutMetrics:
     """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
     table = by_group(task, measured.arrays["outputs"], records)
     size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
-    return HeldOut(measured.report, table, size, _with_intervals(task, records, measured))
+    return HeldOutMetrics(measured.report, table, size, _with_intervals(task, records, measured))
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:

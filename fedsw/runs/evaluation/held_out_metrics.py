@@ -21,7 +21,7 @@ from fedsw.learning.tasks.tally import BINS, Counts, Cut, RegressionSums, Tally
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation._once_released import OnceReleased, read
-from fedsw.runs.evaluation.evaluator import HeldOut
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
 from fedsw.runs.evaluation.quality import (
     Answers,
@@ -94,17 +94,17 @@ def cut_in_words(task: Problem, cut: Cut | None) -> str:
 _MOST_SAID = 2
 
 
-def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOut:
+def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOutMetrics:
     """Metrics, a constant's beside them, intervals with the noise in them, and a table by group."""
     total = int(tallied.records.sum())
     size = {"records": total, "of": total}
     if total == 0:
-        return HeldOut(measured_on=size)
+        return HeldOutMetrics(measured_on=size)
     if isinstance(tally, Counts):
         return _of_classes(tally, tallied, task, size)
     if isinstance(tally, RegressionSums):
         return _of_numbers(tally, tallied, task, size)
-    return HeldOut(measured_on=size)
+    return HeldOutMetrics(measured_on=size)
 
 
 def as_many(values: Array, records: NDArray[np.int64]) -> Array:
@@ -167,7 +167,7 @@ class _Table(Answers):
         return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
 
 
-def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOutMetrics:
     names, groups = load_class_names(task.experiment), task.groups
     table = _Table(tally, tallied, task.positive)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
@@ -190,7 +190,7 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
         impact_of=table.impact_of(names),
     )
     by_group = [table.of_group(group) for group in range(tally.groups)]
-    return HeldOut(metrics, _by_group(tallied, groups, by_group), size, quality)
+    return HeldOutMetrics(metrics, _by_group(tallied, groups, by_group), size, quality)
 
 
 def _by_group(tallied: Tallied, groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:
@@ -274,7 +274,7 @@ class _Errors:
         return value, Interval(1 - high, 1 - low)
 
 
-def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOut:
+def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOutMetrics:
     groups, (low, width) = task.groups, task.units or (0.0, 1.0)
     t, count, present = tally.targets, size["records"], int((tallied.records > 0).sum())
     cut, weights = tally.cut_at if tallied.cut is None else tallied.cut, tally.weights.numpy()
@@ -308,7 +308,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
                 "r2": errors_of_group.explained,
             }
         )
-    return HeldOut(metrics, _by_group(tallied, groups, measures), size, quality)
+    return HeldOutMetrics(metrics, _by_group(tallied, groups, measures), size, quality)
 
 
 def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:

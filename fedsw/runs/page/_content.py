@@ -9,7 +9,7 @@ from fedsw._tools.text import json_text, measured, number, upward
 from fedsw.runs.page._person import person_of
 from fedsw.runs.page.picture import Picture, picture
 from fedsw.runs.report import facts
-from fedsw.runs.report.facts import Facts, rounds_of, target_epsilon
+from fedsw.runs.report.facts import FactTable, rounds_of, target_epsilon
 from fedsw.runs.report.metric_names import headline, metric_name, ordered_metrics, scores
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_worth, pictures_of
 from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
@@ -127,19 +127,19 @@ def _last_in_words(view: RunView) -> str:
     )
 
 
-def _last_rows(view: RunView) -> Facts:
+def _last_rows(view: RunView) -> FactTable:
     """Its last row, whose digest commits to all rows before it."""
     if view.spending is None:
-        return Facts.of(("", ""), ())
+        return FactTable.of(("", ""), ())
     account = view.spending.account
     heads = {"ledger": account["head"]} if "sequence" in account["head"] else account["head"]
-    return Facts.of(
+    return FactTable.of(
         ("ledger", "releases", "digest of the last row"),
         [(name, head["sequence"], head["digest"]) for name, head in heads.items()],
     )
 
 
-def _operator(view: RunView) -> Facts:
+def _operator(view: RunView) -> FactTable:
     """Times, traffic and machine, which are not for publication."""
     times, summary = sorted(view.seconds), view.summary
     rows: list[tuple[str, object]] = [("folder", view.directory), ("goes on with", view.go_on)]
@@ -147,7 +147,7 @@ def _operator(view: RunView) -> Facts:
         pace = f"{number(times[len(times) // 2])} (median), {number(times[0])} to {number(times[-1])}"
         rows += [("seconds a round", pace), ("clients in the last round", view.last.get("clients", "–"))]
     rows += [(name.replace("_", " "), _plain(summary[name])) for name in OPERATORS if summary.get(name) is not None]
-    return Facts.of(("", ""), rows)
+    return FactTable.of(("", ""), rows)
 
 
 def _plain(value: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from fedsw._tools.text import to_float
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.page.picture import Picture, picture
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels
 from fedsw.runs.view import RunView
 
@@ -53,8 +53,8 @@ class Person:
     group: str
     advantage: str
     guess: str
-    rates: Facts
-    priors: Facts
+    rates: FactTable
+    priors: FactTable
     says: tuple[str, ...]
     figure: Picture
 
@@ -73,11 +73,11 @@ def person_of(view: RunView, key: str) -> Person | None:
         group=group if len(meanings) > 1 else "",
         advantage=percent(meaning.advantage),
         guess=percent(meaning.success(0.5)).removesuffix(" %"),
-        rates=Facts.of(
+        rates=FactTable.of(
             ("wrongly accuses", "finds at most"),
             [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES],
         ),
-        priors=Facts.of(
+        priors=FactTable.of(
             (
                 "believed before",
                 "after, at most",

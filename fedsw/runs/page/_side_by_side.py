@@ -12,7 +12,7 @@ from fedsw.runs.group_names import UNNAMED
 from fedsw.runs.page._content import verdict
 from fedsw.runs.page.picture import picture
 from fedsw.runs.report import facts
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.metric_names import metric_name, ordered_metrics, scores
 from fedsw.runs.report.plots import draw_runs
 from fedsw.runs.view import RunView
@@ -46,8 +46,8 @@ def beside(named: Sequence[tuple[str, RunView]]) -> dict[str, Any]:
     figure = draw_runs(named)
     says = "; ".join(f"{name}: {verdict(view)}" for name, view in named)
     return {
-        "settings": Facts.of(("setting", *names), differ),
-        "results": Facts.of(("", *names), rows),
+        "settings": FactTable.of(("setting", *names), differ),
+        "results": FactTable.of(("", *names), rows),
         "figure": None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
     }
 

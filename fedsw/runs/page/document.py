@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fedsw._tools.text import table
 from fedsw.runs.page.picture import Picture
 from fedsw.runs.page.render import Page, inert, render
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 
 
 class Strong(str):
@@ -29,27 +29,27 @@ class Listed:
     """A table with its caption; with `sliders` as in `templates/macros.html`, which a page moves along its cells."""
 
     caption: str
-    facts: Facts
+    facts: FactTable
     sliders: str = ""
 
     @classmethod
     def of(cls, caption: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Listed:
         """Make one of anything that can be written."""
-        return cls(caption, Facts.of(headings, rows))
+        return cls(caption, FactTable.of(headings, rows))
 
 
 Part = str | Strong | Code | Listed | Picture
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part under a heading."""
 
     heading: str
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, heading: str, parts: Iterable[Part]) -> Section:
+    def of(cls, heading: str, parts: Iterable[Part]) -> PageSection:
         """Make one of its parts; tables without rows and empty texts are left out."""
         return cls(heading, tuple(part for part in parts if (part.facts.rows if isinstance(part, Listed) else part)))
 
@@ -62,7 +62,7 @@ class Document:
     verdict: str
     begins: tuple[Part, ...] = ()
     warnings: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
+    sections: tuple[PageSection, ...] = ()
 
     def page(self) -> Page:
         """Make the page: one file of HTML, which loads nothing."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsw._tools.text import upward
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class WhatIfs:
     """A plan's forecast for other numbers of records, and other epsilons."""
 
     verdict: str
-    table: Facts
+    table: FactTable
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> WhatIfs | None:
@@ -34,4 +34,4 @@ class WhatIfs:
             (f"{records:,}", *(cell(shares[records, epsilon]) for epsilon in epsilons))
             for records in sorted({records for records, _ in shares})
         ]
-        return cls(str(plan["verdict"]), Facts.of(("records", *(f"ε = {upward(case)}" for case in epsilons)), rows))
+        return cls(str(plan["verdict"]), FactTable.of(("records", *(f"ε = {upward(case)}" for case in epsilons)), rows))

@@ -16,14 +16,14 @@ from fedsw.runs.report.metric_names import group_table, metric_name, ordered_met
 from fedsw.runs.view import RunView
 
 
-class Facts(NamedTuple):
+class FactTable(NamedTuple):
     """A table: headings, and rows of as many texts."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Facts:
+    def of(cls, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> FactTable:
         """Make one of anything that can be written."""
         return cls(tuple(headings), tuple(tuple(map(str, row)) for row in rows))
 
@@ -80,12 +80,12 @@ def noise_ratio(guarantee: Mapping[str, Any]) -> str:
 _WORDS = {"proven": "proven", "stated": "stated by the user, of a penalty of their own; nothing proves it"}
 
 
-def promise(summary: Mapping[str, Any]) -> Facts:
+def promise(summary: Mapping[str, Any]) -> FactTable:
     """The guarantee, part by part."""
     guarantee = summary["guarantee"]
     other = guarantee.get("epsilon_of_replacement")
     doubt = "" if guarantee.get("accountant_is_guarantee") else ", which gives no guarantee"
-    return Facts.of(
+    return FactTable.of(
         ("", ""),
         [
             ("ε, δ", f"{upward(summary.get('epsilon'), 4)}, {upward(summary.get('delta'))}"),
@@ -104,10 +104,10 @@ def promise(summary: Mapping[str, Any]) -> Facts:
     )
 
 
-def sizes(view: RunView) -> Facts:
+def sizes(view: RunView) -> FactTable:
     """Public numbers of private records by group; no rows where they are not public."""
     groups = view.plan.get("groups", {})
-    return Facts.of(("group", "records"), [(view.names.cell(name), f"{count:,}") for name, count in groups.items()])
+    return FactTable.of(("group", "records"), [(view.names.cell(name), f"{count:,}") for name, count in groups.items()])
 
 
 def measured_on(summary: Mapping[str, Any]) -> str:
@@ -118,13 +118,13 @@ def measured_on(summary: Mapping[str, Any]) -> str:
     return f"Measured on {count}{summary.get('measured_on')}{f'; {counted}' if counted else ''}."
 
 
-def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
+def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
     """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
     model, constant = scores(summary), scores(summary, "constant")
     names = ordered_metrics(summary.get("held_out") or {}, called)
     known = (name for name, (_, around) in model.items() if around is not None and not says_nothing(name, called))
     names += [name for name in known if name not in names]
-    return Facts.of(
+    return FactTable.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
             (
@@ -188,14 +188,14 @@ def coded(view: RunView) -> RunView:
     return replace(view, summary=summary, names=replace(view.names, predicted=""))
 
 
-def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
+def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
     """A row for each group: its held-out records, and each metric on them with its interval."""
     groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
     names, rows = group_table(groups, around, called=called)
-    return Facts.of(("group", *names), rows)
+    return FactTable.of(("group", *names), rows)
 
 
-def coefficients(summary: Mapping[str, Any]) -> Facts:
+def coefficients(summary: Mapping[str, Any]) -> FactTable:
     """A row for each coefficient that released moments tell, the surest first; none where they tell none."""
     seen = sorted(_told(summary)["seen"], key=lambda one: -abs(float(one["value"])) / max(float(one["error"]), 1e-300))
     several = len({one["target"] for one in seen}) > 1
@@ -203,7 +203,7 @@ def coefficients(summary: Mapping[str, Any]) -> Facts:
     for one in seen:
         value, error, low, high = (number(one[name]) for name in ("value", "error", "low", "high"))
         rows.append((one["name"], *[one["target"]] * several, value, error, f"{low} to {high}"))
-    return Facts.of(("input", *["of"] * several, "coefficient", "standard error", "95 %"), rows)
+    return FactTable.of(("input", *["of"] * several, "coefficient", "standard error", "95 %"), rows)
 
 
 def coefficient_sentences(summary: Mapping[str, Any]) -> list[str]:
@@ -249,11 +249,11 @@ def probabilities(summary: Mapping[str, Any]) -> str:
     return words
 
 
-def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> Facts:
+def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
     """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
     by_group = (summary.get("thresholds") or {}).get("by_group") or {}
     rows = [(called.cell(group), number(entry["threshold"], 3), shared_out(entry)) for group, entry in by_group.items()]
-    return Facts.of(("group", "threshold", "selected, ± noise"), rows)
+    return FactTable.of(("group", "threshold", "selected, ± noise"), rows)
 
 
 def shared_out(group: Mapping[str, Any]) -> str:
@@ -288,7 +288,7 @@ def threshold_sentences(summary: Mapping[str, Any], called: Names = UNNAMED) -> 
     return words
 
 
-def declared(columns: Columns) -> Facts:
+def declared(columns: Columns) -> FactTable:
     """The declared columns: name, role, kind and bounds."""
     rows = [(feature.name, "input", "; ".join(_words(feature))) for feature in columns.features]
     if columns.sensitive is not None:
@@ -297,7 +297,7 @@ def declared(columns: Columns) -> Facts:
         positive = "" if columns.positive is None else f"; positive: {columns.classes[columns.positive]}"
         rows.append((columns.target.name, "predicted", f"{', '.join(columns.classes)}{positive}"))
     rows += [(target.name, "predicted", "; ".join(_words(target))) for target in columns.targets]
-    return Facts.of(("column", "role", "declared"), rows)
+    return FactTable.of(("column", "role", "declared"), rows)
 
 
 def _words(column: Number) -> Iterator[str]:

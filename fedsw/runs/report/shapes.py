@@ -13,13 +13,13 @@ from fedsw.runs.report.figures import colour, house_style, new_panels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsw.runs.additive_shapes import Shape
+    from fedsw.runs.additive_shapes import ShapeFunction
 
 _MOST_PANELS, _MOST_LABELS = 60, 30
 
 
 @house_style()
-def draw_shapes(shapes: Sequence[Shape], name: str) -> Figure | None:
+def draw_shapes(shapes: Sequence[ShapeFunction], name: str) -> Figure | None:
     """A small panel for each column of a run of that name; None where the model is no sum of functions."""
     if not shapes:
         return None
@@ -56,7 +56,7 @@ def _is_no_number(label: str) -> bool:
     return False
 
 
-def shapes_in_words(shapes: Sequence[Shape]) -> str:
+def shapes_in_words(shapes: Sequence[ShapeFunction]) -> str:
     """For who cannot see the picture: the columns, beyond noise, that move the answer most, and by how much."""
     ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes if _is_beyond_noise(shape)}
     most = sorted(ranges, key=lambda name: -ranges[name])[:3]
@@ -65,14 +65,14 @@ def shapes_in_words(shapes: Sequence[Shape]) -> str:
     return "The columns that move the answer most: " + ", ".join(f"{name}, by {number(ranges[name])}" for name in most)
 
 
-def _is_beyond_noise(shape: Shape) -> bool:
+def _is_beyond_noise(shape: ShapeFunction) -> bool:
     """Say whether a function's mean square is larger, for some output, than that of noise alone nearly ever is."""
     noise = np.mean((shape.band / 2) ** 2, axis=0)
     largest = noise * (1 + 2 * np.sqrt(2 / max(1, len(shape.values) - 1)))
     return bool((np.mean(shape.values**2, axis=0) > largest).any())
 
 
-def rows_of_shapes(shapes: Sequence[Shape]) -> Iterator[tuple[str, str]]:
+def rows_of_shapes(shapes: Sequence[ShapeFunction]) -> Iterator[tuple[str, str]]:
     """Each column, with its values at its knots or categories."""
     for shape in shapes:
         for output in range(shape.values.shape[1]):

@@ -16,7 +16,7 @@ from fedsw.desk.own_data.answers import Words
 from fedsw.desk.own_data.draft import DraftRequest, draft
 from fedsw.desk.use._predictions import settle
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.runs.page.document import Document, Listed, Section, Strong
+from fedsw.runs.page.document import Document, Listed, PageSection, Strong
 from tests.desk.use.conftest import INCOME, settings
 
 EVIL = '<img src="//evil/x.png" onerror=alert(1)> and ![x](//evil/y.png) </td><!-- '
@@ -24,7 +24,7 @@ EVIL = '<img src="//evil/x.png" onerror=alert(1)> and ![x](//evil/y.png) </td><!
 
 def test_a_name_in_a_card_begins_no_html_and_loads_nothing():
     listed = Listed.of(EVIL, (EVIL, "x"), [(EVIL, "1 < 2, a <= b")])
-    document = Document(EVIL, EVIL, (Strong(EVIL), EVIL), (EVIL,), (Section.of(EVIL, [EVIL, listed]),))
+    document = Document(EVIL, EVIL, (Strong(EVIL), EVIL), (EVIL,), (PageSection.of(EVIL, [EVIL, listed]),))
     text = document.markdown()
     assert "<img" not in text and "</td>" not in text and "<!--" not in text and "![" not in text
     assert text.count("&lt;img") >= 8 and "1 < 2, a <= b" in text

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsw.audit._neighbours import Freely
 from fedsw.experiment.sections import Model
-from fedsw.experiment.task_kinds import MODELS, Sizes
+from fedsw.experiment.task_kinds import MODELS, ModelSizes
 from fedsw.mathematics.clipping import Term, Worst, clipped_sum, layer_rule, record
 from fedsw.mathematics.clipping.rules import RULES, HatLinear, worst_of
 from fedsw.mathematics.clipping.rules._attention import OUTPUT
@@ -108,7 +108,7 @@ ATTACKED = [name for name, kind in MODELS.items() if {"predictor", "representati
 
 @pytest.mark.parametrize("name", ATTACKED)
 def test_every_layer_that_trains_in_a_shipped_model_has_worst_neighbours(name):
-    model = MODELS.get(name).make(Model(kind=name, latent=3, hidden=(4,)), Sizes(28**2, 2, 2))
+    model = MODELS.get(name).make(Model(kind=name, latent=3, hidden=(4,)), ModelSizes(28**2, 2, 2))
     kinds = {type(layer) for layer in model.modules() if any(p.requires_grad for p in layer.parameters(recurse=False))}
     assert {case.why.split(",")[0] for case in worst_of(model)} == {kind.__name__ for kind in kinds}
 

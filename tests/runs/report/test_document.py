@@ -25,9 +25,9 @@ from fedsw.desk.planning.words import as_plain, plan_document, planned_view
 from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.runs.page.document import Code, Document, Listed, Section, Strong
+from fedsw.runs.page.document import Code, Document, Listed, PageSection, Strong
 from fedsw.runs.page.picture import Picture
-from fedsw.runs.report.facts import Facts
+from fedsw.runs.report.facts import FactTable
 from fedsw.runs.run_files import read_json
 from tests.desk.compare.comparing import table_of
 from tests.runs.report.test_page import MOST_BYTES, Outline
@@ -52,9 +52,9 @@ WHOLE = Document(
     (Strong("Mind & this"), "a | b"),
     ("careful",),
     (
-        Section.of("First", [Listed("Numbers", Facts.of(("", "x"), [("a|b", 1)])), Code("x = 1\ny = 2"), ""]),
-        Section.of("Empty", [Listed("None", Facts.of(("x",), []))]),
-        Section.of("Drawn", [Picture("A figure", Markup('<svg aria-label="f"></svg>'), 100)]),
+        PageSection.of("First", [Listed("Numbers", FactTable.of(("", "x"), [("a|b", 1)])), Code("x = 1\ny = 2"), ""]),
+        PageSection.of("Empty", [Listed("None", FactTable.of(("x",), []))]),
+        PageSection.of("Drawn", [Picture("A figure", Markup('<svg aria-label="f"></svg>'), 100)]),
     ),
 )
 
