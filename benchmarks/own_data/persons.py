@@ -29,7 +29,7 @@ from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.run_plan import planned
 from fedsw.federation.engines.driver import run
-from fedsw.federation.node.node import Batch, Node
+from fedsw.federation.node.node import Node, NodeBatch
 from fedsw.learning.moments.moments_sum import Layout
 
 SEEDS = 5
@@ -101,7 +101,7 @@ def _means(rows: int) -> Iterator[None]:
         drawn = node.units.one_row_each(np.repeat(units, rows), stream.child("rows"), seeded=node.seeded)
         return node.records.take(drawn)
 
-    def weighed(node: Node, batch: Batch, cotangents: Tensor, weight: float) -> tuple[Tensor, float]:
+    def weighed(node: Node, batch: NodeBatch, cotangents: Tensor, weight: float) -> tuple[Tensor, float]:
         return contribution(node, batch, cotangents, weight / rows)
 
     def shrunk(layout: Layout, inputs: Tensor, target: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART,
 from fedsw.federation.trust.budget_shares import PART as MOMENTS
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import honest
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import PART as SKETCH
 from fedsw.learning.models import flatten
 from fedsw.learning.sketches.from_settings import classifier_of, sent_size, table_of
@@ -100,7 +100,7 @@ def _stage(task: Problem, number: int) -> Tensor:
     return flatten(classifier_of(experiment, shape, seed=number))
 
 
-def claim_of(plan: Plan, part: str, releases: Sequence[OnceRelease]) -> Claim:
+def claim_of(plan: FederationPlan, part: str, releases: Sequence[OnceRelease]) -> Claim:
     """The plan's claim for the releases of a part: all stages of a sketch together, or every planned attempt at a sum.
 
     Its noise is the plan's multiplier times the sensitivity, whatever a client or a server makes of them.
@@ -280,7 +280,7 @@ class OnceTrial(Trial):
         canary: bool,
         worst: Worst | None = None,
         part: str = SKETCH,
-        plan: Plan | None = None,
+        plan: FederationPlan | None = None,
     ) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
         self._holder, self._open, self._part = neighbours.client if neighbours else 0, ExitStack(), part

@@ -27,7 +27,7 @@ from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-from fedsw.federation.exchange.availability import Availability, Spending
+from fedsw.federation.exchange.availability import Availability, ReportedEpsilons
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather, whole
 from fedsw.federation.node import joining
@@ -40,7 +40,7 @@ from fedsw.federation.trust.budget_shares import idle
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.round_plan import Plan, draw
+from fedsw.federation.trust.round_plan import FederationPlan, draw
 from fedsw.learning.models import flatten
 from fedsw.learning.models.coded import Centred, Coding, Hats
 from fedsw.learning.moments import beside_rounds
@@ -370,13 +370,13 @@ class Trial:
                 experiment = settled_among(self._grid, experiment, self._name, traffic)
                 self.task = Problem.from_experiment(experiment)
                 self.sites, _ = gather(self._grid, self.task, self._name, traffic)
-                self.plan: Plan = experiment.privacy.model.plan(self.task, self.sites)
+                self.plan: FederationPlan = experiment.privacy.model.plan(self.task, self.sites)
                 if neighbours is not None and experiment.privacy.moments:  # released before: of all maps, none
                     count = self.task.features
                     nothing = Preparation(torch.zeros(count).double(), torch.eye(count).double(), 1.0)
                     self.plan = self.plan.under(nothing)
                 self.theta = flatten(self.task.build_model())
-                availability = Availability(self._grid, self.task, self.sites, self._name, traffic, Spending())
+                availability = Availability(self._grid, self.task, self.sites, self._name, traffic, ReportedEpsilons())
                 self._attempts = Counter[int]()
                 self.context = Context(self._grid, self.plan, self.sites, availability, traffic, self.begin)
         except BaseException:

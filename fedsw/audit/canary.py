@@ -28,7 +28,7 @@ from fedsw.audit.finding import AttackResult, Claim, Finding
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.mathematics.clipping.rules import Worst
 from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket, epsilon_by
 from fedsw.privacy.relations import RELATIONS
@@ -388,7 +388,7 @@ def _of_rounds(
 
 def _together(
     experiment: Experiment,
-    plan: Plan,
+    plan: FederationPlan,
     claim: Claim,
     sums: Mapping[str, Claim],
     findings: Mapping[str, Finding],

@@ -34,7 +34,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.simulated import simulating, substituted
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Step
@@ -275,7 +275,7 @@ def _prepare(experiment: Experiment, count: int) -> tuple[Problem, Attacker, Can
     return task, attacker, chosen, attacker.reference(rounds)
 
 
-def _planned(experiment: Experiment) -> tuple[Plan, list[AuditedPart]]:
+def _planned(experiment: Experiment) -> tuple[FederationPlan, list[AuditedPart]]:
     """The run's plan, and what leaves beside its rounds, which these attackers do not look at."""
     with (
         tempfile.TemporaryDirectory(prefix="fedsw-audit-") as folder,
@@ -289,7 +289,7 @@ def _planned(experiment: Experiment) -> tuple[Plan, list[AuditedPart]]:
         return sites.plan, parts
 
 
-def _square_of_rounds(plan: Plan) -> float:
+def _square_of_rounds(plan: FederationPlan) -> float:
     """Return mu^2 of the one release that costs as much as a plan's rounds; 0 without noise."""
     if not plan.multiplier:
         return 0.0
@@ -314,7 +314,7 @@ class Power:
         return f"of a correct build this shows about ε ≥ {downward(self.correct)}, of half the noise {half}"
 
 
-def _power(attacker: Attacker, reference: list[Tensor], plan: Plan, *, error: float) -> Power | None:
+def _power(attacker: Attacker, reference: list[Tensor], plan: FederationPlan, *, error: float) -> Power | None:
     """Simulate the guesses of one who sees all models, along the reference training; None without noise.
 
     What a canary shows in a round is as in `from_all_models`; in how many rounds it is drawn is by chance.

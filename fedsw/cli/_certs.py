@@ -84,13 +84,13 @@ def add_command(
     To remove a site, or change its key, edit the file; every operator does, and all compare the digest again.
     """
     from fedsw._tools.settings import validated
-    from fedsw.federation.node.roster import Member, Roster, grouped, read_roster
+    from fedsw.federation.node.roster import Roster, RosterSite, grouped, read_roster
 
     if not re.fullmatch("[0-9a-f]{64}", key := key.strip().lower()):
         raise typer.BadParameter(
             f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
         )
-    member = validated(Member, {"name": name, "key": key, "clients": clients})
+    member = validated(RosterSite, {"name": name, "key": key, "clients": clients})
     known = read_roster(file) if file.exists() else Roster()
     updated = known.with_member(member)
     file.write_text(updated.text(), encoding="utf-8")

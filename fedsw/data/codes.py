@@ -292,7 +292,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
     return totals
 
 
-class _Read(NamedTuple):
+class _ReadRows(NamedTuple):
     """Which rows (n,) of a chunk have a unit, a group and a class that can be read."""
 
     unit: NDArray[np.bool_]
@@ -300,10 +300,10 @@ class _Read(NamedTuple):
     target: NDArray[np.bool_]
 
 
-def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _Read:
+def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _ReadRows:
     labels = (columns.sensitive, columns.target)
     names = (columns.unit, *(None if label is None else label.name for label in labels))
-    read = _Read(*(np.ones(encoder.rows, dtype=bool) for _ in names))
+    read = _ReadRows(*(np.ones(encoder.rows, dtype=bool) for _ in names))
     for fault in encoder.faults:
         for rows, name in zip(read, names, strict=True):
             if fault.column == name:

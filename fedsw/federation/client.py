@@ -21,7 +21,7 @@ from fedsw.federation import messages
 from fedsw.federation._origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages._common import Here, Joined, Sizes
-from fedsw.federation.node._own_ledger import Planned, account_of, reserve, spent_epsilon
+from fedsw.federation.node._own_ledger import PlannedCost, account_of, reserve, spent_epsilon
 from fedsw.federation.node._replies import (
     COUNTED,
     STATE,
@@ -185,7 +185,7 @@ def hello(message: Message, context: Context) -> Message:
 
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     """Reserve the largest cost of this run to the clients' records, in the accounts of their data sets."""
-    experiment, clients = node.task.experiment, list[Planned]()
+    experiment, clients = node.task.experiment, list[PlannedCost]()
     planned = experiment.privacy.guarantee.by_noise(noised=_at_its_ledger, none=_at_its_answers)
     for client in alone:
         account = account_of(experiment, context.node_config, int(client.clients[0]))
@@ -195,15 +195,15 @@ def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
         reserve(clients, node.run, experiment)
 
 
-def _at_its_ledger(account: DatasetAccount, client: Node, node: Node, context: Context) -> Planned:
+def _at_its_ledger(account: DatasetAccount, client: Node, node: Node, context: Context) -> PlannedCost:
     """The cost of a client's plan, which counts from its ledger's first row on."""
     ledger, sides = ledger_of(client, context), client.task.experiment.privacy.model.sides
-    return Planned(account, ledger, sides.planned(client, client.delta(0)), begins=ledger)
+    return PlannedCost(account, ledger, sides.planned(client, client.delta(0)), begins=ledger)
 
 
-def _at_its_answers(account: DatasetAccount, client: Node, node: Node, context: Context) -> Planned:
+def _at_its_answers(account: DatasetAccount, client: Node, node: Node, context: Context) -> PlannedCost:
     """The cost of a run without noise, which counts from the node's first answer on."""
-    return Planned(account, ledger_of(client, context), NO_NOISE, begins=answered_by(node, context).file)
+    return PlannedCost(account, ledger_of(client, context), NO_NOISE, begins=answered_by(node, context).file)
 
 
 def _spent(node: Node, context: Context) -> float:

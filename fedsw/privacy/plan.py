@@ -27,7 +27,7 @@ ALONE = (
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(Short):
+class NoisePlan(Short):
     """Sampling, noise and the guarantee of all rounds; everything here is public. Print it.
 
     Attributes:

@@ -13,7 +13,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import usps
 from fedsw.learning.models import flatten
 from fedsw.learning.models.labelled import proportions_of
-from fedsw.learning.sketches.learnt import Classifier, Layer, Learnt, Lessons, flat_bytes, taught
+from fedsw.learning.sketches.learnt import Classifier, Layer, LearntLayer, Lessons, flat_bytes, taught
 from simulations.papers.computed.real import RealImages
 
 _CLASSES = 10
@@ -26,7 +26,7 @@ class LayerOfUsps:
     """A layer of a LeNet that was taught USPS's digits: public numbers, whatever the private records are.
 
     Attributes:
-        layer: "early" or "late", as of `fedsw.learning.sketches.learnt.Learnt`.
+        layer: "early" or "late", as of `fedsw.learning.sketches.learnt.LearntLayer`.
         hidden: width of its hidden layer.
         steps: that it was taught in.
     """
@@ -47,8 +47,8 @@ class LayerOfUsps:
         """
         return self._learnt(_weights(math.isqrt(features), self.hidden, self.steps)).built(features, stream)
 
-    def _learnt(self, weights: bytes) -> Learnt:
-        return Learnt(_CLASSES, self.hidden, self.layer, weights)
+    def _learnt(self, weights: bytes) -> LearntLayer:
+        return LearntLayer(_CLASSES, self.hidden, self.layer, weights)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from fedsw.audit._neighbours import Freely, free_layer, staged
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import Term
 from fedsw.privacy import release as door
@@ -105,7 +105,7 @@ def _no_clip(monkeypatch):
 
 
 def _one_seed_for_all_noise(monkeypatch):
-    monkeypatch.setattr(Plan, "noise_stream", lambda plan, round_, attempt: Stream.seeded(7, "noise"))
+    monkeypatch.setattr(FederationPlan, "noise_stream", lambda plan, round_, attempt: Stream.seeded(7, "noise"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fedsw.desk.planning.words import rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import left_open, require_settled
 from fedsw.federation.server.settling import settled
-from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._one_sided import Features, MomentFeatures
 from fedsw.learning.sketches._parts import GaussianKernel, PartOfSketch
 from fedsw.learning.sketches.noised import least_noise_shares, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
@@ -55,7 +55,7 @@ def kernel(pairs: int, weight: float = 1.0) -> PartOfSketch:
 PARTS = st.one_of(
     st.builds(kernel, st.integers(1, 12), st.floats(0.1, 5)),
     st.builds(lambda weight: Features(weight=weight), st.floats(0.1, 5)),
-    st.builds(lambda weight: Moments(weight=weight), st.floats(0.1, 5)),
+    st.builds(lambda weight: MomentFeatures(weight=weight), st.floats(0.1, 5)),
 )
 STAGES = st.lists(st.lists(PARTS, min_size=1, max_size=3), min_size=2, max_size=4)
 

@@ -113,7 +113,7 @@ def test_a_run_says_in_its_line_what_its_reader_has(reader, said):
 
 
 def test_a_class_that_prints_in_a_line_writes_no_line_of_its_own():
-    assert {TrainedModel, fedsw.Plan, fedsw.SketchPlan, of_a_federation.Plan} <= every(Short)
+    assert {TrainedModel, fedsw.Plan, fedsw.SketchPlan, of_a_federation.FederationPlan} <= every(Short)
     for kind in every(Short):
         assert kind.__repr__ is Short.__repr__, f"{kind}: a dataclass needs repr=False"
 

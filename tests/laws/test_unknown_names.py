@@ -22,7 +22,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.task_kinds import Facts
 from fedsw.experiment.trust import trust_model
-from fedsw.learning.objectives import Clip, Objective, histograms
+from fedsw.learning.objectives import Clip, WeightedSum, histograms
 from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.objectives.groups import BetweenGroups
 from fedsw.learning.objectives.penalties import Stated
@@ -150,7 +150,7 @@ UNKNOWN = {
         {"A=0": 5, "A=1": 5},
         spreads=[1.0],
     ),
-    "a part of an objective": lambda: Objective((ODD,)).cotangents(
+    "a part of an objective": lambda: WeightedSum((ODD,)).cotangents(
         [[torch.zeros(2, 1)]], [torch.ones(1, 1)], lambda *_: None
     ),
     "a part of tables": lambda: histograms.cotangent_bound(STATED.between(), cell=0, size=5, radius=1.0, spread=1.0),

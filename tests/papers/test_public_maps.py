@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._one_sided import Features, MomentFeatures
 from fedsw.learning.sketches.learnt import Classifier, Lessons
 from fedsw.learning.sketches.sketch_law import Law
 from simulations.papers import public_maps
@@ -40,7 +40,7 @@ def test_digits_stand_in_the_middle_with_a_margin_of_zeros():
 
 def test_parts_of_a_law_look_through_one_network_that_public_digits_taught_once(asked, monkeypatch):
     early, late = LayerOfUsps("early", 6), LayerOfUsps("late", 6)
-    law = Law(28**2, (Features(early), Features(late), Moments(late, projected=2)), classes=2)
+    law = Law(28**2, (Features(early), Features(late), MomentFeatures(late, projected=2)), classes=2)
     sketcher, passed, original = law.drawn(), [], Classifier.seen
     assert asked == [20]
     monkeypatch.setattr(Classifier, "seen", lambda self, *given: passed.append(1) or original(self, *given))

@@ -20,7 +20,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 from fedsw.cli.app import main
 from fedsw.experiment import parse_experiment
 from fedsw.federation.deploy import executor, serving
-from fedsw.federation.deploy.executor import REFUSAL, Node
+from fedsw.federation.deploy.executor import REFUSAL, NodeLoop
 from fedsw.federation.deploy.serving import RunNotices
 from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.driver import run
@@ -197,7 +197,7 @@ def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatc
             raise found
         return None
 
-    node = Node(None, 1, {}, None, None)
+    node = NodeLoop(None, 1, {}, None, None)
     monkeypatch.setattr(node, "_take", take)
     with pytest.raises(KeyboardInterrupt):
         node.run()
@@ -284,7 +284,7 @@ def test_a_signature_from_before_a_stall_is_refused_once_and_the_node_goes_on(mo
             raise found
         return None
 
-    node = Node(None, 1, {}, None, None)
+    node = NodeLoop(None, 1, {}, None, None)
     monkeypatch.setattr(node, "_take", take)
     with pytest.raises(SystemExit, match="no longer knows this node"):
         node.run()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedsw.data import Records
 from fedsw.desk.baselines._plain_linear import PlainLogistic, PlainRidge
-from fedsw.learning.objectives import Objective
+from fedsw.learning.objectives import WeightedSum
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
@@ -83,7 +83,7 @@ def converged(problem: Problem, records: Records) -> AtRest:
 
 def _step(
     problem: Problem,
-    objective: Objective,
+    objective: WeightedSum,
     model: nn.Module,
     inputs: Inputs,
     counts: list[int],

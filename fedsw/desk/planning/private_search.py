@@ -29,7 +29,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import settled
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, lifetime
 from fedsw.privacy.accounting.lifetime import (
@@ -208,7 +208,7 @@ def _charge(tried: Sequence[Candidate], cost: SelectionCost) -> None:
         account.settle(name, steps, None)
 
 
-def _plan(experiment: Experiment) -> Plan:
+def _plan(experiment: Experiment) -> FederationPlan:
     _require_selectable(experiment)
     # Moments and calibration that could be chosen are left out: a selection is among runs of rounds alone.
     open_settings = left_open(experiment)
@@ -221,11 +221,11 @@ def _plan(experiment: Experiment) -> Plan:
     with simulating():
         node = Node.of(task, held_records(task, {"partition-id": 0, "num-partitions": 1}), "")
     site = Site(0, node.clients, node.held, None, None)
-    plan: Plan = experiment.privacy.model.plan(task, [site])
+    plan: FederationPlan = experiment.privacy.model.plan(task, [site])
     return plan
 
 
-def _as_run(plan: Plan) -> Experiment:
+def _as_run(plan: FederationPlan) -> Experiment:
     """A candidate with the noise of its plan in place of the epsilon of one run, which is nobody's guarantee."""
     noise = {"epsilon": None, "noise_multiplier": plan.multiplier}
     return plan.task.experiment.with_sections(privacy=noise, data={"account": None})

@@ -51,7 +51,7 @@ from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.budget_shares import scores_budget
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of
 from fedsw.learning.tasks.problem import Problem
@@ -286,7 +286,7 @@ _TELL = "Released moments tell (--moments-alone, --after-moments)"
 _REPLACED = "forecasts are made for noise that hides a replacement"
 
 
-def _bands(problem: Problem, plan: Plan, by_group: Mapping[str, int]) -> dict[str, float]:
+def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) -> dict[str, float]:
     """Two standard deviations of the noise in every group's share above a threshold, from public numbers alone."""
     counts = scores_of(problem)
     if counts is None or not plan.scores or not problem.experiment.thresholds.share:
@@ -406,7 +406,7 @@ def _at(experiment: Experiment, epsilon: float) -> Experiment:
     return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
 
 
-def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
+def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> FederationPlan:
     """The plan that the run itself makes, for clients and classes that have as many records each of a group."""
     clients, cells = problem.experiment.federation.clients, len(problem.objective.cells)
     sizes = np.array([max(1, size) for size in by_group.values()])
@@ -414,13 +414,15 @@ def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> Plan:
     whole = np.tile(sizes // classes, classes) if apart else np.full(cells, sizes.sum() // cells)
     held = np.maximum(1, whole // clients + (np.arange(clients)[:, None] < whole % clients))
     try:
-        plan: Plan = problem.experiment.privacy.model.plan(problem, [Site(0, np.arange(clients), held, None, None)])
+        plan: FederationPlan = problem.experiment.privacy.model.plan(
+            problem, [Site(0, np.arange(clients), held, None, None)]
+        )
     except FederationError as fault:
         raise ExperimentError(str(fault)) from None
     return plan
 
 
-def _batch(plan: Plan, by_group: Mapping[str, int]) -> tuple[int, ...]:
+def _batch(plan: FederationPlan, by_group: Mapping[str, int]) -> tuple[int, ...]:
     """Records of every group in a batch; all of them where they leave once."""
     groups = len(by_group)
     if len(plan.batch) % groups == 0:

@@ -98,7 +98,7 @@ def serve(arguments: list[str]) -> None:
     ) as (client, node_id, get_run, get_fab):
         _FLOWER.log(INFO, "SuperNode ID: %s", node_id)
         config = _FLOWER.parse_config_args([options.node_config])
-        node = Node(client, node_id, config, get_run, get_fab, worker)
+        node = NodeLoop(client, node_id, config, get_run, get_fab, worker)
         try:
             node.run()
         finally:
@@ -127,7 +127,7 @@ def beaten(beat: Any, client: Any, request: Any) -> Any:
     raise httpx.TransportError("the SuperLink does not know this node")
 
 
-class Node:
+class NodeLoop:
     """A node's loop: take a message, let the worker answer it, send the reply."""
 
     def __init__(

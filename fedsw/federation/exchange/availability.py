@@ -25,7 +25,7 @@ from fedsw.runs.telemetry import event
 _TOLERANCE = 1e-6  # relative; a release costs more
 
 
-class Spending:
+class ReportedEpsilons:
     """The epsilon that each client last reported. A lower one than before means that its ledger was replaced."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Availability:
         sites: Sequence[Site],
         run: str,
         traffic: Traffic,
-        spending: Spending,
+        spending: ReportedEpsilons,
         roll: Roll | None = None,
     ) -> None:
         self._grid, self._sites, self._traffic, self.spending = grid, sites, traffic, spending
@@ -159,7 +159,7 @@ class Availability:
         self._roll.mark(site.node, "away", reason)
 
     def hear_clients(self) -> None:
-        """Take note of what the clients' own ledgers have spent; see `Spending`."""
+        """Take note of what the clients' own ledgers have spent; see `ReportedEpsilons`."""
         for site in self._sites:
             self._hear_spent(site)
 

@@ -86,7 +86,7 @@ class ArrayField(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Values(ArrayField):
+class RealValues(ArrayField):
     """An array; of no limits where any number is taken."""
 
     limits: Limits | None = None

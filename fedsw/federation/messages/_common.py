@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.installed import code_digest
-from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RecordIds, Values, WholeValues
+from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RealValues, RecordIds, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._fields import COUNTED, PUBLIC, RELEASED, Limits, Real, Text, Whole
 from fedsw.federation.messages._lengths import HELD_OUT_RELEASED, OWN_LEDGER, SEEDED, THROUGH_MODEL, WITH_MOMENTS
@@ -61,7 +61,7 @@ Spent = Annotated[
 SpentBefore = Annotated[
     Tensor | None,
     "the epsilon that each client's ledger has spent",
-    Values("epsilon", PUBLIC, shape=("S",), precision="float64", limits=FINITE_EPSILON, when=OWN_LEDGER),
+    RealValues("epsilon", PUBLIC, shape=("S",), precision="float64", limits=FINITE_EPSILON, when=OWN_LEDGER),
 ]
 Sigma = Annotated[
     float,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, Values, WholeValues
+from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RealValues, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._common import FROM_ZERO, Asked, AskedUnderModel, Federation
 from fedsw.federation.messages._fields import NOISED, PUBLIC, RELEASED, SECRET, Limits, Whole
@@ -44,9 +44,9 @@ def _steps(*shape: str, limits: Limits = _STEPS) -> WholeValues:
     return WholeValues("steps", SECRET, shape=shape, limits=limits)
 
 
-def _noised(*shape: str) -> Values:
+def _noised(*shape: str) -> RealValues:
     """A field of sums that a client has noised itself."""
-    return Values("noised", NOISED, shape=shape, precision="float64", finite=True)
+    return RealValues("noised", NOISED, shape=shape, precision="float64", finite=True)
 
 
 class ExactSums(Message):

@@ -157,7 +157,7 @@ class Text(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number(Field):
+class NumberField(Field):
     """A number of one type, within the limits."""
 
     kind: ClassVar[type[int] | type[float]]
@@ -181,7 +181,7 @@ class Number(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole(Number):
+class Whole(NumberField):
     """A whole number; its size on the wire says its magnitude, so it is for public ones."""
 
     kind, called = int, "whole number"
@@ -189,7 +189,7 @@ class Whole(Number):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Real(Number):
+class Real(NumberField):
     """A number, of one size on the wire, with other limits in a run that adds no noise where it has some."""
 
     kind, called = float, "float"
@@ -197,11 +197,11 @@ class Real(Number):
     without_noise: Limits | None = None
 
     def believed(self, terms: Terms) -> Limits:
-        """See `Number`."""
+        """See `NumberField`."""
         return terms.by_noise(noised=self.limits, none=self.without_noise or self.limits)
 
 
-class Numbers(Number):
+class NumberList(NumberField):
     """Several numbers, each within the limits."""
 
     @abstractmethod
@@ -222,7 +222,7 @@ class Numbers(Number):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wholes(Numbers):
+class Wholes(NumberList):
     """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
 
     kind, called = int, "whole number"
@@ -230,19 +230,19 @@ class Wholes(Numbers):
     length: str
 
     def counted(self, terms: Terms) -> int | None:
-        """See `Numbers`."""
+        """See `NumberList`."""
         return terms.sizes.get(self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reals(Numbers):
+class Reals(NumberList):
     """Numbers, of one size on the wire, as many as `count`."""
 
     kind, called = float, "float"
     count: int
 
     def counted(self, terms: Terms) -> int:
-        """See `Numbers`."""
+        """See `NumberList`."""
         return self.count
 
 

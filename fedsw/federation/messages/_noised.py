@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedsw.federation.messages import _common as common
-from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, Values
+from fedsw.federation.messages._arrays import Broadcast, BroadcastValues, RealValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._common import Asked, AskedUnderModel, Attempt, Federation, Prepared, Round, Theta
 from fedsw.federation.messages._fields import NOISED, PUBLIC, Wholes
@@ -49,7 +49,7 @@ class NoisedTable(Noised):
     values: Annotated[
         Tensor,
         "histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
-        Values("noised", NOISED, shape=("c", "k", "B"), finite=True),
+        RealValues("noised", NOISED, shape=("c", "k", "B"), finite=True),
     ]
 
 
@@ -72,7 +72,9 @@ class LocalGradientAsked(Message):
 class NoisedContribution(Noised):
     """The same batch's noised contribution."""
 
-    values: Annotated[Tensor, "clipped contribution of the batch", Values("noised", NOISED, shape=("r",), finite=True)]
+    values: Annotated[
+        Tensor, "clipped contribution of the batch", RealValues("noised", NOISED, shape=("r",), finite=True)
+    ]
 
 
 class SlicesAsked(Asked):
@@ -88,12 +90,12 @@ class NoisedSlices(Release):
     projections: Annotated[
         Tensor,
         "projections of the batch's features on the directions, in random order",
-        Values("projections", NOISED, shape=("n", "k"), finite=True),
+        RealValues("projections", NOISED, shape=("n", "k"), finite=True),
     ]
     directions: Annotated[
         Tensor | None,
         "the client's own draw of directions; elsewhere they are the attempt's public ones",
-        Values("directions", PUBLIC, shape=("d", "k"), precision="float64", finite=True, when=OWN_DIRECTIONS),
+        RealValues("directions", PUBLIC, shape=("d", "k"), precision="float64", finite=True, when=OWN_DIRECTIONS),
     ]
     sigma: common.Sigma
 
@@ -108,7 +110,9 @@ class ReleasedRecords(Release):
     """All of a client's records, privatised."""
 
     released: Annotated[
-        Tensor, "privatised records, in the released space", Values("released", NOISED, shape=("N", "d"), finite=True)
+        Tensor,
+        "privatised records, in the released space",
+        RealValues("released", NOISED, shape=("N", "d"), finite=True),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedsw.federation.messages._arrays import Values, WholeValues
+from fedsw.federation.messages._arrays import RealValues, WholeValues
 from fedsw.federation.messages._codec import Exchange, Message
 from fedsw.federation.messages._common import FROM_ZERO, AskedUnderModel, Attempt, Prepared, Round, Theta
 from fedsw.federation.messages._fields import PUBLIC, SECRET, Limits, Real, Whole
@@ -43,7 +43,7 @@ class Outputs(Message):
     outputs: Annotated[
         Tensor,
         "outputs of the sample, by cell; the server projects them again",
-        Values("outputs", SECRET, shape=("P", "d"), filled=True),
+        RealValues("outputs", SECRET, shape=("P", "d"), filled=True),
     ]
 
 
@@ -56,7 +56,7 @@ class GradientsAsked(Message):
     cotangents: Annotated[
         Tensor,
         "one row for each of the outputs; un-noised functions of other clients' outputs too",
-        Values("cotangents", SECRET, shape=("P", "d"), precision="float64", filled=True),
+        RealValues("cotangents", SECRET, shape=("P", "d"), precision="float64", filled=True),
     ]
     round: Round
     attempt: Attempt
@@ -72,7 +72,7 @@ class Contribution(Message):
     vector: Annotated[
         Tensor,
         "sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
-        Values("contribution", SECRET, shape=("r",), precision="float64"),
+        RealValues("contribution", SECRET, shape=("r",), precision="float64"),
     ]
     lost: Annotated[
         Tensor,

@@ -67,7 +67,7 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCost:
     """The largest cost of a run to one client's records, the account that they count in, and their ledger's file.
 
     The run has begun when the file ``begins`` appears: the ledger, or without noise that of the first answer. It is
@@ -102,7 +102,7 @@ def run_with_split(run: str, experiment: Experiment) -> str:
     return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
-def reserve(clients: Sequence[Planned], run: str, experiment: Experiment) -> None:
+def reserve(clients: Sequence[PlannedCost], run: str, experiment: Experiment) -> None:
     """Set aside what a run will cost the records of this node's clients at most, at the greeting: nothing is spent yet.
 
     The amount is set aside once in the account of all clients' records, then in each client's own. The account and run

@@ -27,7 +27,7 @@ from fedsw.mathematics.clipping import Tape, clipped_sum, record
 
 
 @dataclass(frozen=True)
-class Batch:
+class NodeBatch:
     """One attempt's records at one node, cell by cell, client after client, under the model of that attempt.
 
     `inputs` are the records as the model takes them, on the device, where they went there in one piece.
@@ -66,7 +66,7 @@ class Node:
     run: str = ""
     clients: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     starts: tuple[NDArray[np.int64], ...] = ()
-    batch: Batch | None = field(default=None)
+    batch: NodeBatch | None = field(default=None)
     held_out: Node | None = field(default=None)
     settings: str = ""
     digest: bytes | None = None
@@ -257,28 +257,28 @@ class Node:
         return wanted
 
     def without(
-        self, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
-    ) -> tuple[Batch, Tensor]:
+        self, batch: NodeBatch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
+    ) -> tuple[NodeBatch, Tensor]:
         """The batch and its cotangents (n, d) without the rows of the clients that are lost; counts (S, c) as drawn."""
         if len(lost) == 0:
             return batch, cotangents
         present = np.ones(len(self.clients), dtype=bool)
         present[lost] = False
         rows = np.flatnonzero(np.concatenate([np.repeat(present, column) for column in counts.T]))
-        left = Batch(batch.round, batch.attempt, batch.records.take(rows), batch.model, None)
+        left = NodeBatch(batch.round, batch.attempt, batch.records.take(rows), batch.model, None)
         return left, cotangents[torch.from_numpy(rows)]
 
     @flushing_to_zero
-    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> Batch:
+    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> NodeBatch:
         """A batch under the model `theta` (r,) for a contribution without a penalty; taped if it is one piece."""
         model = self.task.prepared(self.model, theta)
         if len(list(self.task.chunks(records))) != 1:
-            return Batch(round_, attempt, records, model, None)
+            return NodeBatch(round_, attempt, records, model, None)
         inputs = self.task.given(records)
-        return Batch(round_, attempt, records, model, record(model, inputs.features), inputs=inputs)
+        return NodeBatch(round_, attempt, records, model, record(model, inputs.features), inputs=inputs)
 
     @flushing_to_zero
-    def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
+    def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[NodeBatch, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
         chunks = list(self.task.chunks(records))
@@ -286,15 +286,15 @@ class Node:
             inputs = self.task.given(records)
             tape = record(model, inputs.features)
             outputs = self.task.heads(tape.raw, inputs)
-            self.batch = Batch(round_, attempt, records, model, tape, outputs, inputs)
+            self.batch = NodeBatch(round_, attempt, records, model, tape, outputs, inputs)
             return self.batch, self.task.inside(outputs)
-        self.batch = Batch(round_, attempt, records, model, None)
+        self.batch = NodeBatch(round_, attempt, records, model, None)
         pieces = map(self.task.given, chunks)
         parts = [self.task.rounded(self.task.heads(record(model, piece.features).raw, piece)) for piece in pieces]
         return self.batch, torch.cat(parts).cpu() if parts else self.task.no_outputs()
 
     @flushing_to_zero
-    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[Batch, Tensor]:
+    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[NodeBatch, Tensor]:
         """As `forward`, without another pass if the attempt's batch is still in memory; theta (r,)."""
         batch = self.batch
         if batch is None or batch.tape is None or (batch.round, batch.attempt) != (round_, attempt):
@@ -305,7 +305,7 @@ class Node:
         return batch, self.task.projected(batch.tape.raw, inputs)
 
     @flushing_to_zero
-    def contribution(self, batch: Batch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
+    def contribution(self, batch: NodeBatch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
 
         Everything is added on the device; the sum is returned on the host. Records that went to the device in more than
@@ -321,7 +321,7 @@ class Node:
 
     @flushing_to_zero
     def contributions(
-        self, batch: Batch, cotangents: Tensor, task_weights: Tensor | None, runs: Sequence[int]
+        self, batch: NodeBatch, cotangents: Tensor, task_weights: Tensor | None, runs: Sequence[int]
     ) -> Tensor:
         """`contribution` of every client by itself, (S, r), with the passes through the network of all of them at once.
 
@@ -332,7 +332,7 @@ class Node:
         return self._clipped(batch, cotangents, task_weights, runs)[0]
 
     def _clipped(
-        self, batch: Batch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int]
+        self, batch: NodeBatch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int]
     ) -> tuple[Tensor, float]:
         """The clipped sums (S, r) of runs of records, and the mean task loss for the unsafe metrics."""
         clip, mode = self.task.clip, self.task.experiment.clip.of_jacobians

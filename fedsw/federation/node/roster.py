@@ -25,7 +25,7 @@ KEY_FILE = "mask.key"
 """Name of a site's private key in its own folder."""
 
 
-class Member(BaseModel):
+class RosterSite(BaseModel):
     """A site of the roster: its operator's name, its public key in 64 hexadecimal digits, and its clients at most."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -50,7 +50,7 @@ class Roster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    member: tuple[Member, ...] = ()
+    member: tuple[RosterSite, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -67,7 +67,7 @@ class Roster(BaseModel):
             return f"{member.name} is said to have {clients} clients, and has {member.clients} in this client's roster"
         return None
 
-    def with_member(self, member: Member) -> Roster:
+    def with_member(self, member: RosterSite) -> Roster:
         """The roster with one member more, if neither its name nor its key is there."""
         for known in self.member:
             if member.name == known.name or member.key == known.key:

@@ -26,7 +26,7 @@ from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.experiment.trust import TrustModel
 from fedsw.federation._origin import signing
 from fedsw.federation.exchange._roll import NODE_KEYS, Roll
-from fedsw.federation.exchange.availability import Availability, Spending
+from fedsw.federation.exchange.availability import Availability, ReportedEpsilons
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
 from fedsw.federation.node._own_ledger import with_held_out
@@ -46,8 +46,8 @@ from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.trust.budget_shares import FIRST
-from fedsw.federation.trust.context import Context, Side
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.context import Context, ServerSide
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
 from fedsw.learning.tasks.divergence import stopped_diverged
@@ -87,9 +87,9 @@ class _Run:
     directory: RunDirectory
     task: Problem
     trust: TrustModel
-    plan: Plan
+    plan: FederationPlan
     context: Context
-    side: Side
+    side: ServerSide
     trainer: Trainer
     evaluator: Evaluator
     selection: Selection | None
@@ -167,12 +167,12 @@ def _joined(grid: Grid, job: Job) -> _Run:
     known = directory.next_attempts() if job.resume else None
     sites, lost = gather(grid, task, name, traffic, known=known, roll=roll)
     trust = job.experiment.privacy.model
-    plan: Plan = trust.plan(task, sites)
+    plan: FederationPlan = trust.plan(task, sites)
     _require_said(plan)
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
         plan = replace(plan, epsilon=selection.epsilon)
-    availability = Availability(grid, task, sites, name, traffic, Spending(), roll)
+    availability = Availability(grid, task, sites, name, traffic, ReportedEpsilons(), roll)
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
     return _Run(
         job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
@@ -187,7 +187,7 @@ def _roll(grid: Grid, name: str, job: Job) -> Roll:
     return Roll(grid, name, folder, Path(keys) if keys else None)
 
 
-def _require_said(plan: Plan) -> None:
+def _require_said(plan: FederationPlan) -> None:
     """Refuse a plan whose accountant, mechanism or relation differs from the run's stated one: ValueError."""
     experiment = plan.task.experiment
     require_relation("this run's plan", plan.relation, relation_of(experiment))
@@ -457,7 +457,7 @@ def _open(run: _Run, log: logging.Logger) -> str:
     return ALONE if alone else ""
 
 
-def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *, resume: bool) -> None:
+def _keep_promise(directory: RunDirectory, plan: FederationPlan, ledger: Ledger | None, *, resume: bool) -> None:
     """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
@@ -475,7 +475,7 @@ def _keep_promise(directory: RunDirectory, plan: Plan, ledger: Ledger | None, *,
 
 def _ledger(
     directory: RunDirectory,
-    plan: Plan,
+    plan: FederationPlan,
     state: checkpoint.Checkpoint | None,
     selection: Selection | None,
     *,

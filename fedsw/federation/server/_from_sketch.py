@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedsw.experiment import ExperimentError
 from fedsw.federation.server.job import Job
 from fedsw.federation.server.summary import line_of, logged
-from fedsw.federation.trust.context import Context, Side
+from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.learning.models import flatten
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.models.table_generator import TableGenerator
@@ -56,7 +56,7 @@ class Synthesiser:
 
     job: Job
     task: Problem
-    method: Side
+    method: ServerSide
     evaluator: Evaluator
     directory: RunDirectory
     context: Context

@@ -23,7 +23,7 @@ from fedsw.federation.trust.budget_shares import (
     scores_budget,
     scores_round,
 )
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
 from fedsw.runs.accounts import Budgeted
@@ -88,7 +88,13 @@ def lost_attempts(
 
 
 def take_up(
-    directory: RunDirectory, plan: Plan, ledger: Ledger | None, sites: Sequence[Site], budget: Budgeted, *, resume: bool
+    directory: RunDirectory,
+    plan: FederationPlan,
+    ledger: Ledger | None,
+    sites: Sequence[Site],
+    budget: Budgeted,
+    *,
+    resume: bool,
 ) -> None:
     """Number attempts after all that clients answered, and account for those that this folder does not know.
 
@@ -140,7 +146,7 @@ def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str
     return f", as {who} of {nodes} nodes say{'s' if len(by) == 1 else ''} (to go on without, take its key away first)"
 
 
-def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
+def _charge(plan: FederationPlan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
     """Charge an attempt for the most that it may have cost: its batch, and who was in it, are not known."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     counts, tally = scores_of(plan.task), tally_of(plan.task)
@@ -166,7 +172,7 @@ def _charge(plan: Plan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt)
     ledger.charge_lost(*attempt, [*charges, *idle(experiment)], plan.multiplier)
 
 
-def largest_rates(plan: Plan, sites: Sequence[Site]) -> dict[str, float]:
+def largest_rates(plan: FederationPlan, sites: Sequence[Site]) -> dict[str, float]:
     """The largest sampling rate of each cell in an attempt of the plan, whoever of its clients was away."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     if set(plan.rates) == {1.0}:  # every record is in it, whoever was away

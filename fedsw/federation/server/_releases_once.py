@@ -14,8 +14,8 @@ from torch import Tensor
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment.sources import load_class_names
 from fedsw.federation.trust.budget_shares import FIRST, scores_round
-from fedsw.federation.trust.context import Context, Side
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.context import Context, ServerSide
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
@@ -39,7 +39,7 @@ from fedsw.runs.view import read_outputs
 
 
 def release_moments(
-    context: Context, method: Callable[[], Side], directory: RunDirectory, log: logging.Logger
+    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, log: logging.Logger
 ) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has."""
     plan = context.plan
@@ -79,7 +79,7 @@ def unprepared(task: Problem, theta: Tensor) -> Tensor:
     return flatten(folded(model, Preparation.of_flat(task.preparation.flat(), task.features)))
 
 
-def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
+def prepared(plan: FederationPlan, moments: Moments) -> tuple[FederationPlan, Tensor]:
     """The plan of the rounds that follow, and the parameters (r,) that they begin with: post-processing."""
     task = plan.task
     preparation = prepare(task, moments)
@@ -87,7 +87,7 @@ def prepared(plan: Plan, moments: Moments) -> tuple[Plan, Tensor]:
     return ready, started(ready.task, preparation, moments, task.build_model())
 
 
-def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
+def said_of(plan: FederationPlan, moments: Moments) -> dict[str, Any]:
     """The summary's entry on released moments: a constant's score, columns narrower than declared, and coefficients.
 
     It is post-processing of the release, with intervals for its noise.
@@ -116,7 +116,7 @@ def said_of(plan: Plan, moments: Moments) -> dict[str, Any]:
 
 def measure_kept(
     context: Context,
-    method: Callable[[], Side],
+    method: Callable[[], ServerSide],
     theta: Tensor,
     steps: int,
     directory: RunDirectory,
@@ -179,7 +179,7 @@ def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
 
 
 def release_scores(
-    context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory, log: logging.Logger
+    context: Context, method: Callable[[], ServerSide], theta: Tensor, directory: RunDirectory, log: logging.Logger
 ) -> tuple[Tensor, dict[str, Any]]:
     """The model (r,) with calibrated probabilities, and the summary's entries on calibration and thresholds.
 
@@ -220,7 +220,7 @@ def without_scores(task: Problem, why: str) -> dict[str, Any]:
     )
 
 
-def _scores(context: Context, method: Callable[[], Side], theta: Tensor, directory: RunDirectory) -> Scores:
+def _scores(context: Context, method: Callable[[], ServerSide], theta: Tensor, directory: RunDirectory) -> Scores:
     """The one release of scores; FederationError if the ledger has a row of it already."""
     task = context.plan.task
     counts, round_ = scores_of(task), scores_round(task.experiment)

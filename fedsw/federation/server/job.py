@@ -12,7 +12,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.trust.budget_shares import covering, planned_once
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import planned_stages
 from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.charges import counted_as
@@ -46,7 +46,7 @@ class Job:
     selection: Selection | None = None
 
 
-def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
+def budgeted(plan: FederationPlan, directory: Path, run: str, *, resume: bool) -> AbstractContextManager[Budgeted]:
     """Reserve for a run under a trusted server in the account that data.account names, before anything is spent.
 
     This run and those beside it in `runs/<name>/` remember the account. Clients with ledgers of their own have
@@ -78,22 +78,22 @@ def budgeted(plan: Plan, directory: Path, run: str, *, resume: bool) -> Abstract
     return experiment.privacy.model.by_ledgers(server=reserved, clients=counted)()
 
 
-def planned_cost(plan: Plan) -> Cost:
+def planned_cost(plan: FederationPlan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
     of_all = plan.task.experiment.privacy.model.by_release(rounds=_of_rounds, once=_of_stages)
     return Cost.one(covering(plan.task, of_all(plan) if plan.multiplier else _unnoised(plan), plan.epsilon, plan.delta))
 
 
-def _unnoised(plan: Plan) -> Counts:
+def _unnoised(plan: FederationPlan) -> Counts:
     beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.share_of_scores)
     return {step: plan.rounds + beside for step in NO_NOISE}
 
 
-def _of_stages(plan: Plan) -> Counts:
+def _of_stages(plan: FederationPlan) -> Counts:
     return planned_stages(plan.task, plan.delta)
 
 
-def _of_rounds(plan: Plan) -> Counts:
+def _of_rounds(plan: FederationPlan) -> Counts:
     """All rounds, at the largest rate that an attempt may have, moments and scores."""
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction

@@ -22,8 +22,8 @@ from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.trust.budget_shares import PUBLIC
-from fedsw.federation.trust.context import Side
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.context import ServerSide
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting import DeltaTooSmall, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
@@ -35,7 +35,7 @@ from fedsw.runs.telemetry import event
 _PACKAGES = ("fedsw", "torch", "numpy", "flwr", "POT", "cryptography")
 
 
-def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
+def describe_plan(plan: FederationPlan, *, members: int) -> dict[str, Any]:
     """The public numbers that are fixed before the first round."""
     cells = plan.task.objective.cells
     experiment = plan.task.experiment
@@ -56,7 +56,13 @@ def describe_plan(plan: Plan, *, members: int) -> dict[str, Any]:
 
 
 def line_of(
-    side: Side, traffic: Traffic, round_: int, attempt: int, spent: float, clients: int, numbers: Mapping[str, Any]
+    side: ServerSide,
+    traffic: Traffic,
+    round_: int,
+    attempt: int,
+    spent: float,
+    clients: int,
+    numbers: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A line of metrics.jsonl: functions of what was released, and what travelled."""
     record = {
@@ -81,7 +87,7 @@ def logged(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def summarise(
     experiment: Experiment,
-    plan: Plan,
+    plan: FederationPlan,
     *,
     engine: str,
     clients: int,
@@ -200,7 +206,7 @@ def describe_failure(failure: BaseException) -> str:
 
 
 def _guarantee(
-    experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None, *, accounted: bool
+    experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None, *, accounted: bool
 ) -> dict[str, Any]:
     privacy, task = experiment.privacy, plan.task
     bounds = plan.sensitivities
@@ -230,7 +236,7 @@ def _guarantee(
     }
 
 
-def _of_replacement(plan: Plan) -> dict[str, float]:
+def _of_replacement(plan: FederationPlan) -> dict[str, float]:
     """Epsilon of the planned noise for a replacement, where the run's is for additions and removals alone.
 
     It is infinite where round-off, which grows with mu, leaves none that can be vouched for.
@@ -282,11 +288,11 @@ def _protects(experiment: Experiment) -> str:
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."
 
 
-def _no_statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
+def _no_statement(experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None) -> str:
     return "No privacy: epsilon = infinity (non-private reference)."
 
 
-def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Selection | None) -> str:
+def _statement(experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None) -> str:
     kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
     releases, stages = experiment.releases, experiment.stages
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
@@ -342,13 +348,13 @@ def _statement(experiment: Experiment, plan: Plan, epsilon: float, selection: Se
     return doubt(plan.accountant, plan.mechanism) + words
 
 
-def _promise(plan: Plan, epsilon: float) -> str:
+def _promise(plan: FederationPlan, epsilon: float) -> str:
     if accountant_named(plan.accountant).pure:
         return f"pure {upward(epsilon, 4)}-differential privacy, delta = 0"
     return f"({upward(epsilon, 4)}, {upward(plan.delta)})-differential privacy"
 
 
-def _delta(plan: Plan) -> float:
+def _delta(plan: FederationPlan) -> float:
     """The guarantee's delta: 0 by an accountant of pure epsilon, whatever delta the ledgers have."""
     return 0.0 if accountant_named(plan.accountant).pure else plan.delta
 

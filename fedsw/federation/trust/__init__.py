@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fedsw.federation.node._own_ledger import Promise
     from fedsw.federation.node._replies import Handler
     from fedsw.federation.node.node import Node
-    from fedsw.federation.trust.context import Context, Side
-    from fedsw.federation.trust.round_plan import Plan
+    from fedsw.federation.trust.context import Context, ServerSide
+    from fedsw.federation.trust.round_plan import FederationPlan
     from fedsw.learning.tasks.problem import Problem
     from fedsw.privacy.accounting.lifetime import Cost, Counts
 
@@ -68,7 +68,7 @@ class Sides:
 
     Attributes:
         plan: makes the plan before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
-        server: makes the `Side` that asks the clients in the rounds of one run, and releases.
+        server: makes the `ServerSide` that asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
         moments, tally, scores: make the sides that release the moments of all records before the rounds, measure the
             records that clients kept out of training, and count the trained model's answers by group; for one whose
@@ -79,12 +79,12 @@ class Sides:
         require_node: refuses, before a file is opened, a run that a node is not set up for, by its settings.
     """
 
-    plan: Callable[[Problem, Sequence[Site]], Plan]
-    server: Callable[[Context], Side]
+    plan: Callable[[Problem, Sequence[Site]], FederationPlan]
+    server: Callable[[Context], ServerSide]
     handlers: Mapping[AnyExchange, Handler]
-    moments: Callable[[Context], Side] = _nothing
-    tally: Callable[[Context], Side] = _nothing
-    scores: Callable[[Context], Side] = _nothing
+    moments: Callable[[Context], ServerSide] = _nothing
+    tally: Callable[[Context], ServerSide] = _nothing
+    scores: Callable[[Context], ServerSide] = _nothing
     epsilon: Callable[[Node, float], float] = _nothing
     planned: Callable[[Node, float], Counts | Cost] = _nothing
     require_ready: Callable[[Node], object] = lambda node: None

@@ -30,7 +30,7 @@ _Up = TypeVar("_Up", bound=Release)
 
 
 class LocalMethod(AtClients, ABC):
-    """Runs rounds in which every client protects its own records; a `Side`.
+    """Runs rounds in which every client protects its own records; a `ServerSide`.
 
     There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
     that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
@@ -54,7 +54,7 @@ class LocalMethod(AtClients, ABC):
         """One attempt with these clients; see `round` for what it raises."""
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """One round at the model `theta` (flat, float64); see `Side` for what it raises."""
+        """One round at the model `theta` (flat, float64); see `ServerSide` for what it raises."""
         present = self._availability.present(self._least, without=self._exhausted, patient=True)
         members = [
             presence.site.member(int(position)) for presence in present for position in np.flatnonzero(presence.here)

@@ -31,7 +31,7 @@ from fedsw.federation.messages._exact_sums import ExactSums
 from fedsw.federation.messages._trusted import Contribution
 from fedsw.federation.node._own_ledger import HELD_OUT
 from fedsw.federation.trust.budget_shares import FIRST, scores_round
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
@@ -49,7 +49,7 @@ class Context:
     """
 
     grid: Grid
-    plan: Plan
+    plan: FederationPlan
     sites: Sequence[Site]
     availability: Availability
     traffic: Traffic
@@ -94,7 +94,7 @@ class Context:
         return exchange(self.grid, kind, requests, group=kind, timeout=timeout, traffic=self.traffic, arrived=arrived)
 
 
-class Side(ABC):
+class ServerSide(ABC):
     """A trust model at the server of one run, or of one release beside its rounds.
 
     It is a context manager that holds its ledger.
@@ -137,7 +137,7 @@ class Side(ABC):
         """Records of every client whose own release is there; empty where the server has their sum alone."""
         return {}
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: FederationPlan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale.
 
         Raises:
@@ -152,7 +152,7 @@ class Side(ABC):
     def __exit__(self, *failure: object) -> None: ...
 
 
-class AtServer(Side):
+class AtServer(ServerSide):
     """Base of trust models with one ledger, the server's, who charges for all clients."""
 
     def __init__(self, context: Context) -> None:
@@ -164,7 +164,7 @@ class AtServer(Side):
         return self._context.ledger
 
     def epsilon(self) -> float:
-        """See `Side`."""
+        """See `ServerSide`."""
         return self._ledger.epsilon()
 
     def epsilon_by_client(self) -> dict[int, float]:
@@ -172,7 +172,7 @@ class AtServer(Side):
         return {}
 
     def released_rounds(self) -> int:
-        """See `Side`; moments, scores, and what is released of records kept out of training are not among them."""
+        """See `ServerSide`; moments, scores, and what is released of kept records are not among them."""
         held_out = self._ledger.steps_by_group().get(HELD_OUT, {})
         beside = {FIRST, scores_round(self._context.plan.task.experiment)}
         charged = {entry.round for entry in self._ledger.entries()}
@@ -183,7 +183,7 @@ class AtServer(Side):
         self._ledger.close()
 
 
-class AtClients(Side):
+class AtClients(ServerSide):
     """Base of trust models without a ledger at the server: every client has its own, and reports its epsilon."""
 
     def __init__(self, context: Context) -> None:

@@ -46,13 +46,13 @@ class Draw:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(plans.Plan):
-    """The plan of a federation: that of one machine (`fedsw.privacy.plan.Plan`) with its problem."""
+class FederationPlan(plans.NoisePlan):
+    """The plan of a federation: that of one machine (`fedsw.privacy.plan.NoisePlan`) with its problem."""
 
     task: Problem
 
     @classmethod
-    def of(cls, task: Problem, **settled: Any) -> Plan:
+    def of(cls, task: Problem, **settled: Any) -> FederationPlan:
         """With what follows from the experiment: strata, rounds, accountant, noise and seed."""
         experiment = task.experiment
         return cls(
@@ -67,27 +67,27 @@ class Plan(plans.Plan):
 
     @property
     def neighbours(self) -> str:
-        """See `fedsw.privacy.plan.Plan`."""
+        """See `fedsw.privacy.plan.NoisePlan`."""
         return ADD_OR_REMOVE if self.task.experiment.privacy.hides_sizes else super().neighbours
 
     def shares(self) -> Shares:
         """Split of the budget between the rounds and releases beside them; epsilon is infinite without noise."""
         return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf, self.scores)
 
-    def under(self, preparation: Preparation) -> Plan:
+    def under(self, preparation: Preparation) -> FederationPlan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
         task = self.task.under(preparation)
         factor = task.clip.loss / self.task.clip.loss
         return replace(self, task=task, sensitivities=tuple(factor * sensitivity for sensitivity in self.sensitivities))
 
 
-def prepared_by(plan: Plan) -> Broadcast | None:
+def prepared_by(plan: FederationPlan) -> Broadcast | None:
     """Preparation by released moments, as requests carry it; None where none are released."""
     preparation = plan.task.preparation
     return None if preparation is None else Broadcast.exact(preparation.flat())
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Settle batch sizes, rates, sensitivities and the noise multiplier (sigma/Delta) for all rounds.
 
     Guarantee: with this multiplier every round of the plan, composed with the releases of moments and of scores where
@@ -110,7 +110,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     rate = max(rates) if task.experiment.training.batch_size else max(task.experiment.training.batch_fraction, *rates)
     # privacy.epsilon becomes sigma/Delta of a round here (by privacy.plan.calibrated), with moments or without.
     shared = shares(task.experiment, rate=rate, delta=delta, device=task.accounting_device)
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=sizes,
         batch=batch,
@@ -124,7 +124,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     )
 
 
-def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
+def draw(plan: FederationPlan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
     """This attempt's counts for the clients that are available now.
 
     `global`: multivariate hypergeometric, so that with uniform samples at the clients the union is exactly one
@@ -152,7 +152,7 @@ def draw(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -
     return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
 
 
-def _poisson(plan: Plan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
+def _poisson(plan: FederationPlan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
     """Counts of records that join by themselves, each with the plan's rate; nothing is raised or fixed by their number.
 
     A record joins where its key is below the rate: an own one, or in a seeded run that by which its client draws.
@@ -169,7 +169,7 @@ def _poisson(plan: Plan, present: Sequence[Present], *, round_: int, attempt: in
     return Draw(tuple(np.split(counts[:, None], edges)), plan.batch, plan.rates)
 
 
-def charges(plan: Plan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
+def charges(plan: FederationPlan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:
     """Charges of one released round, by group: each at its own sampling rate and sensitivity."""
     cells = plan.task.objective.cells
     trained = [

@@ -30,7 +30,7 @@ from fedsw.federation.trust import most, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.budget_shares import Shares, SumBudget
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
 from fedsw.runs.observer import Outcome
@@ -126,7 +126,7 @@ class Sum(ABC):
             return Stream.secure()
         return Stream.seeded(seed, purpose, int(node.clients[0]), round_, attempt)
 
-    def bounded(self, parts: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+    def bounded(self, parts: Sequence[SiteSums], plan: FederationPlan, round_: int, attempt: int) -> Bounded:
         """The sum of all sites, to be noised once by a server that they trust."""
         steps, budget = torch.stack([part.steps for part in parts]).sum(dim=0), self.budget(plan.delta, plan.shares)
         charges = budget.charges(plan.strata, self.task.experiment)

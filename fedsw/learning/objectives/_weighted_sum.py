@@ -1,4 +1,4 @@
-"""`Objective`, a task loss and penalties: strata of sampling, cotangents, and the sensitivity of the whole, derived."""
+"""`WeightedSum`, a task loss and penalties: strata of sampling, cotangents, and the sensitivity of the whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sample = Callable[[int, int], Tensor]
 
 
 @dataclass(frozen=True)
-class Objective:
+class WeightedSum:
     """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
 
     A penalty between groups has the groups as cells, or pairs (class, group); one to a sample has all private records
@@ -199,7 +199,7 @@ def _parted(by_cell: Sequence[Tensor], owners: Sequence[int], sizes: Sequence[in
 
 @functools.lru_cache(maxsize=64)
 def with_slack(
-    objective: Objective,
+    objective: WeightedSum,
     batch: tuple[int, ...],
     clip: Clip,
     widths: tuple[int, ...],

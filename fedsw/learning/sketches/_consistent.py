@@ -47,7 +47,7 @@ def consistent(*sketches: NoisedSketch) -> Tables:
     Sources: Qardaji, Yang, Li 2014 (PriView: averages over what tables share); Duchi and others 2008 (projection);
         Deming, Stephan 1940 (factors).
     """
-    read = [_Read(sketch) for sketch in sketches]
+    read = [_PairsRead(sketch) for sketch in sketches]
     columns = range(len(read[0].spans))
     pairs = {
         (k, j): _averaged([tables.pair(k, j) for tables in read if tables.measures(k, j)])
@@ -72,7 +72,7 @@ _Said = tuple[Tensor, float]
 """Numbers read off a table, and the variance of the noise in each of them."""
 
 
-class _Read:
+class _PairsRead:
     def __init__(self, sketch: NoisedSketch) -> None:
         self.measured, blocks = pairs_measured(sketch).cpu(), sketch.blocks.cpu()
         codes, column = len(self.measured.column), self.measured.column

@@ -42,7 +42,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Moments:
+class MomentFeatures:
     """Means and second moments of what a map makes, z: the triangle of a a', times sqrt(2) off its diagonal.
 
     a = (radius, z) / (sqrt(2) radius), with a z longer than the radius shortened to it, has norm at most 1. The inner

@@ -95,7 +95,7 @@ class CheckpointRefused(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class SketchTarget:
     """A sketch that a step compares generated samples with, its law, drawn, and its target."""
 
     sketch: NoisedSketch
@@ -212,10 +212,10 @@ def fit_generator(
     like = next(network.parameters())
     drawn = sketcher_like(sketch, sketcher, like)
     target = Target.of(sketch, weights=weights, like=like)
-    targets = [Compared(sketch, drawn, target)]
+    targets = [SketchTarget(sketch, drawn, target)]
     for other, other_sketcher in later:
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
-        targets.append(Compared(other, sketcher_like(other, other_sketcher, like), like_first))
+        targets.append(SketchTarget(other, sketcher_like(other, other_sketcher, like), like_first))
     for candidate in (network, *restarts):
         _require_conditional(candidate, sketch)
         if isinstance(candidate, Proportioned):
@@ -255,7 +255,7 @@ def tried_in(checkpoint: Path) -> list[float]:
 def _choose(
     training: _Training,
     restarts: Sequence[nn.Module],
-    targets: Sequence[Compared],
+    targets: Sequence[SketchTarget],
     cells: Cells,
     settings: FitSettings,
 ) -> list[float]:
@@ -274,7 +274,7 @@ def _choose(
 
 
 def _advance(
-    training: _Training, until: int, targets: Sequence[Compared], cells: Cells, settings: FitSettings
+    training: _Training, until: int, targets: Sequence[SketchTarget], cells: Cells, settings: FitSettings
 ) -> float:
     """Take the steps up to `until`; returns the mean of the batches' distances before them."""
     conditional, first = cast(Conditional, training.network), training.step
@@ -295,7 +295,7 @@ def _advance(
 def _step(
     step: int,
     network: Conditional,
-    targets: Sequence[Compared],
+    targets: Sequence[SketchTarget],
     cells: Cells,
     settings: FitSettings,
     optimizer: torch.optim.Optimizer,

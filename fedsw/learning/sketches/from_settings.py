@@ -24,9 +24,9 @@ from fedsw.experiment.sources import Shape
 from fedsw.learning.models.initial import count_parameters
 from fedsw.learning.sketches import _maps as maps
 from fedsw.learning.sketches._maps import FeatureMap, OwnMap, circle_of
-from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._one_sided import Features, MomentFeatures
 from fedsw.learning.sketches._parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
-from fedsw.learning.sketches.learnt import Classifier, Learnt
+from fedsw.learning.sketches.learnt import Classifier, LearntLayer
 from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
 from fedsw.learning.sketches.table_counts import Pairs
 from fedsw.learning.sketches.table_triples import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within
@@ -89,7 +89,7 @@ def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSk
     sketch = experiment.sketch
     if stage.number == 1:
         return tuple(_part(spec) for spec in (sketch, *sketch.also))
-    learnt = Learnt(max(1, shape.classes), sketch.hidden, weights=stage.weights)
+    learnt = LearntLayer(max(1, shape.classes), sketch.hidden, weights=stage.weights)
     return tuple(_part(spec, learnt) for spec in sketch.stages[stage.number - 2].parts)
 
 
@@ -191,11 +191,11 @@ def _groups(experiment: Experiment, shape: Shape) -> int:
     return len(shape.groups) if experiment.sketch.groups else 1
 
 
-def _part(spec: SketchPart, learnt: Learnt | None = None) -> PartOfSketch:
+def _part(spec: SketchPart, learnt: LearntLayer | None = None) -> PartOfSketch:
     return PART_KINDS.get(spec.kind).made(spec, learnt)
 
 
-def feature_map(spec: SketchPart, learnt: Learnt | None = None) -> FeatureMap:
+def feature_map(spec: SketchPart, learnt: LearntLayer | None = None) -> FeatureMap:
     """The public map that a part of a sketch looks at records through; `learnt` is that of the stage."""
     return MAP_KINDS.get(spec.map).made(spec, learnt)
 
@@ -231,7 +231,7 @@ class SettingCost:
 
 
 def of_waves(
-    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None, *, gaussian: bool
+    part: SketchPart, features: int, cells: int, rows: int, learnt: LearntLayer | None = None, *, gaussian: bool
 ) -> Iterator[SettingCost]:
     """Cost of a part of a sketch that measures waves: its frequencies, its map, and the sum over records.
 
@@ -253,7 +253,7 @@ def of_waves(
 
 
 def of_codes(
-    part: SketchPart, features: int, cells: int, rows: int, learnt: Learnt | None = None, *, moments: bool
+    part: SketchPart, features: int, cells: int, rows: int, learnt: LearntLayer | None = None, *, moments: bool
 ) -> Iterator[SettingCost]:
     """Cost of a part of a sketch that measures features of a map, or their moments; see `of_waves`."""
     width = float(feature_map(part, learnt).width(features))
@@ -308,7 +308,7 @@ class MapKind:
     An output of a ``one_sided`` map is never negative, so its features need no second half for negative numbers.
     """
 
-    made: Callable[[SketchPart, Learnt | None], FeatureMap]
+    made: Callable[[SketchPart, LearntLayer | None], FeatureMap]
     costs: Callable[[SketchPart, int, int, int], Iterator[SettingCost]] = _nothing
     one_sided: bool = False
 
@@ -317,7 +317,7 @@ def _own_map(name: str) -> MapKind:
     return MapKind(_loaded)
 
 
-def _loaded(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
+def _loaded(spec: SketchPart, learnt: LearntLayer | None) -> FeatureMap:
     """A map of the user's own, by its reference."""
     made = load_object(spec.map, what="sketch.map")
     if callable(made):
@@ -331,7 +331,7 @@ def _loaded(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
     return OwnMap(spec.map, json.dumps(spec.map_arguments, sort_keys=True), made)
 
 
-def _of_stage(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
+def _of_stage(spec: SketchPart, learnt: LearntLayer | None) -> FeatureMap:
     if learnt is None:
         raise ExperimentError(
             "sketch.map 'learnt' looks through what stages before have learnt: use it in sketch.stages"
@@ -339,7 +339,7 @@ def _of_stage(spec: SketchPart, learnt: Learnt | None) -> FeatureMap:
     return replace(learnt, layer=spec.layer)
 
 
-def _shipped(kind: type[FeatureMap]) -> Callable[[SketchPart, Learnt | None], FeatureMap]:
+def _shipped(kind: type[FeatureMap]) -> Callable[[SketchPart, LearntLayer | None], FeatureMap]:
     """Make a map of the settings that `MAPS` lists for it."""
     return lambda spec, learnt: kind(**{name: getattr(spec, name) for name in MAPS.get(spec.map).reads})
 
@@ -356,7 +356,7 @@ MAP_KINDS.register("learnt", MapKind(_of_stage, one_sided=True))
 class PartKind:
     """A kind of part of a sketch: it is made of its settings, and says what it costs; a ``coded`` one is of a table."""
 
-    made: Callable[[SketchPart, Learnt | None], PartOfSketch]
+    made: Callable[[SketchPart, LearntLayer | None], PartOfSketch]
     costs: Callable[..., Iterator[SettingCost]]
     coded: bool = False
 
@@ -365,32 +365,32 @@ def _about(spec: SketchPart) -> dict[str, Any]:
     return {"columns": spec.columns or None, "weight": spec.weight}
 
 
-def _gaussian(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+def _gaussian(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     looked_at, about = feature_map(spec, learnt), _about(spec)
     return GaussianKernel(
         spec.bandwidths, spec.pairs, fractions=spec.fractions, scheme=spec.scheme, map=looked_at, **about
     )
 
 
-def _cramer(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+def _cramer(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     looked_at, about = feature_map(spec, learnt), _about(spec)
     return SlicedCramer(spec.directions, spec.harmonics, _PERIOD, scheme=spec.scheme, map=looked_at, **about)
 
 
-def _features(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+def _features(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     signed = not MAP_KINDS.get(spec.map).one_sided
     return Features(feature_map(spec, learnt), spec.radius, signed, **_about(spec))
 
 
-def _moments(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
-    return Moments(feature_map(spec, learnt), spec.radius, spec.projected, **_about(spec))
+def _moments(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
+    return MomentFeatures(feature_map(spec, learnt), spec.radius, spec.projected, **_about(spec))
 
 
-def _code(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+def _code(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     return Indicators(spec.columns, weight=spec.weight)
 
 
-def _table(spec: SketchPart, learnt: Learnt | None) -> PartOfSketch:
+def _table(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     raise ExperimentError("sketch.kind 'table' measures declared columns, and there are none: declare [data.columns]")
 
 

@@ -64,7 +64,7 @@ class Classifier(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class Learnt:
+class LearntLayer:
     """A layer of a `Classifier`, as a map of features.
 
     What it is trained on is public or released, and it travels as weights of this architecture, never as code: float32
@@ -100,7 +100,7 @@ class Learnt:
 
 
 class _Layer(SharedMap):
-    def __init__(self, network: Classifier, chosen: Learnt) -> None:
+    def __init__(self, network: Classifier, chosen: LearntLayer) -> None:
         super().__init__()
         self.network, self.key = network, chosen
         self.below = _Layer(network, replace(chosen, layer="early")) if chosen.layer == "late" else None
@@ -112,7 +112,7 @@ class _Layer(SharedMap):
 
 
 def flat_bytes(weights: Tensor) -> bytes:
-    """Weights (v,) as `Learnt.weights`."""
+    """Weights (v,) as `LearntLayer.weights`."""
     return weights.detach().cpu().to(torch.float32).numpy().astype("<f4").tobytes()
 
 

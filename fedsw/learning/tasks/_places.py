@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsw.experiment import Experiment
 from fedsw.learning.models.coded import Coding, Hats
-from fedsw.learning.objectives import Objective
+from fedsw.learning.objectives import WeightedSum
 from fedsw.learning.tasks.task import Task
 from fedsw.mathematics.clipping.rules import HatLinear
 
@@ -34,7 +34,7 @@ class Mapped(Protocol):
 
 
 def reads_places(
-    experiment: Experiment, task: Task, objective: Objective, coding: Coding | None, device: torch.device
+    experiment: Experiment, task: Task, objective: WeightedSum, coding: Coding | None, device: torch.device
 ) -> bool:
     """True if holders of records keep places: of hats, on a processor, for code that does not look at inputs.
 

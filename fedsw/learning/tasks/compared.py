@@ -14,7 +14,7 @@ from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Also
 from fedsw.experiment.sections import ObjectiveSettings as ObjectiveSettings
 from fedsw.experiment.sources import Shape
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip, WeightedSum
 from fedsw.learning.objectives.penalties import Penalty, expanded, fields_of, made_of, require_bound
 
 
@@ -32,7 +32,7 @@ class Compared:
         return int(self.columns.stop - self.columns.start)
 
 
-def compared_by(objective: Objective, dimension: int, clip: Clip) -> tuple[Compared, ...]:
+def compared_by(objective: WeightedSum, dimension: int, clip: Clip) -> tuple[Compared, ...]:
     """List the columns of every penalty in the order in which they travel; ``clip`` is of those without their own."""
     compared, start = [], 0
     for penalty in objective.penalties:
@@ -98,7 +98,7 @@ def _of_data(part: Penalty, values: Mapping[str, Any]) -> Penalty:
     return replace(part, **arguments)
 
 
-def objective_of(experiment: Experiment, shape: Shape) -> Objective:
+def objective_of(experiment: Experiment, shape: Shape) -> WeightedSum:
     """The penalties of an experiment that has several, or one of its user's own.
 
     ExperimentError if one cannot be made, or has nothing that this data set's groups could be compared by.
@@ -108,7 +108,7 @@ def objective_of(experiment: Experiment, shape: Shape) -> Objective:
     for index, further in enumerate(goal.also):
         made += _penalties(f"objective.also[{index}].penalty", further, further.weight, shape, further.centre)
     try:
-        objective = Objective(tuple(made))
+        objective = WeightedSum(tuple(made))
         objective.parts  # noqa: B018  made here, so that what cannot be is refused at load
     except (TypeError, ValueError) as fault:
         raise ExperimentError(f"objective: {fault}") from fault
@@ -122,7 +122,7 @@ def objective_of(experiment: Experiment, shape: Shape) -> Objective:
     return objective
 
 
-def require_stated(objective: Objective, dimension: int, clip: Clip) -> None:
+def require_stated(objective: WeightedSum, dimension: int, clip: Clip) -> None:
     """Look for a counterexample to every bound that a user states, on made-up outputs; nothing of it is a proof.
 
     ExperimentError if one is found, or if the user's own code raises or gives other shapes than its outputs have.

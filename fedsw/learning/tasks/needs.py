@@ -27,7 +27,7 @@ from fedsw.learning.sketches.from_settings import (
     cells_of_sketch,
     table_of,
 )
-from fedsw.learning.sketches.learnt import Learnt
+from fedsw.learning.sketches.learnt import LearntLayer
 from fedsw.learning.tasks._coding import width_of
 from fedsw.learning.tasks.task import Task
 
@@ -265,7 +265,7 @@ def _of_sketch(experiment: Experiment, part: SketchPart, shape: Shape, rows: int
         yield SettingCost("sketch.bins", part.bins, 16.0 * cells * width * width / 2, rows * width * width / FLOPS)
     else:
         with suppress(ValueError):  # which is said where the law is made
-            learnt = Learnt(max(1, shape.classes), experiment.sketch.hidden)
+            learnt = LearntLayer(max(1, shape.classes), experiment.sketch.hidden)
             yield from kind.costs(part, len(part.columns) or shape.features, cells, rows, learnt)
 
 

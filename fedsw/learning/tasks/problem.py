@@ -26,7 +26,7 @@ from fedsw.experiment.sections import ReleaseSettings
 from fedsw.experiment.sources import Shape, load_shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
-from fedsw.learning.objectives import Clip, Objective, contribution_bound
+from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
 from fedsw.learning.objectives._weighted_sum import with_slack
 from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
@@ -77,7 +77,7 @@ class Problem:
 
     experiment: Experiment
     task: Task
-    objective: Objective
+    objective: WeightedSum
     clip: Clip
     shape: Shape
     dimension: int
@@ -515,19 +515,19 @@ def _clip_of(experiment: Experiment) -> Clip:
     return Clip(*(_NO_LIMIT,) * 3) if clip.open else Clip(clip.output, clip.jacobian, clip.loss)
 
 
-def _objective(experiment: Experiment, task: Task, shape: Shape) -> Objective:
+def _objective(experiment: Experiment, task: Task, shape: Shape) -> WeightedSum:
     goal, other_side = experiment.objective, task.facts.other_side
     kind = PENALTIES.get(goal.penalty)
     if goal.also or kind.custom or (kind.compares, other_side) in (("groups", None), ("nothing", None)):
         return objective_of(experiment, shape)
     centre = experiment.clip.centre
     if (kind.compares, other_side) == ("sample", "prior"):
-        return Objective((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius),))
+        return WeightedSum((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius),))
     if kind.compares == "records" and other_side in ("generator", "domain"):
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
         fixed = MODELS.get(experiment.model.kind).fixed and other_side == "domain"
         both = goal.protected == "both"
-        return Objective((ToModel(goal.alpha, None, None, None, centre, other_side, limit, both, fixed),))
+        return WeightedSum((ToModel(goal.alpha, None, None, None, centre, other_side, limit, both, fixed),))
     raise ExperimentError(
         f"objective.penalty {goal.penalty!r} compares {kind.compares}, and objective.task {goal.task!r} has "
         f"{'groups' if other_side is None else f'a {other_side} on its other side'}; name a penalty of that"

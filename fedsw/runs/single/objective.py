@@ -25,8 +25,7 @@ from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import TASKS, shipped_task
 from fedsw.learning.models import count_parameters
-from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives import Objective as WeightedSum
+from fedsw.learning.objectives import Clip, WeightedSum
 from fedsw.learning.objectives.groups import terms_of
 from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
 from fedsw.learning.tasks.generated_samples import uniform_ball

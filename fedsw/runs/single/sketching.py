@@ -20,7 +20,7 @@ from fedsw.privacy.release import release
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SketchPlan(plans.Plan):
+class SketchPlan(plans.NoisePlan):
     """The plan of one sketch of all records: one round of a full batch. Everything is public. Made by `plan_sketch`."""
 
     law: Law

@@ -24,8 +24,8 @@ from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(plans.Plan, Deciding):
-    """The plan of training on one machine: `fedsw.privacy.plan.Plan`, and its batches. Made by `plan`."""
+class Plan(plans.NoisePlan, Deciding):
+    """The plan of training on one machine: `fedsw.privacy.plan.NoisePlan`, and its batches. Made by `plan`."""
 
     objective: Objective
 

@@ -27,7 +27,7 @@ from fedsw.experiment.trust import trust_models
 from fedsw.federation import _flower
 from fedsw.federation.deploy import bundle
 from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
-from fedsw.federation.deploy.executor import BundleRefused, Node, require_bundle
+from fedsw.federation.deploy.executor import BundleRefused, NodeLoop, require_bundle
 from fedsw.federation.deploy.flower_processes import NodeSettings, supernode_command
 from fedsw.federation.engines import inprocess
 from fedsw.federation.node.limits import require_code, require_limits
@@ -87,7 +87,7 @@ class Sent:
         replies: list[Message] = []
         fab = SimpleNamespace(content=self.content, hash_str=self.announced)
         run = SimpleNamespace(fab_hash=self.announced, series_id=1, override_config={})
-        node = Node(None, 12, {"partition-id": 0, **config}, lambda run_id: run, lambda fab_hash, run_id: fab)
+        node = NodeLoop(None, 12, {"partition-id": 0, **config}, lambda run_id: run, lambda fab_hash, run_id: fab)
         node._give = lambda reply, seconds: replies.append(reply)  # type: ignore[method-assign]
         inprocess.identify(1)
         message = Message(RecordDict({"ask": ConfigRecord({})}), 12, "query.tell", ttl=120.0)

@@ -17,7 +17,7 @@ from flwr.cli.build import build_fab_from_files
 
 from fedsw.federation import _flower
 from fedsw.federation.deploy._apps import load_client_app
-from fedsw.federation.deploy.executor import Node, Worker, beaten
+from fedsw.federation.deploy.executor import NodeLoop, Worker, beaten
 from fedsw.federation.engines import inprocess
 
 PYPROJECT = """
@@ -77,7 +77,7 @@ class Host:
 
     def __init__(self) -> None:
         self.replies: list[Message] = []
-        self.node = Node(
+        self.node = NodeLoop(
             None,
             1234,
             {"partition-id": 4},

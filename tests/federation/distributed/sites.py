@@ -17,7 +17,7 @@ from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages._common import Greeting
 from fedsw.federation.messages._masked_sums import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
-from fedsw.federation.node.roster import KEY_FILE, Member, Roster, read_mask_key, write_mask_key
+from fedsw.federation.node.roster import KEY_FILE, Roster, RosterSite, read_mask_key, write_mask_key
 from fedsw.federation.trust.distributed import _ranked as ranked
 from fedsw.federation.trust.distributed._once import agreed_sum
 from fedsw.federation.trust.distributed.attempt_cost import attempt_of
@@ -72,7 +72,7 @@ class Sites:
             key = read_mask_key(write_mask_key(self.folder / f"site{site}"))
             self.keys.append(key)
             if self.listed is None or site < self.listed:
-                roster = roster.with_member(Member(name=f"site {site}", key=key.public.hex()))
+                roster = roster.with_member(RosterSite(name=f"site {site}", key=key.public.hex()))
         self.roster = self.folder / "roster.toml"
         self.roster.write_text(roster.text())
         self.run_id = next(_RUNS)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fedsw._tools.settings import ExperimentError
 from fedsw.federation.node.roster import (
     KEY_FILE,
-    Member,
     Roster,
+    RosterSite,
     grouped,
     keyring_of,
     read_mask_key,
@@ -22,7 +22,9 @@ from fedsw.privacy.masks import MaskKey
 
 NAMES = st.text(min_size=1, max_size=20).filter(lambda name: name.isprintable() and name == name.strip())
 MEMBERS = st.lists(
-    st.builds(Member, name=NAMES, key=st.binary(min_size=32, max_size=32).map(bytes.hex), clients=st.integers(1, 9)),
+    st.builds(
+        RosterSite, name=NAMES, key=st.binary(min_size=32, max_size=32).map(bytes.hex), clients=st.integers(1, 9)
+    ),
     max_size=5,
     unique_by=(lambda each: each.name, lambda each: each.key),
 )
@@ -46,12 +48,12 @@ def test_another_member_has_another_digest(members, what):
 
 def test_a_member_is_in_it_once_and_has_a_key():
     key = MaskKey.fresh().public.hex()
-    roster = Roster().with_member(Member(name="a", key=key))
-    for member in (Member(name="a", key=MaskKey.fresh().public.hex()), Member(name="b", key=key)):
+    roster = Roster().with_member(RosterSite(name="a", key=key))
+    for member in (RosterSite(name="a", key=MaskKey.fresh().public.hex()), RosterSite(name="b", key=key)):
         with pytest.raises(ExperimentError, match="in the roster already"):
             roster.with_member(member)
     with pytest.raises(ExperimentError, match="no public key"):
-        roster.with_member(Member(name="c", key="00" * 32))
+        roster.with_member(RosterSite(name="c", key="00" * 32))
 
 
 @pytest.mark.parametrize(

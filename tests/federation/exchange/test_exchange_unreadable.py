@@ -57,7 +57,7 @@ def test_a_node_answers_for_what_it_cannot_read_and_goes_on(kind: str, monkeypat
     spoilt = broken(kind, request())
     answer = PullMessagesResponse(messages_list=[spoilt.header], message_object_trees=[spoilt.tree])
     carrier = Carrier(answer.SerializeToString(), *spoilt.objects)
-    node, taken = executor.Node(carrier, NODE, {}, None, None), [0]
+    node, taken = executor.NodeLoop(carrier, NODE, {}, None, None), [0]
     take = node._take
 
     def three_times() -> Any:
@@ -77,7 +77,7 @@ def test_a_node_answers_for_what_it_cannot_read_and_goes_on(kind: str, monkeypat
 def test_five_answers_that_are_none_do_not_end_a_node(
     parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, taken = executor.Node(Carrier(*parts), NODE, {}, None, None), [0]
+    node, taken = executor.NodeLoop(Carrier(*parts), NODE, {}, None, None), [0]
     take = node._take
 
     def five_times() -> Any:
@@ -101,7 +101,7 @@ def test_a_request_that_is_not_the_server_s_is_not_answered() -> None:
         answer = PullMessagesResponse(messages_list=[envelope.header], message_object_trees=[envelope.tree])
         carrier = Carrier(answer.SerializeToString(), *envelope.objects)
         with pytest.raises(executor.Unreadable, match="not the server's to this node") as found:
-            executor.Node(carrier, NODE, {}, None, None)._take()
+            executor.NodeLoop(carrier, NODE, {}, None, None)._take()
         assert found.value.header is None, "there is nobody to tell"
 
 

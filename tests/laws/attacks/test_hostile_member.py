@@ -85,7 +85,7 @@ class Member:
             with opened as (own, _, _, get_run, get_fab, *_):
                 self._client, self._own = clients[-1], own
                 config = dict(self.settings.node_config)
-                node = executor.Node(self._client, own, config, get_run, get_fab, executor.Worker())
+                node = executor.NodeLoop(self._client, own, config, get_run, get_fab, executor.Worker())
                 self.online.set()
                 try:
                     while not self._over.is_set():

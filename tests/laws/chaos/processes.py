@@ -17,7 +17,7 @@ from fedsw.federation.node.node import batch_key
 from fedsw.federation.server._federation import Job, federate
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Charge, Ledger
 from fedsw.privacy.release import Released
@@ -81,7 +81,7 @@ class Witness:
             self.note("charged", round=round, attempt=attempt, sigma=sigma, charges=_plain(charges))
             return spent
 
-        def released(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
+        def released(aggregate: Aggregate, plan: FederationPlan, ledger: Ledger) -> Released:
             out = release(aggregate, plan, ledger)
             self.note("released", round=aggregate.round, attempt=aggregate.attempt, spent=out.spent)
             return out

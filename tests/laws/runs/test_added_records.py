@@ -33,7 +33,7 @@ from fedsw.federation.server._lost import _charge, largest_rates
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
 from fedsw.federation.trust.budget_shares import moments_budget
-from fedsw.federation.trust.round_plan import Plan, charges, draw, make_plan
+from fedsw.federation.trust.round_plan import FederationPlan, charges, draw, make_plan
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
@@ -69,7 +69,7 @@ def added(*settings: str) -> Experiment:
     return parse_experiment(ADDED, settings)
 
 
-def planned(*settings: str, sizes: tuple[tuple[int, ...], ...] = ((400,), (100,))) -> Plan:
+def planned(*settings: str, sizes: tuple[tuple[int, ...], ...] = ((400,), (100,))) -> FederationPlan:
     return make_plan(Problem.from_experiment(added(*settings)), sites_of(*sizes))
 
 

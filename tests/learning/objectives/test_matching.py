@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip, WeightedSum
 from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.mathematics.transport import sliced
@@ -65,9 +65,9 @@ def test_the_noise_for_both_sides_is_that_of_the_larger_bound() -> None:
 
 
 def test_only_a_prior_comes_with_a_private_task_loss() -> None:
-    assert Objective((ToSample(0.1),)).task_weight(300) == pytest.approx(0.9 / 300)
+    assert WeightedSum((ToSample(0.1),)).task_weight(300) == pytest.approx(0.9 / 300)
     for other_side in ("generator", "domain"):
-        assert Objective((ToModel(0.5, other_side=other_side),)).task_weight(300) == 0.0
+        assert WeightedSum((ToModel(0.5, other_side=other_side),)).task_weight(300) == 0.0
 
 
 @pytest.mark.parametrize("matching", [PRIOR, GENERATOR, BOTH, DOMAIN])

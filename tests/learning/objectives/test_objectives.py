@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.learning.objectives import Clip, Objective, contribution_bound
+from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
 from fedsw.learning.objectives.groups import BetweenGroups
 from fedsw.learning.objectives.penalties import Parity
 from fedsw.mathematics.transport import sliced
@@ -140,7 +140,7 @@ def test_sensitivities_say_what_is_public() -> None:
 
 
 def test_task_weight_is_the_mean_over_the_batch() -> None:
-    whole = Objective((Parity(0.75),))
+    whole = WeightedSum((Parity(0.75),))
     assert whole.task_weight(50) == pytest.approx(0.25 / 50)
     with pytest.raises(ValueError, match="batch = 0"):
         whole.task_weight(0)

@@ -12,7 +12,7 @@ import fedsw
 from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.trust import releasing_gradients
-from fedsw.learning.objectives import Clip, Objective
+from fedsw.learning.objectives import Clip, WeightedSum
 from fedsw.learning.objectives.groups import BetweenGroups, TaskAlone
 from fedsw.learning.objectives.penalties import NoPenalty, Parity
 from tests.federations import small
@@ -67,9 +67,9 @@ def test_no_penalty_has_no_weight_and_stands_alone():
     with pytest.raises(ValueError, match="no penalty has the weight 0.2"):
         NoPenalty(0.2)
     with pytest.raises(ValueError, match="stands alone"):
-        Objective((NoPenalty(), Parity(0.5)))
+        WeightedSum((NoPenalty(), Parity(0.5)))
     with pytest.raises(ValueError, match=r"NoPenalty\(\) for the task loss alone"):
-        Objective(())
+        WeightedSum(())
     with pytest.raises(ExperimentError, match="thresholds.share asks for the sizes of the groups"):
         parse_experiment({"name": "x", "objective": {"penalty": "none"}, "thresholds": {"share": 0.1}})
     with pytest.raises(ExperimentError, match="objective.penalty 'none' with objective.task 'generation'"):

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from fedsw.learning.models.initial import count_parameters, flatten
 from fedsw.learning.sketches._maps import Convolutions, Cosine, Raw, Scattering
-from fedsw.learning.sketches._one_sided import Features, Moments
+from fedsw.learning.sketches._one_sided import Features, MomentFeatures
 from fedsw.learning.sketches._parts import GaussianKernel, diameter
-from fedsw.learning.sketches.learnt import Classifier, Learnt, flat_bytes
+from fedsw.learning.sketches.learnt import Classifier, LearntLayer, flat_bytes
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.privacy.sensitivity import SLACK
@@ -29,14 +29,14 @@ MAPS = {
     "cosine": Cosine(0.5),
     "convolutions": Convolutions(3, 3, shifts=1),
     "scattering": Scattering(1, 2),
-    "learnt, early": Learnt(3, 6, "early", TRAINED),
-    "learnt, late": Learnt(3, 6, "late", TRAINED),
+    "learnt, early": LearntLayer(3, 6, "early", TRAINED),
+    "learnt, late": LearntLayer(3, 6, "late", TRAINED),
 }
 PARTS = {
     "waves": GaussianKernel((2.0,), 30),
     **{f"features of {name}": Features(chosen, signed=name == "cosine") for name, chosen in MAPS.items()},
-    **{f"moments of {name}": Moments(chosen, 2.0, projected=3) for name, chosen in MAPS.items()},
-    "moments of all pixels": Moments(radius=0.5),
+    **{f"moments of {name}": MomentFeatures(chosen, 2.0, projected=3) for name, chosen in MAPS.items()},
+    "moments of all pixels": MomentFeatures(radius=0.5),
 }
 SKETCHERS = {name: Law(PIXELS, (part,), classes=2, counts=0.01).drawn() for name, part in PARTS.items()}
 EVERYTHING = Law(PIXELS, tuple(PARTS.values()), classes=2, counts=0.01)
@@ -103,17 +103,17 @@ def test_the_root_of_two_is_attained_by_codes_and_by_moments():
 
 
 def test_a_mixed_sensitivity_is_two_and_twice_the_weighted_constants_under_a_root():
-    parts = (GaussianKernel((1.0,), 4), Features(weight=2.0), Moments(weight=1.0))
+    parts = (GaussianKernel((1.0,), 4), Features(weight=2.0), MomentFeatures(weight=1.0))
     assert sketch_sensitivity(Law(PIXELS, parts)).value == pytest.approx(SLACK * math.sqrt(2 + 2 * 0.25))
     assert sketch_sensitivity(Law(PIXELS, parts[1:])).value == pytest.approx(SLACK * math.sqrt(2))
 
 
 def test_moments_are_the_triangle_of_the_matrix_with_its_mirror_counted():
     row = normal(5) / 10
-    vector = Law(5, (Moments(radius=1.0),)).drawn(torch.float64)(row[None])[0]
+    vector = Law(5, (MomentFeatures(radius=1.0),)).drawn(torch.float64)(row[None])[0]
     a = np.concatenate([[1.0], row.numpy()]) / math.sqrt(2)
     other = normal(5, seed=3) / 10
-    again = Law(5, (Moments(radius=1.0),)).drawn(torch.float64)(other[None])[0]
+    again = Law(5, (MomentFeatures(radius=1.0),)).drawn(torch.float64)(other[None])[0]
     b = np.concatenate([[1.0], other.numpy()]) / math.sqrt(2)
     matrix, places = np.outer(a, a), np.triu_indices(6)
     wanted = matrix[places] * np.where(places[0] == places[1], 1.0, math.sqrt(2))
@@ -146,13 +146,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 @pytest.mark.parametrize("layer", ["early", "late"])
-@pytest.mark.parametrize("kind", [Features, Moments])
+@pytest.mark.parametrize("kind", [Features, MomentFeatures])
 def test_a_hostile_network_changes_nothing_but_the_result(name, layer, kind):
     weights = HOSTILE[name](count_parameters(Classifier(PIXELS, 3, 6))).astype("<f4").tobytes()
-    law = Law(PIXELS, (kind(Learnt(3, 6, layer, weights)),), classes=2, counts=0.01)
+    law = Law(PIXELS, (kind(LearntLayer(3, 6, layer, weights)),), classes=2, counts=0.01)
     sketcher = law.drawn()
     bound = sketch_sensitivity(law).value
-    assert bound == sketch_sensitivity(Law(PIXELS, (kind(Learnt(3, 6, layer)),), classes=2, counts=0.01)).value
+    assert bound == sketch_sensitivity(Law(PIXELS, (kind(LearntLayer(3, 6, layer)),), classes=2, counts=0.01)).value
     rows = torch.cat([normal(6, PIXELS).float(), torch.full((1, PIXELS), math.nan), torch.full((1, PIXELS), 3e38)])
     for first in range(len(rows)):
         alone = sketcher.sums(rows[first : first + 1], torch.zeros(1, dtype=torch.int64))
@@ -184,7 +184,7 @@ class SameRows(nn.Module):
         return self.rows
 
 
-@pytest.mark.parametrize("kind", [Features, Moments])
+@pytest.mark.parametrize("kind", [Features, MomentFeatures])
 def test_a_code_that_is_not_finite_is_nothing_and_one_that_is_too_long_to_square_is_shortened(kind):
     rows = torch.tensor([[math.nan, 1.0], [math.inf, 1.0], [1e308, 1e308], [0.0, 0.0], [-1e308, 3.0]]).double()
     rows[2] = 1e308
@@ -200,21 +200,21 @@ def test_a_learnt_map_is_the_layer_of_its_network_and_has_its_announced_width():
     network = Classifier(PIXELS, 3, 6, seed=4)
     image = normal(2, PIXELS).float()
     for layer in ("early", "late"):
-        chosen = Learnt(3, 6, layer, TRAINED)
+        chosen = LearntLayer(3, 6, layer, TRAINED)
         built = chosen.built(PIXELS, None)  # type: ignore[arg-type]
         torch.testing.assert_close(built(image), network.seen(image, layer))
         assert built(image).shape[1] == chosen.width(PIXELS)
-    assert Learnt(3, 5, "early").width(7) == 5, "other features go through two hidden layers"
+    assert LearntLayer(3, 5, "early").width(7) == 5, "other features go through two hidden layers"
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (lambda: Features(radius=0.0), "radius = 0"),
-        (lambda: Moments(radius=math.inf), "radius = inf"),
-        (lambda: Law(3, (Moments(projected=4),)).drawn(), "projected = 4 of 3"),
+        (lambda: MomentFeatures(radius=math.inf), "radius = inf"),
+        (lambda: Law(3, (MomentFeatures(projected=4),)).drawn(), "projected = 4 of 3"),
         (lambda: Convolutions(shifts=-1), "shifts = -1"),
-        (lambda: Law(PIXELS, (Features(Learnt(3, 6, "late", b"\0" * 8)),)).drawn(), "2 weights"),
+        (lambda: Law(PIXELS, (Features(LearntLayer(3, 6, "late", b"\0" * 8)),)).drawn(), "2 weights"),
     ],
 )
 def test_a_part_that_does_not_fit_is_named(wrong, words):

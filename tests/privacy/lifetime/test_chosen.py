@@ -14,11 +14,11 @@ from fedsw.privacy.accounting._composition import Composition
 from fedsw.privacy.accounting._slicing import log_moment
 from fedsw.privacy.accounting.lifetime import (
     About,
+    AdmittedCost,
     Cost,
     DatasetAccount,
     Limit,
     LimitReached,
-    Share,
     Use,
     in_order,
     room,
@@ -51,7 +51,7 @@ def sized(rate: float, high: float, within: Callable[[Step], bool]) -> Step:
 def extended(plan: Cost, more: Step) -> list[Use]:
     """A run that was let in with a plan, and with one more release."""
     (use,) = in_order([plan])
-    share = Share(Cost.one({more: 1}), next_weight(use.shares))
+    share = AdmittedCost(Cost.one({more: 1}), next_weight(use.shares))
     return [Use(plan.and_more({more: 1}), (*use.shares, share), leads=True)]
 
 
@@ -181,7 +181,7 @@ def test_a_share_s_part_of_delta_never_changes_and_all_parts_are_no_more_than_on
     """Whoever stops by what a run released would otherwise choose what it had cost."""
     account, plan = DatasetAccount(tmp_path, "people"), {Step(0.1, 0.2): 60}
     account.limit(3.0, DELTA)
-    seen: dict[str, tuple[Share, ...]] = {}
+    seen: dict[str, tuple[AdmittedCost, ...]] = {}
     for number in range(6):
         account.reserve(str(number), plan, OWN)
         if number == 2:

@@ -12,7 +12,7 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.federation import messages
 from fedsw.federation.messages._trusted import Contribution, Outputs
 from fedsw.federation.node._replies import answered, fresh, node_of, note, state_of_node
-from fedsw.federation.node.node import Batch, Node, batch_key
+from fedsw.federation.node.node import Node, NodeBatch, batch_key
 
 
 def outputs(message: Message, context: Context) -> Message:
@@ -68,7 +68,7 @@ def sums(message: Message, context: Context) -> Message:
 
 
 def _contribution(
-    node: Node, batch: Batch, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
+    node: Node, batch: NodeBatch, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
 ) -> Contribution:
     """Contribution of the clients that are not lost; the node forgets the batch."""
     lost = node.lost(batch.round, batch.attempt)

@@ -25,7 +25,7 @@ from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust._scores_last import ScoreSum
 from fedsw.federation.trust.central import _unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.round_plan import Draw, Plan, charges, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.round_plan import Draw, FederationPlan, charges, draw, make_plan, most_drawn, prepared_by
 from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
@@ -69,12 +69,12 @@ class Rounds(AtServer):
         self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._collector = Collector(context, remains="The checkpoint and the ledger are kept")
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: FederationPlan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._prepared = plan, prepared_by(plan)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `fedsw.federation.trust.context.Side`."""
+        """See `fedsw.federation.trust.context.ServerSide`."""
         aggregate = self.run(round_, theta)
         released = release(aggregate, self._plan, self._ledger)
         return Outcome(
@@ -150,7 +150,7 @@ class Rounds(AtServer):
         total: Tensor,
         settled: Draw,
         bounds: tuple[Sensitivity, ...],
-        parts: Sequence[Part],
+        parts: Sequence[SiteContribution],
     ) -> Aggregate | None:
         """The sum of the sites' contributions on top of `total`; None if too few clients are in it."""
         if (answered := sum(part.clients for part in parts)) < self._collector.least:
@@ -191,7 +191,7 @@ class Rounds(AtServer):
         answers: Mapping[int, Contribution],
         cotangents: Sequence[Tensor],
         weight: float,
-    ) -> list[Part]:
+    ) -> list[SiteContribution]:
         """Contributions, in client order, of the sites that answered within their clients' bounds."""
         task, parts = self._plan.task, []
         for presence, counts, pulled in zip(present, settled.counts, cotangents, strict=True):
@@ -207,7 +207,9 @@ class Rounds(AtServer):
                 rows = np.concatenate([np.repeat(included, column) for column in counts.T])
                 pulled = pulled[torch.from_numpy(rows)]
             most = SLACK * task.most_pulled(pulled, weight)
-            parts.append(Part(presence.site, answer, answer.vector.to(task.device), most, int(included.sum())))
+            parts.append(
+                SiteContribution(presence.site, answer, answer.vector.to(task.device), most, int(included.sum()))
+            )
         accepted = []
         for part, within in zip(parts, within_bounds(parts), strict=True):
             if within:
@@ -219,7 +221,7 @@ class Rounds(AtServer):
         return accepted
 
 
-def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
+def release(aggregate: Aggregate, plan: FederationPlan, ledger: Ledger) -> Released:
     """Release one round's sum (r,), with sigma = multiplier * max over groups of Delta; without noise under `none`.
 
     Guarantee: `fedsw.privacy.release.release`, each group at its own sampling rate and sensitivity.
@@ -239,7 +241,7 @@ def release(aggregate: Aggregate, plan: Plan, ledger: Ledger) -> Released:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SiteContribution:
     """A site's contribution, its vector (r,) on the device, the most it may weigh, and how many clients are in it."""
 
     site: Site
@@ -249,7 +251,7 @@ class Part:
     clients: int
 
 
-def within_bounds(parts: Sequence[Part]) -> list[bool]:
+def within_bounds(parts: Sequence[SiteContribution]) -> list[bool]:
     """Which contributions weigh no more than they may: compared on the device, and read all together."""
     if not parts:
         return []
@@ -269,7 +271,7 @@ def stacked_outputs(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> 
     return [task.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
 
 
-def most_rows(plan: Plan, settled: Draw, present: Sequence[Present]) -> list[int]:
+def most_rows(plan: FederationPlan, settled: Draw, present: Sequence[Present]) -> list[int]:
     """Rows of each site's messages: more than it is ever asked for, so that their size tells no count."""
     drawn = [int(counts.sum()) for counts in settled.counts]
     if plan.task.experiment.privacy.sampling == "stratified":

@@ -18,7 +18,7 @@ from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedPenalty:
     """A penalty whose ranks come from tables, one of each of its cells; `owners` are the strata's cells in it."""
 
     number: int
@@ -35,13 +35,13 @@ class Ranked:
         return sizes
 
 
-def ranked_by(task: Problem) -> tuple[Ranked, ...]:
+def ranked_by(task: Problem) -> tuple[RankedPenalty, ...]:
     """All penalties of a run."""
     strata, penalties = range(len(task.objective.cells)), []
     for number, (part, compared) in enumerate(zip(task.objective.parts, task.compared, strict=True)):
         part.pairs  # noqa: B018  TypeError where noised tables give no ranks
         owners = tuple(part.owner(stratum) for stratum in strata)
-        penalties.append(Ranked(number, part, compared.columns, compared.clip, owners))
+        penalties.append(RankedPenalty(number, part, compared.columns, compared.clip, owners))
     return tuple(penalties)
 
 
@@ -196,7 +196,7 @@ class Ranks:
                 moved = self._learner.gradient(scale * pulled)
         return torch.cat([cell.reshape(-1) for cell in means]), moved
 
-    def _sample(self, ranked: Ranked, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
+    def _sample(self, ranked: RankedPenalty, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """The public side's outputs (m, d), on the host."""
         if self._learner is not None:
             points = self._learner.points(theta, count, round_, attempt)
@@ -206,7 +206,7 @@ class Ranks:
 
 def _by_penalty(
     task: Problem, directions: Sequence[Tensor], bins: int, flat: Tensor
-) -> list[tuple[Ranked, Tensor, Tensor]]:
+) -> list[tuple[RankedPenalty, Tensor, Tensor]]:
     """Every penalty with its directions and its tables (cells, k, bins)."""
     shapes = [(len(r.part.cells), block.shape[1], bins) for r, block in zip(ranked_by(task), directions, strict=True)]
     if len(flat) != sum(map(math.prod, shapes)):

@@ -40,14 +40,14 @@ from fedsw.federation.trust.distributed.attempt_cost import (
     planned_shares,
 )
 from fedsw.federation.trust.distributed.members import Cohort, Party, own_counts, rate_of
-from fedsw.federation.trust.round_plan import Plan, column_sums, prepared_by
+from fedsw.federation.trust.round_plan import FederationPlan, column_sums, prepared_by
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.privacy.masks import summed
 from fedsw.runs.observer import Outcome
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Plan of rounds in which all clients take part; every client works out the same."""
     experiment, fraction = task.experiment, task.experiment.training.batch_fraction
     present = whole(sites)
@@ -63,7 +63,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     shared = planned_shares(experiment, delta)
     directions = task.all_directions(0, 0)
     noise = noise_of(task, batch, delta, spreads=task.planned_spreads(), directions=directions)
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=sizes,
         batch=batch,
@@ -101,7 +101,7 @@ class _Asking(Collector):
 
 
 class MaskedSums(AtClients, ABC):
-    """Ask for masked sums; a `Side`. There is no ledger here: every client has its own.
+    """Ask for masked sums; a `ServerSide`. There is no ledger here: every client has its own.
 
     An attempt needs every site that it began with: masks cancel in the sum of all of them. One that fails was charged
     by every site that had answered; so the site that it fails on is suspended afterwards (`Suspensions`).
@@ -119,11 +119,11 @@ class MaskedSums(AtClients, ABC):
         """Outcome of an attempt of a cohort; None if one of its sites was lost."""
 
     def attempts_planned(self, rounds: int) -> int:
-        """See `Side`: local.failing says how many may fail."""
+        """See `ServerSide`: local.failing says how many may fail."""
         return rounds + failing(self._task.experiment)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `Side`."""
+        """See `ServerSide`."""
         for attempt, present in self._collector.attempts(round_):
             outcome = self._attempt(round_, attempt, theta, [presence for presence in present if presence.count])
             if outcome is not None:
@@ -220,7 +220,7 @@ class MaskedRounds(MaskedSums):
         super().__init__(context)
         self._ranks = ranked.Ranks(context.plan.task)
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: FederationPlan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._task = plan, plan.task
 

@@ -21,7 +21,7 @@ from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
 from fedsw.federation.trust._scores_last import LocalScores, ScoreSum
 from fedsw.federation.trust.local_gradient import _noising as client
-from fedsw.federation.trust.round_plan import Plan, column_sums, prepared_by
+from fedsw.federation.trust.round_plan import FederationPlan, column_sums, prepared_by
 from fedsw.federation.trust.sums_once import LocalSums, answer_noised
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
@@ -29,7 +29,7 @@ from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.observer import Outcome
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Plan for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`budget_split`); this one is what may be shown.
@@ -58,7 +58,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
         ).joint
         for cell in range(len(sizes))
     )
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=sizes,
         batch=batch,
@@ -77,7 +77,7 @@ class LocalGradient(LocalMethod):
 
     _prepared: Broadcast | None = None
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: FederationPlan) -> None:
         """Go on with the plan that released moments make: of prepared features, with clips in their scale."""
         self._plan, self._task, self._prepared = plan, plan.task, prepared_by(plan)
 

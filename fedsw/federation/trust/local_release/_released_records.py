@@ -23,7 +23,7 @@ from fedsw.federation.trust import Sides, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_release._release_plan import release_charge, release_epsilon, release_of
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary, Learner
@@ -73,7 +73,7 @@ _LEAST_IMAGE = 64
 """Features from which a square number of them is taken for the pixels of an image."""
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Plan of the release: every record, once."""
     experiment = task.experiment
     sizes = sum(int(site.sizes.sum()) for site in sites)
@@ -83,7 +83,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     public = ("the number of every client's records",)
     diameter = Sensitivity(charge.sensitivity, "diameter of the ball", norm=release.norm, public=public)
     epsilon = release_epsilon(experiment, delta)
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=(sizes,),
         batch=(sizes,),

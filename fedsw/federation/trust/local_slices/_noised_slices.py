@@ -26,7 +26,7 @@ from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.budget_split import own_batch, sampling_rate
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
@@ -123,7 +123,7 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
     return torch.cat(parts)
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Plan for the client with the largest sampling rate; the others add less noise.
 
     Every client makes its own plan from its own sizes (`slices_plan`); this one is what may be shown.
@@ -140,7 +140,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
     public = ("the number of every client's records",)
     diameter = Sensitivity(plan.diameter, "diameter of the features", public=public)
     multiplier = plan.sigma / plan.diameter
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=(sizes,),
         batch=(batch,),

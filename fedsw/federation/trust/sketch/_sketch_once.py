@@ -21,7 +21,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust.budget_shares import Shares
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.round_plan import Plan
+from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.trust.sums_once import (
     LocalSums,
@@ -110,7 +110,7 @@ class SketchSum(Sum):
         """See `Sum`."""
         return node.own_stream(round_, attempt, purpose)
 
-    def bounded(self, parts: Sequence[SiteSums], plan: Plan, round_: int, attempt: int) -> Bounded:
+    def bounded(self, parts: Sequence[SiteSums], plan: FederationPlan, round_: int, attempt: int) -> Bounded:
         """See `Sum`."""
         sums = [part.steps.double() * STEP for part in parts]
         records = [int(part.site.sizes[part.included].sum()) for part in parts]
@@ -123,13 +123,13 @@ def stage_with(number: int, weights: Tensor) -> Stage:
     return Stage(number, flat_bytes(weights) if number > 1 else b"")
 
 
-def make_plan(task: Problem, sites: Sequence[Site]) -> Plan:
+def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """Plan of the exchange: every record, once. The noise is the same under all trust models."""
     experiment, law = task.experiment, law_of_problem(task)
     size = sum(int(site.sizes.sum()) for site in sites)
     delta = resolve_delta(experiment.privacy.delta, records=size)
     budget = sketch_budget(experiment, law, delta)
-    return Plan.of(
+    return FederationPlan.of(
         task,
         sizes=(size,),
         batch=(size,),

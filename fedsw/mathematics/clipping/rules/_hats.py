@@ -125,7 +125,7 @@ class HatLinear(nn.Module):
         return written.scatter_add_(1, slot.add_(1), part)
 
     def _parts(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        read = _Read(self, len(inputs), dtype)
+        read = _HatSlots(self, len(inputs), dtype)
         read(inputs)
         return read.slot, read.part
 
@@ -147,7 +147,7 @@ class HatLinear(nn.Module):
         return outputs + bias
 
 
-class _Read:
+class _HatSlots:
     """Slots and parts of at most so many records at a time, in memory that is taken once.
 
     After a call ``slot`` (n, q + 1), int32, is the lower unit of every place, and ``part`` (n, q + 1) how far to the
@@ -178,7 +178,7 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heights: Tensor, rises: Tensor, inputs: Tensor, layer: HatLinear) -> Tensor:
         ctx.layer, ctx.inputs = layer, inputs
-        read = _Read(layer, min(len(inputs), _TILE), heights.dtype)
+        read = _HatSlots(layer, min(len(inputs), _TILE), heights.dtype)
         outputs = heights.new_empty((len(inputs), len(heights)))
         at, rise = (torch.empty_like(read._parts) for _ in range(2))
         ones = heights.new_ones(at.shape[1])
@@ -240,7 +240,7 @@ def _scattered(
     """
     shape = (weights.shape[1], count * layer.slots)
     whole, moved = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-    read = _Read(layer, min(len(inputs), _TILE), torch.float64)
+    read = _HatSlots(layer, min(len(inputs), _TILE), torch.float64)
     slots, terms = torch.empty_like(read._parts, dtype=torch.int64), torch.empty_like(read._parts)
     starts = None if owners is None else torch.split((owners * layer.slots).unsqueeze(1), _TILE)
     for tile, (rows, weighed) in enumerate(zip(torch.split(inputs, _TILE), torch.split(weights, _TILE), strict=True)):

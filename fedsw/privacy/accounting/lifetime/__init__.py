@@ -8,7 +8,7 @@ from fedsw.privacy.accounting.lifetime._binding import (
     counting,
     require_same,
 )
-from fedsw.privacy.accounting.lifetime._chosen import Limit, Share, Use, in_order, room
+from fedsw.privacy.accounting.lifetime._chosen import AdmittedCost, Limit, Use, in_order, room
 from fedsw.privacy.accounting.lifetime._dataset_account import (
     ACCOUNTS_VARIABLE,
     About,
@@ -42,7 +42,7 @@ __all__ = [
     "Limit",
     "LimitReached",
     "Reservation",
-    "Share",
+    "AdmittedCost",
     "State",
     "TakenRun",
     "Use",

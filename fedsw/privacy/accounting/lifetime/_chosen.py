@@ -35,7 +35,7 @@ FILTERS = 3
 
 
 @dataclass(frozen=True)
-class Share:
+class AdmittedCost:
     """Cost that a run was admitted with, and the part of its filter's delta that this took; neither ever changes."""
 
     cost: Cost
@@ -47,11 +47,11 @@ class Use:
     """A run's part of a limit: its cost and the shares that it was admitted with; it `leads` if it has the first."""
 
     cost: Cost
-    shares: tuple[Share, ...]
+    shares: tuple[AdmittedCost, ...]
     leads: bool = False
 
 
-def next_weight(shares: Sequence[Share]) -> float:
+def next_weight(shares: Sequence[AdmittedCost]) -> float:
     """The weight of one more share: 1/2, 1/6, 1/12 and so on, which never add up to more than 1."""
     return (1 - math.fsum(share.weight for share in shares)) / (len(shares) + 2)
 
@@ -61,7 +61,7 @@ def in_order(costs: Iterable[Cost]) -> list[Use]:
     uses: list[Use] = []
     for cost in costs:
         if cost.steps:
-            share = Share(cost, next_weight([share for use in uses for share in use.shares]))
+            share = AdmittedCost(cost, next_weight([share for use in uses for share in use.shares]))
             uses.append(Use(cost, (share,), leads=not uses))
     return uses
 
@@ -166,7 +166,7 @@ class Limit:
         return epsilon <= self.epsilon * (1 + ROUNDING)
 
 
-def _sum_of(shares: Iterable[Share], delta: float) -> float:
+def _sum_of(shares: Iterable[AdmittedCost], delta: float) -> float:
     return math.fsum(total_epsilon([share.cost], share.weight * delta) for share in shares)
 
 
@@ -188,7 +188,7 @@ def room(limit: Limit, uses: Sequence[Use], like: Cost | None = None) -> float:
 
     def fits(factor: float) -> bool:
         cost = _scaled(shape, factor)
-        return limit.admits([*uses, Use(cost, (Share(cost, weight),))])
+        return limit.admits([*uses, Use(cost, (AdmittedCost(cost, weight),))])
 
     if not limit.admits(uses) or not fits(_LEAST):
         return 0.0

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from fedsw._tools import files
 from fedsw.privacy.accounting._journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting._ledger import Ledger
-from fedsw.privacy.accounting.lifetime._chosen import Limit, Share, Use, lacking, next_weight
+from fedsw.privacy.accounting.lifetime._chosen import AdmittedCost, Limit, Use, lacking, next_weight
 from fedsw.privacy.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
 
@@ -38,7 +38,7 @@ class TakenRun:
     settled: bool = False
     ledger: Head | None = None
     parts: tuple[Counts, ...] = ()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[AdmittedCost, ...] = ()
     paid: Cost | None = None
     leads: bool = False
 
@@ -132,7 +132,7 @@ class State:
         if rest is None:
             return replace(self, runs={**self.runs, run.run: run})
         others = [share for name, other in self.runs.items() if name != run.run for share in other.shares]
-        share = Share(rest, next_weight([*others, *run.shares]))
+        share = AdmittedCost(rest, next_weight([*others, *run.shares]))
         paid = rest if run.paid is None else run.paid.and_more(rest.steps)
         run = replace(run, shares=(*run.shares, share), paid=paid, leads=run.leads or self.first is None)
         return replace(self, runs={**self.runs, run.run: run}, first=self.first or rest)
