@@ -29,6 +29,7 @@ from fedsw.federation.trust.distributed.attempt_cost import planned_shares
 from fedsw.learning.models.outer_layers import made_up_inputs, rescalable, rescaled
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of, tally_of
 from fedsw.learning.sketches.sketch_law import STEP
+from fedsw.learning.tasks import calibration
 from fedsw.learning.tasks.kinds._classification import Classification
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
@@ -36,7 +37,10 @@ from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step, epsilon_by
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder
 from fedsw.runs.checkpoint import Checkpoints
+from fedsw.runs.evaluation import verdict
 from fedsw.runs.evaluation.group_thresholds import cuts_of, kept
+from fedsw.runs.report import facts
+from fedsw.runs.view import read_outputs
 from tests.federation.node.releases import summed
 from tests.federations import Federation, Saboteur, array, numbers, small
 from tests.runs.kept_runs import kept_run, tables
@@ -51,6 +55,12 @@ TRUSTS = [(), LOCAL, MASKED]
 KINDS = {messages.SCORES.kind, messages.NOISY_SCORES.kind, messages.MASKED_SCORES.kind}
 SITE = {"partition-id": 0, "num-partitions": 1}
 ALONE = {"partition-id": 0, "num-partitions": 3}
+
+
+@pytest.fixture(autouse=True)
+def believed(monkeypatch):
+    """Models that are calibrated, however little of a signal their few records have."""
+    monkeypatch.setattr(calibration, "TELLS", -math.inf)
 
 
 def exact(chosen, directory) -> np.ndarray:
@@ -158,6 +168,21 @@ def test_a_release_for_thresholds_serves_calibration_too_at_the_larger_share(fed
     assert load(folder, thresholds="parity").thresholds.by_group == dict(
         zip(summary["thresholds"]["by_group"], found, strict=True)
     )
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_where_the_counts_do_not_bear_the_model_out_it_predicts_the_class_shares(federation, monkeypatch, trust):
+    """So do its thresholds, its screen says so, and it passes its audit; a run that goes on stays with them."""
+    monkeypatch.setattr(calibration, "TELLS", math.inf)
+    chosen = small("thresholds.share=0.3", *CALIBRATED, *trust, "privacy.epsilon=4.0")
+    summary = federation.run(chosen)
+    folder, said = federation.folder / "run1", summary["calibration"]
+    share = 1 / (1 + math.exp(-said["shift"][0]))
+    assert said["scale"] == 0 and read_outputs(folder / "outputs.npz").values == pytest.approx(share, abs=1e-6)
+    assert {each["threshold"] for each in summary["thresholds"]["by_group"].values()} == {0.5}
+    assert summary["thresholds"]["accuracy"] == pytest.approx(max(share, 1 - share))
+    assert all(verdict.SHARES_ALONE in words for words in (str(summary["warnings"]), facts.probabilities(summary)))
+    assert summary["held_out"]["loss"] == pytest.approx(summary["constant"]["loss"], abs=0.02) and audit(folder).passed
 
 
 def test_kept_records_are_counted_under_the_calibrated_model(tmp_path, federation):

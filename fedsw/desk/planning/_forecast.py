@@ -175,10 +175,12 @@ def _score(
     group, groups = held_out.sensitive, len(problem.groups)
     if problem.classes:
         share = float(target.bincount(minlength=problem.classes).max()) / len(target)
-        predicted = metrics.predictions(outputs)
+        logits = _logits(outputs, calibration)
+        predicted = logits.argmax(dim=1)
         rates = metrics.selection_rates(predicted.cpu(), group, groups=groups, outcomes=problem.classes)
         gap = float((rates.amax(0) - rates.amin(0)).amax())
-        losses = _log_loss(outputs, target, calibration), _log_loss_of_shares(target, problem.classes)
+        loss = float(torch.nn.functional.cross_entropy(logits, target.long()))
+        losses = loss, _log_loss_of_shares(target, problem.classes)
         return Score(metrics.accuracy(predicted, target), share, gap, losses)
     errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
     means = [outputs[group == number].double().mean(dim=0) for number in range(groups)]
@@ -187,15 +189,13 @@ def _score(
     return Score(-error, -constant, gap)
 
 
-def _log_loss(outputs: torch.Tensor, target: torch.Tensor, calibration: LogitCalibration | None) -> float:
-    """Mean log loss of probabilities (n, d), calibrated where counts of scores leave."""
+def _logits(outputs: torch.Tensor, calibration: LogitCalibration | None) -> torch.Tensor:
+    """Logits (n, classes) of probabilities (n, d), calibrated where counts of scores leave."""
     chances = outputs.double().clamp(_LEAST_CHANCE, 1 - _LEAST_CHANCE)
     scale, shift = (1.0, (0.0,)) if calibration is None else (calibration.scale, calibration.shift)
     if chances.shape[1] == 1:
-        logits = torch.cat([torch.zeros_like(chances), scale * torch.logit(chances) + shift[0]], dim=1)
-    else:
-        logits = scale * chances.log() + torch.tensor(shift, dtype=torch.float64)
-    return float(torch.nn.functional.cross_entropy(logits, target.long()))
+        return torch.cat([torch.zeros_like(chances), scale * torch.logit(chances) + shift[0]], dim=1)
+    return scale * chances.log() + torch.tensor(shift, dtype=torch.float64)
 
 
 def _log_loss_of_shares(target: torch.Tensor, classes: int) -> float:

@@ -29,7 +29,12 @@ six sets, and checked on three others."""
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
 _SHIFTS = np.linspace(-4.8, 4.8, 49)[None, :, None]
+_RATES = np.linspace(0.01, 0.99, 50)[:, None]
 _LEAST_SHARE = 0.005
+TELLS = 1.0
+"""The least log evidence that a model tells records apart: below it the class shares are predicted. On simulated counts
+(`python -m benchmarks.rivals.shares_alone`) a model without signal then is about as good as they are, and one with a
+signal keeps four fifths or more of the accuracy that it gains."""
 _WITHIN = 4
 """Places of a bin at which its records are taken to lie."""
 _STEPS = 60
@@ -50,16 +55,21 @@ class LogLoss:
 
 @dataclass(frozen=True)
 class LogitCalibration:
-    """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes."""
+    """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes.
+
+    The scale is 0, and the shift that of the class shares alone, where the log `evidence` that the model tells records
+    apart is below `TELLS`.
+    """
 
     scale: float
     shift: tuple[float, ...]
     log_loss: LogLoss
+    evidence: float
 
     def of_positive(self, probability: Array, positive: int) -> Array:
         """Calibrated probabilities (n,) of the positive one of two classes, for those of the rounds' model."""
-        with np.errstate(divide="ignore"):
-            logits = np.log(probability) - np.log1p(-probability)
+        least = np.finfo(np.float64).tiny
+        logits = np.log(np.maximum(probability, least)) - np.log(np.maximum(1 - probability, least))
         shift = self.shift[0] if positive == 1 else -self.shift[0]
         return np.asarray(_sigmoid(self.scale * logits + shift))
 
@@ -71,6 +81,7 @@ class LogitCalibration:
             "shift": list(self.shift),
             "log_loss": {"value": loss.value, "low": loss.low, "high": loss.high},
             "log_loss_of_shares": loss.shares,
+            "evidence": self.evidence,
         }
 
     @classmethod
@@ -79,7 +90,8 @@ class LogitCalibration:
         loss = content["log_loss"]
         value, low, high = (float(loss[name]) for name in ("value", "low", "high"))
         shift = tuple(float(number) for number in content["shift"])
-        return cls(float(content["scale"]), shift, LogLoss(value, low, high, float(content["log_loss_of_shares"])))
+        of_shares = LogLoss(value, low, high, float(content["log_loss_of_shares"]))
+        return cls(float(content["scale"]), shift, of_shares, float(content["evidence"]))
 
 
 def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> LogitCalibration:
@@ -89,41 +101,34 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     hold beyond p, whose noise has a known variance. Of two classes b is 0: what noise hides leaves their boundary as it
     is. Several have one b, at which they add up to 1 on average, one a, and each its own c. The answer is the scale and
     shift of least expected log loss under that posterior; of several classes the mean scale, and the shifts that give
-    each class's probability its own intercept.
+    each class's probability its own intercept. Where the counts do not bear out that probabilities say anything of a
+    record's class, they become the class shares.
 
     Guarantee: post-processing of the counts. Source: docs/guarantees/calibration.md.
     """
-    merged, cells = _merged(counts, values)
-    n = max(1.0, records)
-    merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size  # their number is public
-    parts = _parts_of(merged, n)
-    base = np.zeros_like(_SCALES) if counts.counted == 1 else _intercepts(parts.mean(axis=0), 1 / counts.counted)
-    seen = [_ClassPosterior(one, sigma**2 * cells, n, part, base) for one, part in zip(merged, parts, strict=True)]
-    of_scales = _shares_of(
-        -((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2 + sum(one.by_scale for one in seen)
-    )
-    fits = [one.fit(of_scales) for one in seen]
-    loss = _log_loss(fits, n, alone=counts.counted == 1)
-    if counts.counted == 1:
-        (fit,) = fits
-        return LogitCalibration(fit.scale, (fit.shift if counts.positive in (1, None) else -fit.shift,), loss)
-    scale = float(np.mean([fit.scale for fit in fits]))
-    return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss)
-
-
-def _merged(counts: ScoreCounts, values: Array) -> tuple[Array, Array]:
-    """Counts (k, 2, coarse bins) of all groups together, of other records and of the class; cells merged in a bin."""
     by_bin = values.reshape(counts.groups, counts.counted, counts.bins, 2).sum(axis=0)
     firsts = np.searchsorted(np.array(counts.edges), np.array(COARSE[:-1]))
-    merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)
-    return merged, counts.groups * np.diff([*firsts.tolist(), counts.bins]).astype(np.float64)
-
-
-def _parts_of(merged: Array, n: float) -> Array:
-    """The parts of n records that are in each bin by noised counts (k, 2, bins), none below 0: (k, bins)."""
+    merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)  # (k, 2, coarse bins)
+    variance = sigma**2 * counts.groups * np.diff([*firsts.tolist(), counts.bins])
+    n = max(1.0, records)
+    merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size  # their number is public
     total = np.clip(merged.sum(axis=1), 0.0, n)
     sums = total.sum(axis=1, keepdims=True)
-    return np.asarray(np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1]))
+    parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
+    base = np.zeros_like(_SCALES) if counts.counted == 1 else _intercepts(parts.mean(axis=0), 1 / counts.counted)
+    seen = [_ClassPosterior(one, variance, n, part, base) for one, part in zip(merged, parts, strict=True)]
+    by_scale = np.log(_OF_SCALES) + sum(one.by_scale for one in seen)
+    evidence = float(np.logaddexp.reduce(by_scale) - sum(one.by_rate for one in seen))
+    fits = [one.fit(_shares_of(by_scale)) for one in seen]
+    alone = counts.counted == 1
+    if evidence < TELLS:
+        whole = 1.0 if alone else sum(fit.share for fit in fits)
+        fits = [fit.of_shares(whole) for fit in fits]
+    loss, scale = _log_loss(fits, n, alone=alone), float(np.mean([fit.scale for fit in fits]))
+    if alone:
+        (shift,) = (fit.shift if counts.positive in (1, None) else -fit.shift for fit in fits)
+        return LogitCalibration(scale, (shift,), loss, evidence)
+    return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss, evidence)
 
 
 _EDGES = np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in COARSE[1:-1]), _MOST])
@@ -143,6 +148,11 @@ class _Fit:
     variance: Array
     share: float
 
+    def of_shares(self, total: float) -> _Fit:
+        """The fit that gives every record the class's part of the shares, which together are that total."""
+        share = self.share / total
+        return _Fit(0.0, math.log(share / (1 - share)), self.counts, self.variance, share)
+
 
 class _ClassPosterior:
     """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
@@ -152,13 +162,19 @@ class _ClassPosterior:
 
     def __init__(self, counts: Array, variance: Array, n: float, parts: Array, base: Array) -> None:
         self._counts, self._variance, self._parts, self._base = counts, variance, parts, base
-        self._share = float(np.clip(counts[1].sum() / n, _LEAST_SHARE, 1 - _LEAST_SHARE))
-        p, total = self._chances(_MIDDLES), parts * n
-        residual = counts[1] - p * counts.sum(axis=0)
-        spread = variance * (p**2 + (1 - p) ** 2) + total * p * (1 - p) + 1
-        likely = -0.5 * (residual**2 / spread + np.log(spread)).sum(axis=-1) - (_SHIFTS[..., 0] / _SHIFTED) ** 2 / 2
+        seen = float(np.clip(counts[1].sum() / n, 0.0, 1.0))
+        spread = math.sqrt(float(variance.sum()) / 2 / n**2 + seen * (1 - seen) / n + 1 / n**2)
+        self._share = float(np.clip(_within(seen, spread), _LEAST_SHARE, 1 - _LEAST_SHARE))
+        likely = self._likely(self._chances(_MIDDLES), n) + np.log(_OF_SHIFTS)
         self._of_shifts = _shares_of(likely, axis=1)
         self.by_scale: Array = np.logaddexp.reduce(likely, axis=1)
+        self.by_rate = float(np.logaddexp.reduce(self._likely(_RATES, n)) - math.log(len(_RATES)))
+
+    def _likely(self, p: Array, n: float) -> Array:
+        """Log likelihood of what bins hold beyond chances (..., bins), or (..., 1) alike in all."""
+        residual = self._counts[1] - p * self._counts.sum(axis=0)
+        spread = self._variance * (p**2 + (1 - p) ** 2) + n * self._parts * p * (1 - p) + 1
+        return np.asarray(-0.5 * (residual**2 / spread + np.log(spread)).sum(axis=-1))
 
     def _chances(self, logits: Array) -> Array:
         """p at logits (m,) by scale and shift: (scales, shifts, m)."""
@@ -189,6 +205,19 @@ def _shares_of(logarithms: Array, axis: int = 0) -> Array:
     """Numbers in proportion to the exponentials of these along an axis, that add up to 1."""
     numbers = np.exp(logarithms - logarithms.max(axis=axis, keepdims=True))
     return np.asarray(numbers / numbers.sum(axis=axis, keepdims=True))
+
+
+_OF_SCALES = _shares_of(-((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2)
+_OF_SHIFTS = _shares_of(-((_SHIFTS[0, :, 0] / _SHIFTED) ** 2) / 2)
+"""What is believed of scales and shifts before counts are seen."""
+
+
+def _within(seen: float, spread: float) -> float:
+    """The mean of a number in [0, 1], all alike before, that was seen with normal noise of this spread."""
+    low, high = -seen / spread, (1 - seen) / spread
+    heights = math.exp(-(low**2) / 2) - math.exp(-(high**2) / 2)
+    between = (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2))) / 2
+    return seen + spread * heights / math.sqrt(2 * math.pi) / between
 
 
 def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
@@ -222,7 +251,7 @@ def _log_loss(fits: list[_Fit], n: float, *, alone: bool) -> LogLoss:
             value += float(fit.counts[of_class] @ losses) / n
             square += float(fit.counts[of_class] @ losses**2) / n
             variance += float(fit.variance @ losses**2) / n**2
-            shares -= share * math.log(share)
+            shares -= float(fit.counts[of_class].sum()) / n * math.log(share)
     band = 2 * math.sqrt(variance + max(0.0, square - value**2) / n)
     return LogLoss(value, value - band, value + band, shares)
 

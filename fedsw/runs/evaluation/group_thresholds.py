@@ -150,6 +150,11 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
     present = int((scores.records > 0).sum())
     apart = [_Curves(counts[group], scores.records[group], scores.sigma) for group in range(groups)]
     together = _Curves(counts.sum(axis=0), float(scores.records.sum()), scores.sigma * math.sqrt(max(1, present)))
+    if scores.calibration is not None and not scores.calibration.scale:
+        # Every record has the class shares: there is nothing to part.
+        share = float(scores.calibration.of_positive(np.array(0.5), positive))
+        alike = ((0.5,) * groups, (float(share > 0.5),) * groups, (0.0,) * groups)
+        return Cuts(*alike, max(share, 1 - share), tuple(range(groups)))
     label = {"opportunity": 1}.get(rule)
     judged: tuple[int | None, ...] = (0, 1) if rule == "odds" else (label,)
     few = tuple(g for g, curves in enumerate(apart) if max(map(curves.band, judged)) > _MOST_BAND)

@@ -16,6 +16,9 @@ from fedsw.runs.evaluation.quality import Quality
 MOST_EPSILON = 10.0
 """Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
 
+SHARES_ALONE = "every record gets the class shares as its probabilities"
+"""Words for a run whose counts of scores do not bear out its model."""
+
 STARTED = (
     "the start came from the released moments, which did the learning; the rounds added little that can be told from "
     "noise"
@@ -143,6 +146,12 @@ def _of_probabilities(
     said = calibration or {}
     if missing := said.get("missing"):
         yield str(missing)
+    if said.get("scale") == 0:
+        yield (
+            f"{SHARES_ALONE}: what the model learnt is not above the noise of the counts of scores; more records or a "
+            "larger ε would help"
+        )
+        return
     loss, around, shares = metrics.get("loss"), quality.intervals.get("loss"), quality.constant.get("loss")
     if loss is None or around is None or shares is None:
         if "log_loss" not in said:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsw.learning.tasks import calibration
 from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
 from fedsw.learning.tasks.score_counts import BOTH, COARSE, ScoreCounts
 
@@ -85,14 +86,16 @@ def test_of_several_classes_a_scale_and_shifts_of_all_logits_follow():
 )
 def test_whatever_the_noise_made_of_counts_scores_keep_their_order_and_stay_finite(values, sigma, records, positive):
     found = calibration_of(ScoreCounts(1, positive, COARSE), np.array([values]), sigma, float(records))
-    assert 0 < found.scale <= 2.5 and np.isfinite(found.shift).all()
+    assert 0 <= found.scale <= 2.5 and np.isfinite(found.shift).all()
+    assert (found.scale == 0) == (found.evidence < calibration.TELLS)
     assert LogitCalibration.read(found.said()) == found
     chances = found.of_positive(np.array([0.0, 0.2, 0.5, 0.9, 1.0]), positive)
     assert np.all(np.diff(chances) >= 0) and chances.min() >= 0 and chances.max() <= 1
 
 
-def test_where_noise_hides_everything_probabilities_are_drawn_together_and_not_apart():
+def test_where_noise_hides_everything_probabilities_are_drawn_together_and_not_apart(monkeypatch):
     """What was believed before counts: private models are too sure."""
+    monkeypatch.setattr(calibration, "TELLS", -np.inf)
     logits, target = two(0.3, 0.0)
     few, counts = slice(0, 200), ScoreCounts(1, 1, COARSE)
     scales = []
@@ -115,3 +118,60 @@ def test_too_sure_a_model_s_log_loss_falls_at_the_noise_of_a_tenth_of_epsilon_on
         base = target[test].mean()
         shares.append(log_loss(np.full(N - 2000, np.log(base / (1 - base))), target[test]))
     assert np.mean(before) > np.mean(shares) > np.mean(after) + 0.05
+
+
+def sums_of(signal: float, classes: int, seeds: int, records: int, sigma: float):
+    """Calibrations, and how much worse than the class shares their log loss and answers are, of so many draws."""
+    draw, slope = np.random.default_rng(classes), np.linspace(0.4, -0.4, classes)
+    seen = draw.normal(size=(N // 4, classes))
+    target = np.asarray((signal * seen + slope + draw.gumbel(size=seen.shape)).argmax(axis=1))
+    logits = slope + signal * seen + 3 * draw.normal(size=seen.shape)
+    of, counts = (
+        logits if classes > 2 else logits[:, 1] - logits[:, 0],
+        ScoreCounts(1, None if classes > 2 else 1, COARSE, classes),
+    )
+    found, worse = [], []
+    for seed in range(seeds):
+        rows = draw.integers(0, len(target), records)
+        one = calibration_of(counts, counted(counts, of[rows], target[rows], sigma, seed), sigma, float(records))
+        logits_of = np.array(one.shift) + one.scale * (logits if classes > 2 else of[:, None])
+        logits_of = logits_of if classes > 2 else np.concatenate([0 * logits_of, logits_of], axis=1)
+        loss = float(torch.nn.functional.cross_entropy(torch.from_numpy(logits_of), torch.from_numpy(target)))
+        shares = np.bincount(target) / len(target)
+        right = float((logits_of.argmax(axis=1) == target).mean())
+        found.append(one)
+        worse.append((loss + float(shares @ np.log(shares)), float(shares.max()) - right))
+    return found, np.array(worse)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("sigma", "records"), [(34.0, 1000), (18.0, 3000)])
+def test_without_a_signal_the_class_shares_are_predicted_and_nothing_is_worse_than_they_are(classes, sigma, records):
+    """At the noise of a tenth of mu^2 at epsilon 0.5 and 1, whose draw moves the shares themselves."""
+    found, worse = sums_of(0.0, classes, 30, records, sigma)
+    alone = np.array([one.scale == 0 for one in found])
+    assert alone.mean() > 0.7 and all(
+        one.log_loss.value == pytest.approx(one.log_loss.shares) for one in found if not one.scale
+    )
+    noise = classes * 14 * (sigma / records) ** 2  # of shares by such counts, and of what depends on them
+    assert worse[:, 0].mean() < 0.01 + noise and worse[:, 1].mean() < 0.01 + np.sqrt(noise) / 4
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_where_there_is_a_signal_the_model_stays_and_beats_the_class_shares(classes):
+    found, worse = sums_of(2.0, classes, 30, 3000, 18.0)
+    assert np.mean([one.scale > 0 for one in found]) > 0.95
+    assert worse[:, 0].mean() < -0.03 and worse[:, 1].mean() < -0.02
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_the_class_shares_are_those_of_the_counts_and_the_answer_is_the_most_frequent_class(positive, monkeypatch):
+    monkeypatch.setattr(calibration, "TELLS", np.inf)
+    logits, target = two(0.3, -1.0)
+    counts = ScoreCounts(1, 1, COARSE)
+    values = counted(counts, logits, target)
+    if not positive:
+        values = values.reshape(-1, 2)[::-1, ::-1].reshape(1, -1)
+    found = calibration_of(ScoreCounts(1, positive, COARSE), values, 0.0, N)
+    shares = found.of_positive(np.array([0.0, 0.3, 1.0]), 1)
+    assert found.scale == 0 and shares == pytest.approx(target.mean(), abs=1e-4) and shares.max() < 0.5
