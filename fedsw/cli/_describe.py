@@ -116,8 +116,8 @@ def _release(experiment: Experiment, engine: options.EngineName, runs: Path, sil
     def start(observer: Observer) -> RunResult:
         return run(experiment, engine=engine, runs=runs, observer=observer)
 
-    result = followed(start, label=experiment.name, quiet=silent)
-    require_whole(result)
+    with followed(start, label=experiment.name, quiet=silent) as result:
+        require_whole(result)
     return result.directory
 
 

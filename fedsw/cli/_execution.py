@@ -41,17 +41,17 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     RunStopped if the run had begun, with the command that goes on, or that shows what it left; errors before that pass
     unchanged. A figure that cannot be drawn is a warning. The command ends with `Exit.ENDED_EARLY` where the run did.
     """
-    result = followed(start, label=label, quiet=quiet or as_json)
-    from fedsw.desk.use.model_card import write_card
+    with followed(start, label=label, quiet=quiet or as_json) as result:
+        from fedsw.desk.use.model_card import write_card
 
-    folder = result.directory
-    with showing(folder):
-        with _warning_of(f"the plots of {folder} could not be drawn"):
-            draw_run(folder, modules_of(result.experiment))
-        with _warning_of(f"the model card of {folder} could not be written"):
-            write_card(folder)
-        print_run(folder, as_json=as_json, quiet=quiet)
-    require_whole(result)
+        folder = result.directory
+        with showing(folder):
+            with _warning_of(f"the plots of {folder} could not be drawn"):
+                draw_run(folder, modules_of(result.experiment))
+            with _warning_of(f"the model card of {folder} could not be written"):
+                write_card(folder)
+            print_run(folder, as_json=as_json, quiet=quiet)
+        require_whole(result)
 
 
 def require_whole(result: RunResult) -> None:
@@ -97,15 +97,14 @@ def _warning_of(without: str) -> Iterator[None]:
         echo(f"fedsw: warning: {without}: {fault}", err=True)
 
 
-def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> RunResult:
-    """Run `start` with a progress bar; raises as `execute`."""
+@contextmanager
+def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> Iterator[RunResult]:
+    """Run `start` with a progress bar; raises as `execute`, also for what ends the use of its result."""
     progress = RunProgress(label=label, quiet=quiet)
-
-    def begun() -> Begun | None:
-        return Begun(progress.directory, command_for(progress.directory)) if progress.directory else None
-
-    with explaining(begun), progress:
-        return start(progress)
+    with explaining(lambda: Begun(folder, command_for(folder)) if (folder := progress.directory) else None):
+        with progress:
+            result = start(progress)
+        yield result
 
 
 @contextmanager
@@ -115,18 +114,17 @@ def showing(folder: Path, again: str = "") -> Iterator[None]:
     Raises:
         RunStopped: with `Exit.NOT_SHOWN`, where it lies, and the command that shows it `again`.
     """
-    shown = again or f"fedsw show {folder}"
     try:
         yield
         sys.stdout.flush()
     except KeyboardInterrupt:
-        echo(f"fedsw: interrupted{_ended(folder, shown)}", err=True)
+        echo(f"fedsw: interrupted{_ended(folder, again)}", err=True)
         raise RunInterrupted from None
     except typer.Exit:
         raise
     except Exception as fault:
         give_up_output()
-        raise RunStopped(f"not shown: {of_system(fault)}{_ended(folder, shown)}", Exit.NOT_SHOWN) from fault
+        raise RunStopped(f"not shown: {of_system(fault)}{_ended(folder, again)}", Exit.NOT_SHOWN) from fault
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
@@ -173,6 +171,8 @@ def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
         unfinished = begun()
         echo(f"fedsw: interrupted{_kept(unfinished) if unfinished else '; nothing had begun'}", err=True)
         raise RunInterrupted from None
+    except (RunStopped, RunInterrupted, typer.Exit):  # it was said
+        raise
     except Exception as fault:
         from fedsw._tools.settings import FederationError
         from fedsw.runs.recovery import StorageFault
@@ -198,11 +198,14 @@ def _spent(folder: Path) -> Exit:
 
 def _kept(begun: Begun) -> str:
     if has_ended(begun.folder):
-        return _ended(begun.folder, f"fedsw show {begun.folder}")
+        return _ended(begun.folder)
     if has_asked(begun.folder):
         return f"\nWhat was released is on record; `{begun.go_on}` goes on from there"
     return f"\nNothing was spent; `{begun.go_on}` goes on"
 
 
-def _ended(folder: Path, again: str) -> str:
-    return f"\nIt has ended, and all that was released is in {folder}; `{again}` shows it, and spends nothing"
+def _ended(folder: Path, again: str = "") -> str:
+    return (
+        f"\nIt has ended, and all that was released is in {folder}; `{again or f'fedsw show {folder}'}` shows it, and "
+        "spends nothing"
+    )
