@@ -491,14 +491,21 @@ FEW: dict[str, dict[str, int]] = {
 
 
 def set_aside(items: Sequence[pytest.Item]) -> None:
-    """Mark as slow what the quick stage does not run; what is slow by itself is not counted."""
+    """Mark as slow what the quick stage does not run, and as again what of it is a further case of a test.
+
+    What is slow by itself is not counted.
+    """
     cases = [(_test_of(item), item) for item in items if item.get_closest_marker("slow") is None]
-    counts, met = Counter(test for test, _ in cases), Counter[str]()
+    counts, met, quick = Counter(test for test, _ in cases), Counter[str](), set[str]()
     for test, item in cases:
         path, _, name = test.partition(".py::test_")
         few = FEW.get(path.removeprefix("tests/"), {}).get(name, counts[test])
         if met[test] * few % counts[test] >= few:
             item.add_marker(pytest.mark.slow)
+        elif test in quick:
+            item.add_marker(pytest.mark.again)
+        else:
+            quick.add(test)
         met[test] += 1
 
 

@@ -52,6 +52,15 @@ def test_a_case_that_is_slow_by_itself_takes_no_quick_ones_place(monkeypatch: py
     assert len(quick([*(Case(name, "slow") for name in names[:4]), *map(Case, names[4:])])) == 2
 
 
+def test_every_quick_test_has_one_case_that_is_there_for_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FEW, "rooms/test_doors", {"a_door": 2, "a_gate": 0})
+    cases = [
+        Case(f"tests/rooms/test_doors.py::test_a_{name}[{place}]") for name in ("door", "gate") for place in "0123"
+    ]
+    set_aside(cast(Any, cases))
+    assert [case.marks for case in cases] == [[], ["slow"], ["again"], ["slow"], *[["slow"]] * 4]
+
+
 @pytest.mark.parametrize("path", FEW)
 def test_every_test_of_the_table_is_there(path: str) -> None:
     tree = ast.parse((TESTS / f"{path}.py").read_text(encoding="utf-8"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 import pytest
 import typer
@@ -13,6 +15,12 @@ WITHOUT_JSON = {"init", "certs", "client", "bundle", "certs roster add", "certs 
 """Verbs whose answer is a file, or that serve until they are stopped, or one hash."""
 
 
+@functools.cache
+def whole():
+    """The whole command, whose many options take long to make."""
+    return typer.main.get_command(app)
+
+
 def verbs():
     def walk(command, path=()):
         if isinstance(command, click.Group):
@@ -21,16 +29,12 @@ def verbs():
         else:
             yield " ".join(path), command
 
-    return dict(walk(typer.main.get_command(app)))
+    return dict(walk(whole()))
 
 
 def groups():
     """Verbs that have verbs of their own, which take options, too."""
-    return {
-        name: command
-        for name, command in typer.main.get_command(app).commands.items()
-        if isinstance(command, click.Group)
-    }
+    return {name: command for name, command in whole().commands.items() if isinstance(command, click.Group)}
 
 
 def options(command, kind=click.Option):
@@ -56,9 +60,10 @@ def test_an_option_has_one_meaning(option):
     assert len(found) > 2 and len(meant) == 1, meant
 
 
+COMMANDS = {"": whole(), **verbs(), **groups()}
 VALUED = [
     pytest.param(verb, max(option.opts, key=len), id=f"{verb or 'fedsw'} {option.name}")
-    for verb, command in {"": typer.main.get_command(app), **verbs(), **groups()}.items()
+    for verb, command in COMMANDS.items()
     for option in {id(each): each for each in options(command).values()}.values()
     if not option.multiple and (not option.is_flag or option.secondary_opts)
 ]
@@ -68,7 +73,7 @@ VALUED = [
 @pytest.mark.parametrize(("verb", "option"), VALUED)
 def test_an_option_that_takes_one_value_is_given_once(verb, option, capsys):
     words = verb.split()
-    valued = not options({**verbs(), **groups()}[verb] if verb else typer.main.get_command(app))[option].is_flag
+    valued = not options(COMMANDS[verb])[option].is_flag
     twice = [option, "1", f"{option}=2"] if valued else [option, option]
     assert main([*words, *twice]) == 2
     said = capsys.readouterr().err
