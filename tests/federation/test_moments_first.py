@@ -31,8 +31,7 @@ from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by
-from fedsw.privacy.accounting._calibration import noise_multiplier
+from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.lifetime import DatasetAccount, LimitReached, accounts_folder, added
 from fedsw.privacy.accounting.lifetime.composing import one_of
 from fedsw.runs.directory import RunDirectory

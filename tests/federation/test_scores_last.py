@@ -29,8 +29,7 @@ from fedsw.federation.trust.distributed.attempt_cost import planned_shares
 from fedsw.learning.models.outer_layers import made_up_inputs, rescalable, rescaled
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of, tally_of
 from fedsw.learning.sketches.sketch_law import STEP
-from fedsw.learning.tasks import calibration
-from fedsw.learning.tasks.kinds._classification import Classification
+from fedsw.learning.tasks import Classification, calibration
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores

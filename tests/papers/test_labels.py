@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedsw.data._image_sets import digits, resized
+from fedsw.data import digits, resized
 from fedsw.mathematics.transport.sliced import project
 from simulations.papers.computed.labels import fitted_autoencoder
 from simulations.papers.measures.autoencoders import in_parts

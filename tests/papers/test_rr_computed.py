@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.data._image_sets import digits, resized
+from fedsw.data import digits, resized
 from fedsw.runs.report.figures import house_style
 from simulations.papers.computed import as_coded, classwise, legible
 from simulations.papers.drawn.labels import name_of

@@ -26,8 +26,7 @@ from fedsw.experiment.sources import load_dataset
 from fedsw.learning import models
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.accounting import Ledger, Step
-from fedsw.privacy.accounting._composition import lower_epsilon
+from fedsw.privacy.accounting import Ledger, Step, lower_epsilon
 from fedsw.runs.run_files import RunFile
 
 pytest.importorskip("opacus")

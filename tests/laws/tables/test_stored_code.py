@@ -17,7 +17,7 @@ from fedsw.cli.app import _GROUPS, main
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.choices import CodeRefused, modules_of, named_code, require_allowed_code
 from fedsw.federation.node.limits import require_modules
-from fedsw.privacy.accounting._ledger import Ledger
+from fedsw.privacy.accounting import Ledger
 from tests.desk.use.conftest import INCOME, settings, write
 
 MODULE = "fedsw_test_hospital"
@@ -305,7 +305,7 @@ def test_a_ledger_with_statements_of_its_own_is_refused(statement, received):
     import sqlite3
 
     from fedsw.audit.record._folder import read_book
-    from fedsw.privacy.accounting._journal import LedgerDamaged
+    from fedsw.privacy.accounting import LedgerDamaged
 
     path = received / "ledger.sqlite"
     with sqlite3.connect(path) as database:

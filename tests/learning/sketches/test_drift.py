@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.drift import drift
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law

@@ -12,7 +12,8 @@ from fedsw._tools.randomness import Stream
 from fedsw.learning.models._image_networks import ResidualImages
 from fedsw.learning.models.initial import convolution, doubled_convolution
 from fedsw.learning.models.labelled import ImageGenerator, VectorGenerator, seeded_generator, settled, stratified
-from fedsw.learning.sketches._parts import GaussianKernel, Indicators
+from fedsw.learning.sketches import GaussianKernel
+from fedsw.learning.sketches._parts import Indicators
 from fedsw.learning.sketches.fit import (
     CheckpointRefused,
     FitSettings,

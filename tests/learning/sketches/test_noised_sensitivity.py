@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.learning.sketches._parts import GaussianKernel, Indicators, SlicedCramer, diameter
+from fedsw.learning.sketches import GaussianKernel, SlicedCramer
+from fedsw.learning.sketches._parts import Indicators, diameter
 from fedsw.learning.sketches.noised import PUBLIC, RELATION, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import MOST_COORDINATES, STEP, Law, Sketcher
 from fedsw.privacy.sensitivity import SLACK

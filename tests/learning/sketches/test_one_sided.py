@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedsw.learning.models.initial import count_parameters, flatten
+from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches._maps import Convolutions, Cosine, Raw, Scattering
 from fedsw.learning.sketches._one_sided import Features, MomentFeatures
-from fedsw.learning.sketches._parts import GaussianKernel, diameter
+from fedsw.learning.sketches._parts import diameter
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer, flat_bytes
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law

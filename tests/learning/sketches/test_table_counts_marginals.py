@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.sketches._parts import GaussianKernel
+from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.drift import LEAST_DOUBT, Means, drift_of_means
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.experiment.task_kinds import Facts
-from fedsw.learning.tasks.kinds._regression import Regression
+from fedsw.learning.tasks import Regression
 from fedsw.learning.tasks.task import Task
 
 MODULE = "tests.learning.tasks.own"

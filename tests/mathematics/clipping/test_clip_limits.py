@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsw.experiment.sources import Shape
 from fedsw.learning import models
-from fedsw.learning.tasks.kinds._classification import Classification
+from fedsw.learning.tasks import Classification
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
 from fedsw.mathematics.clipping._refusals import unrehearsed

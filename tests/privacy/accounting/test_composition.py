@@ -13,6 +13,7 @@ from fedsw.privacy.accounting import (
     ACCOUNTANTS,
     Composition,
     DeltaTooSmall,
+    Slicing,
     Step,
     epsilon,
     epsilon_bracket,
@@ -21,7 +22,6 @@ from fedsw.privacy.accounting import (
     noise_multiplier,
     steps,
 )
-from fedsw.privacy.accounting._slicing import Slicing
 from fedsw.privacy.accounting.epsilons import compare, gaussian_epsilon
 from tests.privacy.accounting.brute import bracket_of_delta
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.privacy.accounting import Step, epsilon
-from fedsw.privacy.accounting._composition import Composition
+from fedsw.privacy.accounting import Composition, Step, epsilon
 from fedsw.privacy.accounting.lifetime import Cost, composed_epsilon, total_epsilon
 from fedsw.privacy.accounting.lifetime.composing import one_of
 from fedsw.privacy.accounting.profiles import gaussian_profile, step_profile

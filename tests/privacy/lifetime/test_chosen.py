@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.privacy.accounting import Slicing, Step
-from fedsw.privacy.accounting._composition import Composition
+from fedsw.privacy.accounting import Composition, Slicing, Step
 from fedsw.privacy.accounting._slicing import log_moment
 from fedsw.privacy.accounting.lifetime import (
     About,

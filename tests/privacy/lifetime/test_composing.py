@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.privacy.accounting import Charge, Ledger, Step
-from fedsw.privacy.accounting._composition import Composition
+from fedsw.privacy.accounting import Charge, Composition, Ledger, Step
 from fedsw.privacy.accounting.lifetime import About, DatasetAccount, composed_epsilon, counting
 from fedsw.privacy.accounting.profiles import stated_step
 from fedsw.privacy.accounting.selection import Repetitions, renyi_of_best

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedsw.learning.tasks.kinds._classification import Classification
+from fedsw.learning.tasks import Classification
 from fedsw.runs.group_names import Names
 from fedsw.runs.page.picture import picture
 from fedsw.runs.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of, save
