@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.data import Records
-from fedsw.data._tabular import CATEGORIES, CLASSES, COLUMNS, communities, read_rows
 from fedsw.data.codes import records_of_table
 from fedsw.data.columns.declaration import Coded, Columns, coded_columns
 from fedsw.data.downloads import find_data
+from fedsw.data.tabular import CATEGORIES, CLASSES, COLUMNS, communities, read_rows
 
 BOUNDS = {
     "age": (17, 90),
@@ -62,7 +62,7 @@ class Table:
 
 
 def adult_table(data_dir: Path, public: int, *, finer: bool = False) -> Table:
-    """Adult as somebody's own table, by the split of `fedsw.data._tabular`; bounds and categories are documented ones.
+    """Adult as somebody's own table, by the split of `fedsw.data.tabular`; bounds and categories are documented ones.
 
     Args:
         public: so many held-out records are declared public, and numbers are cut at their quantiles; 0 for equal bins.

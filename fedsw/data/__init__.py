@@ -14,20 +14,12 @@ from fedsw._tools.lazy import named
 if TYPE_CHECKING:
     from fedsw.data._declared import DeclaredRecords as DeclaredRecords
     from fedsw.data._declared import as_records as as_records
-    from fedsw.data._image_sets import digits as digits
-    from fedsw.data._image_sets import fashion_mnist as fashion_mnist
-    from fedsw.data._image_sets import mnist as mnist
-    from fedsw.data._image_sets import resized as resized
-    from fedsw.data._image_sets import usps as usps
     from fedsw.data._spreading import from_flwr_datasets as from_flwr_datasets
     from fedsw.data._spreading import owners as owners
     from fedsw.data._synthetic import gaussians as gaussians
     from fedsw.data._synthetic import mode_centres as mode_centres
     from fedsw.data._synthetic import ring as ring
     from fedsw.data._synthetic import synthetic as synthetic
-    from fedsw.data._tabular import adult as adult
-    from fedsw.data._tabular import communities as communities
-    from fedsw.data._tabular import law_school as law_school
     from fedsw.data.codes import find_table as find_table
     from fedsw.data.codes import read_table as read_table
     from fedsw.data.codes import read_tables as read_tables
@@ -36,12 +28,20 @@ if TYPE_CHECKING:
     from fedsw.data.codes import what_is_in as what_is_in
     from fedsw.data.downloads import find_data as find_data
     from fedsw.data.formats import BadRecords as BadRecords
+    from fedsw.data.image_sets import digits as digits
+    from fedsw.data.image_sets import fashion_mnist as fashion_mnist
+    from fedsw.data.image_sets import mnist as mnist
+    from fedsw.data.image_sets import resized as resized
+    from fedsw.data.image_sets import usps as usps
     from fedsw.data.records import Dataset as Dataset
     from fedsw.data.records import Records as Records
     from fedsw.data.records import concatenate as concatenate
     from fedsw.data.records import require_groups as require_groups
     from fedsw.data.records import validate as validate
     from fedsw.data.records import within_reach as within_reach
+    from fedsw.data.tabular import adult as adult
+    from fedsw.data.tabular import communities as communities
+    from fedsw.data.tabular import law_school as law_school
     from fedsw.data.units import rows_in_common as rows_in_common
     from fedsw.data.units import share_of_repeated_rows as share_of_repeated_rows
 
@@ -60,7 +60,7 @@ _NAMES = {
     ),
     "downloads": ("find_data",),
     "formats": ("BadRecords",),
-    "_image_sets": (
+    "image_sets": (
         "digits",
         "fashion_mnist",
         "mnist",
@@ -85,7 +85,7 @@ _NAMES = {
         "ring",
         "synthetic",
     ),
-    "_tabular": (
+    "tabular": (
         "adult",
         "communities",
         "law_school",
@@ -93,8 +93,8 @@ _NAMES = {
     "units": ("rows_in_common", "share_of_repeated_rows"),
 }
 _MODULES = (
-    "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "made_up",
-    "places", "records", "units",
+    "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "image_sets",
+    "made_up", "places", "records", "tabular", "units",
 )  # fmt: skip
 
 __all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])

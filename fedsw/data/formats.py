@@ -24,11 +24,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw.data._image_sets import read_idx
 from fedsw.data.blocks import BLOCK, TABLES, ColumnLayout, arrow_cells, blocks, is_plain, is_text, parsed
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.distinct_cells import Cells
 from fedsw.data.columns.values import normal
+from fedsw.data.image_sets import read_idx
 
 MAX_FILE_BYTES = 2**31
 """Largest file that is opened."""

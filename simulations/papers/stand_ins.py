@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools import files
-from fedsw.data._image_sets import MNIST_SIDE, USPS_SIDE, digits, resized
-from fedsw.data._tabular import CATEGORIES, CLASSES, COLUMNS, RACES
+from fedsw.data.image_sets import MNIST_SIDE, USPS_SIDE, digits, resized
+from fedsw.data.tabular import CATEGORIES, CLASSES, COLUMNS, RACES
 
 TRAIN, TEST = 600, 300
 """Images of every set, private and held out; tables have as many rows as both together."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedsw.data import Dataset, digits, fashion_mnist, find_data, mnist, resized, ring, usps
-from fedsw.data._image_sets import image_dataset, pixel_names
+from fedsw.data.image_sets import image_dataset, pixel_names
 
 CLASSES = [
     (mnist, "mnist"),
@@ -198,7 +198,7 @@ def test_halving_an_image_weighs_every_pixel_by_the_triangle() -> None:
 def test_an_image_is_resized_alone_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = square(8, n=7)
     whole = resized(dataset, 5).train.features
-    monkeypatch.setattr("fedsw.data._image_sets._CHUNK", 3)
+    monkeypatch.setattr("fedsw.data.image_sets._CHUNK", 3)
     torch.testing.assert_close(resized(dataset, 5).train.features, whole)
     assert resized(dataset, 8) is dataset
 

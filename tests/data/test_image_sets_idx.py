@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsw.data import _image_sets as images
-from fedsw.data._image_sets import read_idx
+from fedsw.data import image_sets as images
+from fedsw.data.image_sets import read_idx
 
 
 def header(*lengths: int, magic: int | None = None) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsw.data import Dataset, adult
-from fedsw.data._tabular import CATEGORIES, COLUMNS, NUMERIC, read_rows
+from fedsw.data.tabular import CATEGORIES, COLUMNS, NUMERIC, read_rows
 
 ROW = (
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, "

@@ -25,7 +25,7 @@ from fedsw.experiment import (
 )
 from fedsw.experiment._synonyms import SYNONYMS
 from fedsw.experiment.sections._privacy import LEAST_DELTA
-from fedsw.privacy.accounting._composition import SMALLEST_DELTA
+from fedsw.privacy.accounting.composition import SMALLEST_DELTA
 
 LEAF_SETTINGS = {
     "data.source=adult": ("data", "source", "adult"),

@@ -11,8 +11,7 @@ from fedsw.learning.models.labelled import VectorGenerator, generate, proportion
 from fedsw.learning.sketches.fit import FitSettings, fit_generator
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
-from fedsw.privacy.accounting import Step, epsilon
-from fedsw.privacy.accounting import _composition as composition
+from fedsw.privacy.accounting import Step, composition, epsilon
 from tests.learning.sketches.samples import LAWS, cells_of, normal
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import double_by_default

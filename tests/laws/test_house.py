@@ -43,10 +43,11 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def users(files: Mapping[str, Path]) -> dict[str, set[str]]:
-    """The rooms from which each module is imported, or named in a text as a module to be imported."""
+def users(files: Mapping[str, Path], tests: Path) -> dict[str, set[str]]:
+    """The rooms from which each module is imported, or named in a text as a module to be imported; tests are one."""
     used: dict[str, set[str]] = defaultdict(set)
-    for module, path in files.items():
+    tested = ((f"fedsw.tests.{path.stem}", path) for path in tests.rglob("*.py"))
+    for module, path in [*files.items(), *tested]:
         for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsw"):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -62,21 +63,21 @@ def users(files: Mapping[str, Path]) -> dict[str, set[str]]:
     return used
 
 
-def faults(package: Path) -> Iterator[str]:
+def faults(package: Path, tests: Path) -> Iterator[str]:
     """What is not as the house has it: rooms, underscores, names of files."""
     files = modules(package)
     rooms = {room(name) for name, path in files.items() if path.parent != package}
     if rooms != ROOMS:
         yield f"rooms: {sorted(rooms ^ ROOMS)} are too many or missing"
-    used = users(files)
+    used = users(files, tests)
     for name, path in files.items():
         if path.name == "__init__.py" or path.parent == package or name in STARTED:
             continue
         outside, inside = used[name] - {room(name)}, path.name.startswith("_")
-        if inside and outside:
+        if inside and outside - {"tests"}:
             yield f"{name} is used in {', '.join(sorted(outside)) or 'fedsw'}: it has no underscore"
         if not inside and not outside:
-            yield f"{name} is used in its own room alone: it begins with an underscore"
+            yield f"{name} is used in its own room alone, and not in tests: it begins with an underscore"
     twice = Counter(path.name for path in files.values() if path.name != "__init__.py")
     often = sorted(name for name, count in twice.items() if count > 2)
     if often:
@@ -89,7 +90,7 @@ PACKAGE = Path(fedsw.__file__).parent
 
 
 def test_rooms_are_those_eleven_and_modules_inside_them_say_so() -> None:
-    assert list(faults(PACKAGE)) == []
+    assert list(faults(PACKAGE, PACKAGE.parent / "tests")) == []
 
 
 def test_who_is_started_by_others_is_there_and_has_no_other_user() -> None:
@@ -132,9 +133,10 @@ def written(place: Path, **files: str) -> Path:
 
 
 def test_a_house_in_order_has_no_fault(tmp_path: Path) -> None:
-    package = written(tmp_path, data__cells="", desk___look="from fedsw.data import cells\n", desk__app="")
-    (package / "desk" / "app.py").unlink()
-    assert list(faults(package)) == []
+    package = written(tmp_path, data__cells="", desk___look="from fedsw.data import cells\n", desk__rows="")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_rows.py").write_text("from fedsw.desk.rows import read\n")
+    assert list(faults(package, tmp_path / "tests")) == []
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_a_house_in_order_has_no_fault(tmp_path: Path) -> None:
     ],
 )
 def test_a_breach_is_a_fault(tmp_path: Path, files: dict[str, str], fault: str) -> None:
-    (found,) = faults(written(tmp_path, **files))
+    (found,) = faults(written(tmp_path, **files), tmp_path / "tests")
     assert fault in found
 
 
@@ -162,7 +164,7 @@ def test_a_room_more_or_less_is_a_fault(tmp_path: Path) -> None:
     (package / "attic").mkdir()
     (package / "attic" / "__init__.py").touch()
     (package / "runs" / "__init__.py").unlink()
-    assert list(faults(package)) == ["rooms: ['attic', 'runs'] are too many or missing"]
+    assert list(faults(package, tmp_path / "tests")) == ["rooms: ['attic', 'runs'] are too many or missing"]
 
 
 # Tests

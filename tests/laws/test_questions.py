@@ -28,7 +28,7 @@ WRITES = {
 OF_OS = {"replace", "remove", "rename", "write"}
 SQL = ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER")
 OPENED_TO_READ = {
-    "fedsw.privacy.accounting.lifetime._dataset_account.DatasetAccount.state": "Journal.open with read_only",
+    "fedsw.privacy.accounting.lifetime.dataset_account.DatasetAccount.state": "Journal.open with read_only",
     "fedsw.federation.deploy.client_check._holds_ledgers": "tries with a file of its own, which is gone again",
 }
 """What calls something that writes, and lets it write nothing."""

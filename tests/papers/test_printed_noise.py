@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedsw.privacy.accounting._slicing import central_limit_share
+from fedsw.privacy.accounting.slicing import central_limit_share
 from simulations.papers.cells import cells_of
 from simulations.papers.figure import load_figure
 from simulations.papers.page import PRINTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsw.privacy.accounting._slicing import log_moment
+from fedsw.privacy.accounting.slicing import log_moment
 from simulations.papers.computed import flows, slices, stored
 
 

@@ -19,10 +19,10 @@ import fedsw
 from fedsw._tools.randomness import Stream
 from fedsw.privacy.accountants import Accountant, accountant_named, doubt, is_proven, let_take, own_noise, word_of
 from fedsw.privacy.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.privacy.accounting._pld import accounting_device
 from fedsw.privacy.accounting.charges import Account, counted_as
 from fedsw.privacy.accounting.lifetime import of_replacement
 from fedsw.privacy.accounting.lifetime.state import State
+from fedsw.privacy.accounting.pld import accounting_device
 from fedsw.privacy.local_release import RecordRelease, project_ball
 from fedsw.privacy.mechanisms import MECHANISMS, gaussian_sigma
 from fedsw.privacy.plan import calibrated
@@ -151,13 +151,13 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "privacy/sensitivity.py:swd_sensitivity": (lambda: swd_sensitivity(OWN, OTHER, bound="odd"),),
     "privacy/accounting/profiles.py:Step.__post_init__": (lambda: Step(0.1, 1.0, "odd"),),
     "privacy/accounting/lifetime/composing.py:of_replacement": (lambda: of_replacement(Step(0.1, 1.0, "odd")),),
-    "privacy/accounting/_slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
+    "privacy/accounting/slicing.py:Slicing.__post_init__": (lambda: Slicing(3, 2, "odd"),),
     "privacy/relations.py:holds_for": (
         lambda: holds_for("odd", "replace-one"),
         lambda: holds_for("replace-one", "odd"),
     ),
-    "privacy/accounting/_composition.py:Composition.__init__": (lambda: Composition(device="abacus"),),
-    "privacy/accounting/_composition.py:Composition.add": (
+    "privacy/accounting/composition.py:Composition.__init__": (lambda: Composition(device="abacus"),),
+    "privacy/accounting/composition.py:Composition.add": (
         lambda: Composition({Step(0.1, 1.0): 1, Step(0.1, 1.0, "poisson"): 1}),
     ),
     "privacy/accounting/epsilons.py:accountant.registered": (
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "privacy/accounting/selection.py:renyi_divergence": (
         lambda: fedsw.privacy.accounting.selection.renyi_divergence(Step(0.1, 1.0, "poisson"), 2.0),
     ),
-    "privacy/accounting/_pld.py:accounting_device": (lambda: accounting_device("odd"),),
+    "privacy/accounting/pld.py:accounting_device": (lambda: accounting_device("odd"),),
     "privacy/accounting/lifetime/state.py:State.after": (
         lambda: State("people").after({"kind": "odd", "run": "r", "steps": []}),
     ),
@@ -194,30 +194,30 @@ KNOWN = {
     ),
     "privacy/accounting/charges.py:Account.epsilon": "a cache",
     "privacy/accounting/charges.py:_pure": "a Step's sampling is checked when it is made",
-    "privacy/accounting/_ledger.py:Ledger.__init__": (
+    "privacy/accounting/ledger.py:Ledger.__init__": (
         "a header from before it was written means its accountant's own noise"
     ),
-    "privacy/accounting/_ledger.py:Ledger._require_fresh": "numbers",
+    "privacy/accounting/ledger.py:Ledger._require_fresh": "numbers",
     "privacy/accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
     "privacy/accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
-    "privacy/accounting/_discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
-    "privacy/accounting/_composition.py:_forms_triangle": "what has no such pair has a wider bracket",
-    "privacy/accounting/_composition.py:Composition._refine": "a number to begin a search at",
-    "privacy/accounting/_composition.py:Composition._on_grid": "a cache",
-    "privacy/accounting/_composition.py:Composition._spread": "a cache",
+    "privacy/accounting/discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
+    "privacy/accounting/composition.py:_forms_triangle": "what has no such pair has a wider bracket",
+    "privacy/accounting/composition.py:Composition._refine": "a number to begin a search at",
+    "privacy/accounting/composition.py:Composition._on_grid": "a cache",
+    "privacy/accounting/composition.py:Composition._spread": "a cache",
     "privacy/accounting/epsilons.py:compare": "which accountants are shown beside each other",
     "privacy/accounting/epsilons.py:gaussian_epsilon": "numbers",
     "privacy/accounting/_budget_report.py:budget_report": "which number is missing",
-    "privacy/accounting/_journal.py:Journal._require_schema": "numbers of formats; any other is refused",
-    "privacy/accounting/_journal.py:Journal._query": "the words of SQLite; what is not known is raised",
+    "privacy/accounting/journal.py:Journal._require_schema": "numbers of formats; any other is refused",
+    "privacy/accounting/journal.py:Journal._query": "the words of SQLite; what is not known is raised",
     "privacy/accounting/selection.py:Selection.covers": "what is not without replacement is not covered",
-    "privacy/accounting/_slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",
-    "privacy/accounting/_slicing.py:law_of_share": "a Slicing's scheme is checked when it is made",
-    "privacy/accounting/_slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
-    "privacy/accounting/lifetime/_chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
-    "privacy/accounting/_pld.py:round_off_factor": "every other device sets more aside",
-    "privacy/accounting/_pld.py:_Running.extend": "counts",
-    "privacy/accounting/_pld.py:_Running._recall": "a cache",
+    "privacy/accounting/slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/slicing.py:law_of_share": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/lifetime/chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
+    "privacy/accounting/pld.py:round_off_factor": "every other device sets more aside",
+    "privacy/accounting/pld.py:_Running.extend": "counts",
+    "privacy/accounting/pld.py:_Running._recall": "a cache",
     "privacy/relations.py:_remedy": "words of an error",
     "privacy/masks.py:MaskKey.shared": "a cache",
     "privacy/masks.py:MaskKey.mask": "words of an error",

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.mathematics.transport import _ranks as ranks
-from fedsw.mathematics.transport import sliced
+from fedsw.mathematics.transport import ranks, sliced
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
 from tests.adversary import Attack, aligned_jacobians, ascend, explicit_movement, movement, random_jacobians
 

@@ -27,7 +27,7 @@ import fedsw.desk.use.model_card
 import fedsw.federation.engines.driver
 import fedsw.learning.tasks.kinds._classification
 from fedsw.cli import _execution, app
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 
 PACKAGE = str(Path(fedsw.__file__).parent)
 SAID = "said.txt"

@@ -29,7 +29,7 @@ INDEPENDENT = "independent accountant"
 
 _SAME = 1e-6
 _ELSEWHERE = (
-    0.02  # what the round-off that another device sets aside adds, at most: `fedsw.privacy.accounting._pld.ROUND_OFF`
+    0.02  # what the round-off that another device sets aside adds, at most: `fedsw.privacy.accounting.pld.ROUND_OFF`
 )
 _GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees/accounting.md
 _CLOSE = 5e-3

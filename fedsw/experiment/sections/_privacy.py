@@ -21,7 +21,7 @@ T = TypeVar("T")
 _DELTA = re.compile(r"^\s*(?P<factor>[0-9.eE+-]+)\s*/\s*n\s*(?:\^\s*(?P<power>[0-9.]+))?\s*$")
 
 LEAST_DELTA = 1e-10
-"""The least delta that accounts can tell from floating-point round-off (`fedsw.privacy.accounting._composition`)."""
+"""The least delta that accounts can tell from floating-point round-off (`fedsw.privacy.accounting.composition`)."""
 
 AUTO_DELTA_FROM, AUTO_DELTA_TO = 1e-9, 1e-3
 """Least and greatest delta "auto"; the least is ten times `LEAST_DELTA`."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.mathematics.clipping._tape import Tape
 from fedsw.mathematics.clipping.clip import (
     Mode,
     Safety,
@@ -20,6 +19,7 @@ from fedsw.mathematics.clipping.clip import (
     require_clip,
     require_cotangents,
 )
+from fedsw.mathematics.clipping.tape import Tape
 
 
 @dataclass(frozen=True)

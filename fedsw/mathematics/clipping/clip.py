@@ -165,7 +165,7 @@ _ACCELERATOR = (
 # The fused attention of evaluation mode: a frozen encoder with a padding mask makes nested tensors of it, which have no
 # shape that could be checked. One path for all is also one function, whoever runs it.
 _FUSED = [(_backends.mha, "_is_fastpath_enabled", False)] if hasattr(_backends.mha, "_is_fastpath_enabled") else []
-_SWITCHES: list[tuple[Any, str, Any]] = _CPU + _FUSED + (_ACCELERATOR if _backends.cuda.is_built() else [])
+SWITCHES: list[tuple[Any, str, Any]] = _CPU + _FUSED + (_ACCELERATOR if _backends.cuda.is_built() else [])
 
 # The switches are the process', so threads share them: the first to come notes what the caller had set, and the
 # last to go puts it back. One that leaves early must not turn TF32 on under the others' clips.
@@ -210,10 +210,10 @@ class full_precision:
 def _hold() -> None:
     global _holders
     with _lock:
-        current = [getattr(backend, switch) for backend, switch, _ in _SWITCHES]
+        current = [getattr(backend, switch) for backend, switch, _ in SWITCHES]
         if not _holders:
             _callers[:] = current
-        for (backend, switch, exact), value in zip(_SWITCHES, current, strict=True):
+        for (backend, switch, exact), value in zip(SWITCHES, current, strict=True):
             if value != exact:
                 setattr(backend, switch, exact)
         _holders += 1
@@ -225,6 +225,6 @@ def _let_go() -> None:
         _holders -= 1
         if _holders:
             return
-        for (backend, switch, exact), value in zip(_SWITCHES, _callers, strict=True):
+        for (backend, switch, exact), value in zip(SWITCHES, _callers, strict=True):
             if value != exact:
                 setattr(backend, switch, value)

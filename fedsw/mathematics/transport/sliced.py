@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Label, Stream
 from fedsw._tools.settings import whole
-from fedsw.mathematics.transport._ranks import Ties as Ties
-from fedsw.mathematics.transport._ranks import means_by_rank, means_of_slots, ranked, share_out, sort_rows
 from fedsw.mathematics.transport.given import matrix, positive, sample, samples, unit_columns
+from fedsw.mathematics.transport.ranks import Ties as Ties
+from fedsw.mathematics.transport.ranks import means_by_rank, means_of_slots, ranked, share_out, sort_rows
 
 Scheme = Literal["orthogonal", "iid"]
 

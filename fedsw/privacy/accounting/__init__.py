@@ -8,15 +8,17 @@ and mu = Delta / sigma is its inverse.
 from fedsw.privacy.accountants import ACCOUNTANTS
 from fedsw.privacy.accounting._budget_report import budget_report
 from fedsw.privacy.accounting._calibration import noise_multiplier, steps
-from fedsw.privacy.accounting._composition import (
+from fedsw.privacy.accounting.charges import Charge, Entry
+from fedsw.privacy.accounting.composition import (
     Composition,
     DeltaTooSmall,
     epsilon,
     epsilon_bracket,
     lower_epsilon,
 )
-from fedsw.privacy.accounting._journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.privacy.accounting._ledger import (
+from fedsw.privacy.accounting.epsilons import accountant, epsilon_by
+from fedsw.privacy.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.privacy.accounting.ledger import (
     AlreadySpent,
     BudgetExhausted,
     Ledger,
@@ -24,10 +26,8 @@ from fedsw.privacy.accounting._ledger import (
     Uncounted,
     spend_together,
 )
-from fedsw.privacy.accounting._slicing import Slicing
-from fedsw.privacy.accounting.charges import Charge, Entry
-from fedsw.privacy.accounting.epsilons import accountant, epsilon_by
 from fedsw.privacy.accounting.profiles import Step, joint, step_profile
+from fedsw.privacy.accounting.slicing import Slicing
 
 __all__ = [
     "ACCOUNTANTS",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from fedsw.privacy.accounting import _calibration as calibration
-from fedsw.privacy.accounting import _composition as composition
-from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting import composition
 from fedsw.privacy.accounting.epsilons import compare
 from fedsw.privacy.accounting.profiles import Step
+from fedsw.privacy.accounting.slicing import Slicing
 from fedsw.privacy.relations import Sampling
 
 _CONVENTION = {

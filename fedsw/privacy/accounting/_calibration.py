@@ -8,10 +8,10 @@ from collections.abc import Callable
 from fedsw._tools.later import torch
 from fedsw._tools.settings import whole
 from fedsw.privacy.accountants import GAUSSIAN, require_noise
-from fedsw.privacy.accounting._composition import DeltaTooSmall, StepCounts, counts_of
-from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.composition import DeltaTooSmall, StepCounts, counts_of
 from fedsw.privacy.accounting.epsilons import epsilon_by
 from fedsw.privacy.accounting.profiles import Step
+from fedsw.privacy.accounting.slicing import Slicing
 from fedsw.privacy.relations import Sampling
 
 MOST_STEPS = 10**7

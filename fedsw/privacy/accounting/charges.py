@@ -13,12 +13,12 @@ from weakref import WeakValueDictionary
 from fedsw._tools.later import torch
 from fedsw._tools.text import installed_version
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE, accountant_named
-from fedsw.privacy.accounting._composition import Composition
-from fedsw.privacy.accounting._journal import LedgerDamaged
-from fedsw.privacy.accounting._slicing import Slicing
+from fedsw.privacy.accounting.composition import Composition
 from fedsw.privacy.accounting.epsilons import epsilon_by
+from fedsw.privacy.accounting.journal import LedgerDamaged
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import Selection
+from fedsw.privacy.accounting.slicing import Slicing
 from fedsw.privacy.accounting.stated import Pure
 from fedsw.privacy.relations import REPLACE_ONE, Sampling
 

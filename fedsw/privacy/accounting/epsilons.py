@@ -16,7 +16,7 @@ import numpy as np
 from fedsw._tools.later import torch
 from fedsw._tools.registry import Word
 from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN, Accountant, Covers, accountant_named
-from fedsw.privacy.accounting._composition import (
+from fedsw.privacy.accounting.composition import (
     DeltaTooSmall,
     StepCounts,
     check_delta,
@@ -24,8 +24,8 @@ from fedsw.privacy.accounting._composition import (
     epsilon,
     lower_epsilon,
 )
-from fedsw.privacy.accounting._slicing import bernstein_share, central_limit_share
 from fedsw.privacy.accounting.profiles import Step, gaussian_profile
+from fedsw.privacy.accounting.slicing import bernstein_share, central_limit_share
 from fedsw.privacy.relations import REPLACE_ONE
 
 _LEAST_MU = 1e-7

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from fedsw.privacy.accounting._composition import Composition
+from fedsw.privacy.accounting.composition import Composition
 from fedsw.privacy.accounting.profiles import Step
 
 _POINTS = 160

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from fedsw.privacy.accounting._arrays import Values, library, like, quiet, special
-from fedsw.privacy.accounting._slicing import Slicing, gaussian_mixture
+from fedsw.privacy.accounting.slicing import Slicing, gaussian_mixture
 from fedsw.privacy.accounting.stated import Stated
 from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsw.data._image_sets import digits, mnist, resized, usps
+from fedsw.data.image_sets import digits, mnist, resized, usps
 from fedsw.data.records import Records
 from simulations.papers.computed.parallel import device, side_by_side
 from simulations.papers.store import Measured

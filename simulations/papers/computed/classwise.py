@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw._tools.randomness import Stream
-from fedsw.data._image_sets import digits, fashion_mnist, mnist, resized
+from fedsw.data.image_sets import digits, fashion_mnist, mnist, resized
 from fedsw.learning.tasks.generated_samples import classifier_accuracy
 from fedsw.mathematics.transport.sliced import project
 from fedsw.privacy.accounting import Slicing, Step, noise_multiplier

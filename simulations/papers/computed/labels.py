@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw._tools.randomness import Stream
-from fedsw.data._image_sets import MNIST_SIDE
+from fedsw.data.image_sets import MNIST_SIDE
 from fedsw.data.records import Records
 from fedsw.learning.models._image_networks import ImageAutoencoder
 from fedsw.learning.models.labelled import ImageGenerator

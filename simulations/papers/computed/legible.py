@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.data._image_sets import DIGITS, mnist
+from fedsw.data.image_sets import DIGITS, mnist
 from simulations.papers.figure import load_figure
 from simulations.papers.measures.frechet import features_of, lenet_features
 from simulations.papers.measures.transport import w2

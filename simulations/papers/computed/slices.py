@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsw._tools.randomness import Stream
 from fedsw.mathematics.transport.sliced import public_directions
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.privacy.accounting._slicing import bernstein_share, central_limit_share, law_of_share
+from fedsw.privacy.accounting.slicing import bernstein_share, central_limit_share, law_of_share
 from simulations.papers.store import Measured
 
 _BINS = 80

@@ -40,7 +40,7 @@ from fedsw.audit.record._folder import ledgers
 from fedsw.cli._options import invoke
 from fedsw.cli.app import app
 from fedsw.federation import messages
-from fedsw.privacy.accounting import _pld as pld
+from fedsw.privacy.accounting import pld
 from fedsw.runs import recovery
 from tests.federation.local_runs import kind_of
 from tests.federation.sketch_runs import LOCAL, NOISELESS, sketched

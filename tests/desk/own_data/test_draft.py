@@ -17,7 +17,7 @@ from fedsw.desk.own_data.draft import DraftRequest, account_name, draft
 from fedsw.desk.own_data.examine import named_as_identifier
 from fedsw.experiment import ExperimentError, load_experiment, resolve_delta
 from fedsw.experiment.load import BLANK
-from fedsw.privacy.accounting._composition import SMALLEST_DELTA
+from fedsw.privacy.accounting.composition import SMALLEST_DELTA
 
 HEADER = ["id", "age", "job", "born", "member", "sex", "income"]
 BORN = [f"{day + 1:02}.05.1980" for day in range(20)]

@@ -177,7 +177,7 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
         if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "spend" for each in node.body)
     }
     assert found == {
-        ("privacy/accounting/_ledger.py", "Ledger"),
+        ("privacy/accounting/ledger.py", "Ledger"),
         ("privacy/release.py", "Spends"),
         ("privacy/release.py", "NoLedger"),
     }

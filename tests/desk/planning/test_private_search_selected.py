@@ -28,9 +28,9 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation.engines import driver
 from fedsw.privacy import release
 from fedsw.privacy.accounting import Ledger
-from fedsw.privacy.accounting import _ledger as ledgers
+from fedsw.privacy.accounting import ledger as ledgers
 from fedsw.privacy.accounting import selection as renyi
-from fedsw.privacy.accounting.lifetime import _dataset_account as accounts
+from fedsw.privacy.accounting.lifetime import dataset_account as accounts
 from fedsw.privacy.accounting.selection import Repetitions
 from fedsw.runs.run_files import RunFile
 from tests.federations import SMALL

@@ -23,7 +23,7 @@ from fedsw.federation import _wire as wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.privacy.accounting import Ledger
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from fedsw.runs.checkpoint import NAMES, RELEASED, Checkpoints
 from fedsw.runs.directory import RunDirectory
 

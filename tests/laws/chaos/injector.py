@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from fedsw.runs import checkpoint
 from fedsw.runs.run_files import round_seconds
 from tests.laws.chaos import injections

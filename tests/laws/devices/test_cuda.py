@@ -11,7 +11,7 @@ from fedsw.federation.node.node import Node
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import Term, clipped_sum, record
-from fedsw.mathematics.transport._ranks import ranked
+from fedsw.mathematics.transport.ranks import ranked
 from fedsw.mathematics.transport.sliced import cotangents, directions, sliced_w2
 from fedsw.runs import checkpoint
 from tests.federation.sketch_runs import sketched

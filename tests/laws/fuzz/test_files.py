@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import BadRecords, read_table
-from fedsw.data._image_sets import read_idx
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.image_sets import read_idx
 
 COLUMNS = Columns.model_validate(
     {

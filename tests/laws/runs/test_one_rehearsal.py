@@ -78,10 +78,10 @@ def test_what_mixes_beyond_the_unit_cube_is_refused_before_anybody_is_greeted_or
 
 @pytest.mark.parametrize("trust", ["central", "distributed", "local-gradient"])
 def test_a_model_that_passed_at_the_door_is_not_tried_again_in_a_round(trust, tmp_path, monkeypatch):
-    from fedsw.mathematics.clipping import _refusals
+    from fedsw.mathematics.clipping import refusals
 
     settings = SETTINGS | {"privacy": SETTINGS["privacy"] | {"trust": trust, "epsilon": 8.0}}
-    monkeypatch.setattr(_refusals, "_made_up", lambda *given: pytest.fail("tried again"))
+    monkeypatch.setattr(refusals, "_made_up", lambda *given: pytest.fail("tried again"))
     MIXING["nothing"] = lambda x: x
     model = Mixing("nothing", torch.float32)
     assert fedsw.run(settings, model=model, data=records(), runs=tmp_path).summary["status"] == "completed"

@@ -30,7 +30,11 @@ KINDS = {
     "moments": {"trust": "central", "alpha": 0.0, "moments": 0.3},
     "local-gradient": {"trust": "local-gradient", "alpha": 0.0, "moments": 0.0},
 }
-DECIDING = ("cli/", "runs/", "federation/", "privacy/release.py", "privacy/accounting/_", "_tools/files.py")
+ACCOUNTING = "_", "composition", "discretise", "journal", "ledger", "pld", "slicing"
+DECIDING = (
+    *("cli/", "runs/", "federation/", "privacy/release.py", "_tools/files.py"),
+    *(f"privacy/accounting/{name}" for name in ACCOUNTING),
+)
 """Where it is decided what is charged, kept and said; of other files one statement in `OTHERS` is tried."""
 OTHERS = 25
 SHOWN = ("runs/report/", "runs/page/", "runs/evaluation/", "runs/group_names.py")

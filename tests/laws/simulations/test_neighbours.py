@@ -45,8 +45,8 @@ from fedsw.federation.node._same_records import KEY_FILE
 from fedsw.federation.server.summary import within
 from fedsw.federation.trust.distributed import site
 from fedsw.privacy import release
-from fedsw.privacy.accounting import _ledger as ledgers
-from fedsw.privacy.accounting.lifetime import _dataset_account as accounts
+from fedsw.privacy.accounting import ledger as ledgers
+from fedsw.privacy.accounting.lifetime import dataset_account as accounts
 from fedsw.privacy.masks import whole_steps
 from fedsw.privacy.mechanisms import spacing
 from fedsw.runs.run_files import RunFile

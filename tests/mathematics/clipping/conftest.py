@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedsw.mathematics.clipping import _columns as columns
+from fedsw.mathematics.clipping import columns
 from tests.mathematics.clipping.naive import double_by_default
 
 

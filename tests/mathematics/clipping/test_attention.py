@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedsw.mathematics.clipping import Safety, Term, UnsupportedModule, clipped_sum, record
-from fedsw.mathematics.clipping import _tape as recording
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping import tape as recording
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from tests.mathematics.clipping.layers import encoder
 from tests.mathematics.clipping.naive import autograd_sum, jacobian, naive_sum
 
@@ -207,7 +207,7 @@ def test_blocks_of_records_of_a_transformer_change_nothing(monkeypatch):
     model, x, q = Pooled(encoder(4, 2), nn.Linear(4, 2)), torch.randn(7, 3, 4), torch.randn(7, 2)
     sums = []
     for rows in (7, 3):
-        monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda parameters, tensors, rows=rows: rows)
+        monkeypatch.setattr("fedsw.mathematics.clipping.tape._block_rows", lambda parameters, tensors, rows=rows: rows)
         tape = record(model, x)
         sums.append(clipped_sum(tape, [Term(tape.raw, q, 0.4)]))
     torch.testing.assert_close(*sums, rtol=1e-12, atol=1e-14)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fedsw.mathematics.clipping import UnsupportedModule, check, record
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from tests.mathematics.clipping.layers import encoder
 
 

@@ -13,7 +13,7 @@ from fedsw.learning import models
 from fedsw.learning.tasks import Classification
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping.refusals import unrehearsed
 
 
 def weight(model, x, q, bound=1.0, head=lambda raw: raw):
@@ -204,7 +204,7 @@ def test_a_record_whose_indices_cancel_leaves_the_other_records_of_an_embedding_
 
 def test_one_record_moves_a_sum_of_many_embeddings_by_its_own_part(monkeypatch):
     n, index = 170_000, torch.zeros((170_000, 1), dtype=torch.int64)
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda parameters, tensors: n)
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape._block_rows", lambda parameters, tensors: n)
     for seed in range(5):
         weights = 0.7 + 0.3 * torch.rand((n, 1), generator=torch.Generator().manual_seed(seed))
         sums = []

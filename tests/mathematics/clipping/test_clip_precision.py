@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedsw.mathematics.clipping import Term, UnsupportedModule, clipped_sum, record
-from fedsw.mathematics.clipping.clip import _SWITCHES, full_precision
+from fedsw.mathematics.clipping.clip import SWITCHES, full_precision
 from tests.mathematics.clipping.layers import make
 
 CPU = torch.device("cpu")
@@ -41,17 +41,17 @@ class Watched(nn.Module):
 
 
 def switches():
-    return [getattr(backend, name) for backend, name, _ in _SWITCHES]
+    return [getattr(backend, name) for backend, name, _ in SWITCHES]
 
 
 @pytest.fixture
 def coarse():
     """The caller's reduced-precision settings, put back afterwards."""
     before = switches()
-    for backend, name, _ in _SWITCHES:
+    for backend, name, _ in SWITCHES:
         setattr(backend, name, "tf32" if name == "fp32_precision" else True)
     yield switches()
-    for (backend, name, _), value in zip(_SWITCHES, before, strict=True):
+    for (backend, name, _), value in zip(SWITCHES, before, strict=True):
         setattr(backend, name, value)
 
 
@@ -62,7 +62,7 @@ def test_forward_gram_and_final_backward_run_without_tf32(coarse):
     tape = record(model, torch.randn(4, 3))
     clipped_sum(tape, [Term(tape.raw, torch.ones(4, 1), 1.0)])
     tape.gram(tape.raw)
-    assert _Notes.seen == [[exact for _, _, exact in _SWITCHES]] * 3
+    assert _Notes.seen == [[exact for _, _, exact in SWITCHES]] * 3
     assert switches() == coarse
 
 
@@ -118,5 +118,5 @@ def test_a_thread_that_leaves_early_does_not_turn_tf32_on_under_another(coarse):
         leave.set()
         thread.join(10)
         assert not thread.is_alive()
-        assert switches() == [exact for _, _, exact in _SWITCHES]
+        assert switches() == [exact for _, _, exact in SWITCHES]
     assert switches() == coarse

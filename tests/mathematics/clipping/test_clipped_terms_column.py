@@ -21,7 +21,7 @@ from fedsw.mathematics.clipping import (
     record,
 )
 from fedsw.mathematics.clipping import (
-    _tape as recording,
+    tape as recording,
 )
 from tests.mathematics.clipping.naive import Flat, jacobian, naive_sum, weighed_sum
 

@@ -10,9 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedsw.mathematics.clipping import Term, clipped_sum, record
-from fedsw.mathematics.clipping import _columns as columns
-from fedsw.mathematics.clipping.rules import _rule as rule
+from fedsw.mathematics.clipping import Term, clipped_sum, columns, record
+from fedsw.mathematics.clipping.rules import rule
 
 
 class _Largest(TorchDispatchMode):

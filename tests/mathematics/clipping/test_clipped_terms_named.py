@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, UnsupportedModule, clipped_sum, probe_independence, record
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from tests.mathematics.clipping.naive import naive_sum
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -81,7 +81,7 @@ def test_outputs_by_name_come_in_blocks_of_records_and_for_none(monkeypatch):
     model, x, _ = made()
     whole = record(model, x).raw
     assert record(model, x[:0]).raw["code"].shape == (0, 2)
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda parameters, tensors: 2)
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape._block_rows", lambda parameters, tensors: 2)
     for name, value in record(model, x).raw.items():
         torch.testing.assert_close(value, whole[name])
 
@@ -113,7 +113,7 @@ def test_mixing_in_an_output_by_name_is_refused():
 
 
 def test_outputs_by_name_keep_their_names_whatever_their_order(monkeypatch):
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda parameters, tensors: 1)
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape._block_rows", lambda parameters, tensors: 1)
     x = torch.tensor([[1.0], [-1.0]])
     model = Changing(lambda z: {"b": 2 * z, "a": z})
     raw = unrehearsed(model, x).raw

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedsw.mathematics.clipping import Term, clipped_sum, record
-from fedsw.mathematics.clipping import _tape as recording
+from fedsw.mathematics.clipping import tape as recording
 
 RUNS = [3, 0, 5, 1, 8]
 

@@ -14,11 +14,11 @@ from fedsw.mathematics.clipping import (
     Safety,
     Term,
     UnsupportedModule,
-    _refusals,
-    _tape,
     check,
     clipped_sum,
     record,
+    refusals,
+    tape,
 )
 from tests.mathematics.clipping.naive import double_by_default, naive_sum
 
@@ -29,7 +29,7 @@ ROW = re.compile(
 
 
 def _rows() -> list[re.Match[str]]:
-    return [row for module in (_refusals, _tape) for row in ROW.finditer(module.__doc__ or "")]
+    return [row for module in (refusals, tape) for row in ROW.finditer(module.__doc__ or "")]
 
 
 def test_every_row_of_the_tables_names_one_test_that_is_there():
@@ -42,7 +42,7 @@ def test_every_row_of_the_tables_names_one_test_that_is_there():
 
 
 def test_the_tables_have_every_edge_case_and_nothing_but_rows():
-    for module in (_refusals, _tape):
+    for module in (refusals, tape):
         indented = [line for line in (module.__doc__ or "").split("\n") if line.startswith("    ")]
         assert len(indented) == 2 * len(ROW.findall(module.__doc__ or "")) > 20
     cases = " ".join(row["case"] for row in _rows())
@@ -88,8 +88,8 @@ def test_layers_without_trained_parameters_are_passed_through_exactly(name):
     with double_by_default():
         model, x, q = Through(PARAMETERLESS[name]()), torch.randn(5, 3, 4), torch.randn(5, 2)
         for bound in (0.3, 1e3):
-            tape = record(model, x)
-            clipped = clipped_sum(tape, [Term(tape.raw, q, bound)], safety=Safety.off())
+            taped = record(model, x)
+            clipped = clipped_sum(taped, [Term(taped.raw, q, bound)], safety=Safety.off())
             torch.testing.assert_close(clipped, naive_sum(model, x, q, bound), rtol=1e-9, atol=1e-10)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
-from fedsw.mathematics.clipping import _columns as engine
-from fedsw.mathematics.clipping._gram import cuts
+from fedsw.mathematics.clipping import columns as engine
+from fedsw.mathematics.clipping.gram import cuts
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw._tools.subnormal import flushes
-from fedsw.mathematics.clipping import _columns as columns
-from fedsw.mathematics.clipping import record
+from fedsw.mathematics.clipping import columns, record
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import weighed_sum
 

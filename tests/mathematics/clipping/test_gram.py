@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedsw.mathematics.clipping._gram import pulled_back
+from fedsw.mathematics.clipping.gram import pulled_back
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

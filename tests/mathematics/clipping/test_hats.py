@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
-from fedsw.mathematics.clipping.rules import HatLinear, _hats
+from fedsw.mathematics.clipping.rules import HatLinear, hats
 from tests.mathematics.clipping.naive import naive_sum
 
 SIZES, SCALE = (4, 3, 5), 1 / math.sqrt(3)
@@ -40,17 +40,17 @@ def places_of(n: int) -> torch.Tensor:
 
 def numbers_of(layer: HatLinear, places: torch.Tensor) -> torch.Tensor:
     """What a linear layer would take, written by a loop: hats, behind the map."""
-    hats = torch.zeros(len(places), WIDTH, dtype=torch.float64)
+    filled = torch.zeros(len(places), WIDTH, dtype=torch.float64)
     for row, record_places in enumerate(places.tolist()):
         start = 0
         for place, size in zip(record_places, SIZES, strict=True):
             lower, part = int(place), place - int(place)
             if lower < size:
-                hats[row, start + lower] += SCALE * (1 - part)
+                filled[row, start + lower] += SCALE * (1 - part)
             if part:
-                hats[row, start + lower + 1] += SCALE * part
+                filled[row, start + lower + 1] += SCALE * part
             start += size
-    return hats if layer.matrix is None else (hats - layer.centre) @ layer.matrix
+    return filled if layer.matrix is None else (filled - layer.centre) @ layer.matrix
 
 
 def linear_of(layer: HatLinear) -> nn.Linear:
@@ -76,8 +76,8 @@ def test_outputs_are_those_of_the_linear_layer_of_hats(outputs, mapped):
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("frozen", [None, "weight", "bias"])
 def test_clipped_sums_are_the_naive_loop_over_the_linear_layer_of_hats(outputs, mapped, frozen, monkeypatch):
-    monkeypatch.setattr(_hats, "_TILE", 4)
-    monkeypatch.setattr(_hats, "_FEW", 3)
+    monkeypatch.setattr(hats, "_TILE", 4)
+    monkeypatch.setattr(hats, "_FEW", 3)
     layer = layer_of(outputs, mapped)
     places, linear = exact(places_of(11), layer), linear_of(layer)
     if frozen is not None:
@@ -95,7 +95,7 @@ def test_clipped_sums_are_the_naive_loop_over_the_linear_layer_of_hats(outputs, 
 
 @pytest.mark.parametrize("mapped", MAPS.values(), ids=MAPS)
 def test_runs_of_records_are_summed_apart(mapped, monkeypatch):
-    monkeypatch.setattr(_hats, "_TILE", 3)
+    monkeypatch.setattr(hats, "_TILE", 3)
     layer = layer_of(2, mapped)
     inputs, q = layer.inputs(places_of(9)), torch.randn(9, 2).double()
     tape = record(layer, inputs)

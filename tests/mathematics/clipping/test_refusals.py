@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedsw.mathematics.clipping import Term, UnsupportedModule, check, clipped_sum, record
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from tests.mathematics.clipping.escapes import Apart, Bare, Functional, FunctionalBelow, OnlyFunctional, Tied, Twice
 
 

@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, clip_cotangents, clipped_sum, record
-from fedsw.mathematics.clipping import _tape as recording
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping import tape as recording
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from fedsw.mathematics.transport.sliced import project
 from tests.mathematics.clipping.escapes import Bare, Functional, Tied, Twice
 from tests.mathematics.clipping.naive import autograd_sum, weighed_sum
 
 
 def _unguarded(monkeypatch):
-    monkeypatch.setattr("fedsw.mathematics.clipping._refusals.check", lambda module: dict(module.named_parameters()))
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape.refuse_strays", lambda *anything: None)
+    monkeypatch.setattr("fedsw.mathematics.clipping.refusals.check", lambda module: dict(module.named_parameters()))
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape.refuse_strays", lambda *anything: None)
 
 
 def _released(model, x, q, bound):

@@ -12,8 +12,8 @@ from torch import nn
 
 from fedsw.learning import models
 from fedsw.mathematics.clipping import Term, UnsupportedModule, clipped_sum, probe_independence, record
-from fedsw.mathematics.clipping import _refusals as rehearsal
-from fedsw.mathematics.clipping._refusals import unrehearsed
+from fedsw.mathematics.clipping import refusals as rehearsal
+from fedsw.mathematics.clipping.refusals import unrehearsed
 from tests.mathematics.clipping.escapes import Apart
 from tests.mathematics.clipping.naive import autograd_sum
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
-from fedsw.mathematics.clipping.rules import RULES
-from fedsw.mathematics.clipping.rules import _rule as rule
+from fedsw.mathematics.clipping.rules import RULES, rule
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import Flat, double_by_default, jacobian, naive_sum
 
@@ -107,7 +106,7 @@ def test_the_result_does_not_depend_on_how_records_are_blocked(monkeypatch):
         return clipped_sum(tape, [Term(tape.raw, q, 0.4)]), tape.raw.detach()
 
     whole, outputs = run()
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape._block_rows", lambda module, tensors: 3)
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape._block_rows", lambda module, tensors: 3)
     monkeypatch.setattr(rule, "TILE", 100)
     blocked, blocked_outputs = run()
     torch.testing.assert_close(blocked, whole, rtol=1e-12, atol=1e-14)

@@ -13,7 +13,7 @@ from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, ModelSizes
 from fedsw.mathematics.clipping import Term, Worst, clipped_sum, layer_rule, record
 from fedsw.mathematics.clipping.rules import RULES, HatLinear, worst_of
-from fedsw.mathematics.clipping.rules._attention import OUTPUT
+from fedsw.mathematics.clipping.rules.attention import OUTPUT
 
 LAYERS = {
     nn.Linear: lambda: nn.Linear(5, 3),
@@ -81,7 +81,7 @@ def test_worst_neighbours_see_a_rule_that_measures_a_thousandth(kind, monkeypatc
             monkeypatch.setitem(
                 RULES._things, name, replace(rule, factored=_measuring_less(rule.factored), formed=None)
             )
-    monkeypatch.setattr("fedsw.mathematics.clipping._tape.PROJECTION", _without_measure())
+    monkeypatch.setattr("fedsw.mathematics.clipping.tape.PROJECTION", _without_measure())
     for case in cases(kind):
         if kind is nn.MultiheadAttention or RULES.get(kind).factored is not None:
             assert moved(case, torch.float64) > 100, case.why
@@ -97,7 +97,7 @@ def _measuring_less(factored):
 
 
 def _without_measure():
-    from fedsw.mathematics.clipping.rules._attention import PROJECTION
+    from fedsw.mathematics.clipping.rules.attention import PROJECTION
 
     return replace(PROJECTION, factored=_measuring_less(PROJECTION.factored), formed=None)
 

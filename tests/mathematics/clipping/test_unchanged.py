@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from fedsw.mathematics.clipping import Term, UnsupportedModule, clipped_sum, kept, record, unchanged
-from fedsw.mathematics.clipping import _tape as recording
+from fedsw.mathematics.clipping import tape as recording
 
 RARE = 137.5
 """A value that no made-up record has: only private ones make the modules here keep something."""

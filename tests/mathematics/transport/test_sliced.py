@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw.mathematics.transport import _ranks as ranks
-from fedsw.mathematics.transport import sliced
+from fedsw.mathematics.transport import ranks, sliced
 
 ONE = torch.ones((1, 1), dtype=torch.float64)
 SIZES = [(1, 1), (5, 5), (7, 3), (3, 7), (12, 8), (40, 31)]

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from fedsw.privacy.accounting import Charge, Ledger, LedgerBusy, LedgerDamaged
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from tests.privacy.accounting.children import Child
 
 PRELUDE = """
 import os, signal, sys, time
 from fedsw.privacy.accounting import *
-from fedsw.privacy.accounting import _journal as journal
+from fedsw.privacy.accounting import journal
 path = sys.argv[1]
 charge = [Charge("all", 0.01, 1.0)]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)

@@ -24,9 +24,9 @@ from fedsw.privacy.accounting import (
     epsilon_by,
     noise_multiplier,
 )
-from fedsw.privacy.accounting import _ledger as ledgers
 from fedsw.privacy.accounting import charges as columns
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting import ledger as ledgers
+from fedsw.privacy.accounting.journal import Journal
 
 GROUPS = ("A=0", "A=1")
 
@@ -157,7 +157,7 @@ def test_a_reopened_ledger_goes_on_where_it_stopped(path):
 
 def test_an_interruption_at_any_statement_leaves_memory_and_disk_agreed(path, monkeypatch):
     """Ctrl-C before, inside and after the write: the next use of the same object reads the disk again."""
-    from fedsw.privacy.accounting import _journal as journal
+    from fedsw.privacy.accounting import journal
 
     with create(path) as ledger:
         ledger.spend(0, 0, charges(), 10.0)

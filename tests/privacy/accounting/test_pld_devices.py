@@ -10,8 +10,8 @@ from fedsw.experiment import ExperimentError
 from fedsw.federation.trust.round_plan import make_plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Charge, Composition, Ledger, Step, epsilon, epsilon_by, noise_multiplier, steps
-from fedsw.privacy.accounting import _pld as composed
-from fedsw.privacy.accounting._pld import ROUND_OFF, accounting_device, round_off
+from fedsw.privacy.accounting import pld as composed
+from fedsw.privacy.accounting.pld import ROUND_OFF, accounting_device, round_off
 from tests.federations import sites_of, small
 
 CPU = torch.device("cpu")

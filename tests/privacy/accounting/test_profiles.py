@@ -12,7 +12,7 @@ from scipy import integrate
 from scipy.special import ndtr, ndtri
 
 from fedsw.privacy.accounting import Step, step_profile
-from fedsw.privacy.accounting._pld import round_off
+from fedsw.privacy.accounting.pld import round_off
 from fedsw.privacy.accounting.profiles import curves, orientations, reach
 
 RATES = st.floats(-4, 0).map(lambda exponent: 10.0**exponent)

@@ -7,8 +7,9 @@ import pytest
 from scipy import integrate, special, stats
 
 from fedsw.privacy.accounting import Composition, Slicing, Step, epsilon, epsilon_bracket, joint, step_profile
-from fedsw.privacy.accounting._discretise import grid_masses, step_moments
-from fedsw.privacy.accounting._slicing import (
+from fedsw.privacy.accounting.discretise import grid_masses, step_moments
+from fedsw.privacy.accounting.profiles import gaussian_profile, reach
+from fedsw.privacy.accounting.slicing import (
     ShareLaw,
     bernstein_share,
     gaussian_mixture,
@@ -16,7 +17,6 @@ from fedsw.privacy.accounting._slicing import (
     log_moment,
     lost,
 )
-from fedsw.privacy.accounting.profiles import gaussian_profile, reach
 
 REFERENCE = Slicing(784, 200)
 

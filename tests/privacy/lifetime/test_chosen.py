@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.privacy.accounting import Composition, Slicing, Step
-from fedsw.privacy.accounting._slicing import log_moment
 from fedsw.privacy.accounting.lifetime import (
     About,
     AdmittedCost,
@@ -23,9 +22,10 @@ from fedsw.privacy.accounting.lifetime import (
     room,
     total_epsilon,
 )
-from fedsw.privacy.accounting.lifetime._chosen import divergence, next_weight
+from fedsw.privacy.accounting.lifetime.chosen import divergence, next_weight
 from fedsw.privacy.accounting.profiles import stated_step
 from fedsw.privacy.accounting.selection import renyi_divergence, renyi_of
+from fedsw.privacy.accounting.slicing import log_moment
 from fedsw.privacy.accounting.stated import Pure
 from tests.privacy.accounting.test_composition_alternatives import chosen_as_one_goes
 

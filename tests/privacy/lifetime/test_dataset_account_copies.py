@@ -13,7 +13,7 @@ from fedsw._tools import files
 from fedsw._tools.settings import FederationError
 from fedsw.federation.engines.pool import settle_run
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, spend_together
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import About, Cost, DatasetAccount, Reservation
 from tests.privacy.lifetime.test_lifetime_runs import counted, failing
 

@@ -19,7 +19,7 @@ from fedsw.federation.engines.pool import settle_run
 from fedsw.federation.server._federation import federate
 from fedsw.federation.server.job import Job
 from fedsw.privacy.accounting import Ledger, LedgerReplaced, Step
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation
 from fedsw.runs.account_records import account_record, together_record
 from fedsw.runs.accounts import Budgeted

@@ -15,7 +15,7 @@ from rich.console import Console
 import fedsw
 from fedsw.federation.engines.pool import settle_run
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced, Spending, Step, Uncounted, spend_together
-from fedsw.privacy.accounting._journal import Journal
+from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import (
     About,
     Cost,

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.registry import Registry
-from fedsw.mathematics.clipping.rules import _attention as attention
-from fedsw.mathematics.clipping.rules._attention import OUTPUT
+from fedsw.mathematics.clipping.rules import attention
 from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
 from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
-from fedsw.mathematics.clipping.rules._hats import HATS, HatLinear
-from fedsw.mathematics.clipping.rules._rule import Formed, Rule, Worst, trains
+from fedsw.mathematics.clipping.rules.attention import OUTPUT
+from fedsw.mathematics.clipping.rules.hats import HATS, HatLinear
+from fedsw.mathematics.clipping.rules.rule import Formed, Rule, Worst, trains
 
 RULES: Registry[Rule] = Registry("a layer with a rule", Rule)
 """The rule of each class of layer; a subclass is another class."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedsw.mathematics.clipping.rules._rule import (
+from fedsw.mathematics.clipping.rules.rule import (
     Factored,
     Formed,
     Rule,

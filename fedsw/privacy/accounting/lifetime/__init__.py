@@ -8,17 +8,7 @@ from fedsw.privacy.accounting.lifetime._binding import (
     counting,
     require_same,
 )
-from fedsw.privacy.accounting.lifetime._chosen import AdmittedCost, Limit, Use, in_order, room
-from fedsw.privacy.accounting.lifetime._dataset_account import (
-    ACCOUNTS_VARIABLE,
-    About,
-    DatasetAccount,
-    LimitReached,
-    Reservation,
-    account_named,
-    accounts_folder,
-    accounts_in,
-)
+from fedsw.privacy.accounting.lifetime.chosen import AdmittedCost, Limit, Use, in_order, room
 from fedsw.privacy.accounting.lifetime.composing import (
     NO_NOISE,
     Cost,
@@ -28,6 +18,16 @@ from fedsw.privacy.accounting.lifetime.composing import (
     of_replacement,
     planned,
     total_epsilon,
+)
+from fedsw.privacy.accounting.lifetime.dataset_account import (
+    ACCOUNTS_VARIABLE,
+    About,
+    DatasetAccount,
+    LimitReached,
+    Reservation,
+    account_named,
+    accounts_folder,
+    accounts_in,
 )
 from fedsw.privacy.accounting.lifetime.state import State, TakenRun
 

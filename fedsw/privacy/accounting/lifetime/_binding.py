@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsw._tools import files
-from fedsw.privacy.accounting._journal import Head
-from fedsw.privacy.accounting._ledger import Ledger, account_beside
-from fedsw.privacy.accounting.lifetime._dataset_account import About, DatasetAccount, Reservation
+from fedsw.privacy.accounting.journal import Head
+from fedsw.privacy.accounting.ledger import Ledger, account_beside
 from fedsw.privacy.accounting.lifetime.composing import NO_NOISE, Cost, Counts
+from fedsw.privacy.accounting.lifetime.dataset_account import About, DatasetAccount, Reservation
 
 _BOUND = ".account.json"
 _LEDGER = ".sqlite"

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from fedsw.privacy.accounting._arrays import Floats, last_true
-from fedsw.privacy.accounting._composition import Composition
-from fedsw.privacy.accounting._discretise import Harmonics
-from fedsw.privacy.accounting._ledger import Ledger
-from fedsw.privacy.accounting._pld import Distribution
-from fedsw.privacy.accounting._slicing import Slicing
 from fedsw.privacy.accounting.charges import Charge, as_steps
+from fedsw.privacy.accounting.composition import Composition
+from fedsw.privacy.accounting.discretise import Harmonics
+from fedsw.privacy.accounting.ledger import Ledger
+from fedsw.privacy.accounting.pld import Distribution
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
+from fedsw.privacy.accounting.slicing import Slicing
 from fedsw.privacy.accounting.stated import Tabled, convex_below, from_fields
 from fedsw.privacy.relations import ADD_OR_REMOVE
 

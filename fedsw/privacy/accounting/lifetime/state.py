@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedsw._tools import files
-from fedsw.privacy.accounting._journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
-from fedsw.privacy.accounting._ledger import Ledger
-from fedsw.privacy.accounting.lifetime._chosen import AdmittedCost, Limit, Use, lacking, next_weight
+from fedsw.privacy.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
+from fedsw.privacy.accounting.ledger import Ledger
+from fedsw.privacy.accounting.lifetime.chosen import AdmittedCost, Limit, Use, lacking, next_weight
 from fedsw.privacy.accounting.lifetime.composing import Cost, Counts, from_row, total_epsilon
 
 

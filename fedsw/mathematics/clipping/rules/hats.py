@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsw.mathematics.clipping.rules._rule import Factored, Rule, Worst, inner_products, total_squares, trains
+from fedsw.mathematics.clipping.rules.rule import Factored, Rule, Worst, inner_products, total_squares, trains
 
 _MOST_BITS, _WHOLE = 24, 30
 """Binary digits of a part, which float32 has too; and of a slot with its part, which int32 has."""

@@ -15,8 +15,8 @@ from fedsw._tools.later import torch
 from fedsw._tools.settings import whole
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting._arrays import Device
-from fedsw.privacy.accounting._discretise import Harmonics
-from fedsw.privacy.accounting._pld import (
+from fedsw.privacy.accounting.discretise import Harmonics
+from fedsw.privacy.accounting.pld import (
     LARGEST_GRID,
     Distribution,
     Spectrum,
@@ -60,7 +60,7 @@ class Composition:
 
     Losses are put on grids and composed on the ``device``, in float64: on the processor instead of a device that has
     none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below the
-    processor's (`accounting._pld`). Windows and spacings are chosen on the processor. ``sides`` are pairs to
+    processor's (`accounting.pld`). Windows and spacings are chosen on the processor. ``sides`` are pairs to
     compose instead of the steps' dominating ones; what is then found is about these alone.
     """
 

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsw.mathematics.clipping._gram import Block, Call, Numbers, Products, RecordTerm, in_range
-from fedsw.mathematics.clipping.rules._rule import Factored, inner_products, tiles
+from fedsw.mathematics.clipping.gram import Block, Call, Numbers, Products, RecordTerm, in_range
+from fedsw.mathematics.clipping.rules.rule import Factored, inner_products, tiles
 
 Way = Literal["cheapest", "formed", "factored"]
 

@@ -25,9 +25,9 @@ from fedsw.privacy.accounting._arrays import (
     quiet,
     spectrum_of,
 )
-from fedsw.privacy.accounting._discretise import RATES, TRUNCATION, Harmonics, grid_masses, step_moments
-from fedsw.privacy.accounting._slicing import lost
+from fedsw.privacy.accounting.discretise import RATES, TRUNCATION, Harmonics, grid_masses, step_moments
 from fedsw.privacy.accounting.profiles import Orientation, Step
+from fedsw.privacy.accounting.slicing import lost
 
 ROUND_OFF = 3
 """How many times the round-off that the processor sets aside is set aside elsewhere.

@@ -13,8 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from fedsw.privacy.accountants import ROUNDING
-from fedsw.privacy.accounting._composition import SMALLEST_DELTA
-from fedsw.privacy.accounting._slicing import Slicing, gaussian_mixture, log_moment, lost
+from fedsw.privacy.accounting.composition import SMALLEST_DELTA
 from fedsw.privacy.accounting.lifetime.composing import (
     Cost,
     Counts,
@@ -25,6 +24,7 @@ from fedsw.privacy.accounting.lifetime.composing import (
 )
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import ORDERS, renyi_divergence
+from fedsw.privacy.accounting.slicing import Slicing, gaussian_mixture, log_moment, lost
 from fedsw.privacy.accounting.stated import log_factor
 
 _CLOSE, _LEAST, _MOST = 1e-3, 1e-4, 1e4

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from fedsw.mathematics.clipping.rules import Rule
-from fedsw.mathematics.clipping.rules._attention import Projection
-from fedsw.mathematics.clipping.rules._rule import Factored, squared_norms, trains
+from fedsw.mathematics.clipping.rules.attention import Projection
+from fedsw.mathematics.clipping.rules.rule import Factored, squared_norms, trains
 
 
 @dataclass(frozen=True)

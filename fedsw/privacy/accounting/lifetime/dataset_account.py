@@ -16,16 +16,16 @@ from uuid import uuid4
 from fedsw._tools import files
 from fedsw._tools.settings import require_data_set
 from fedsw._tools.text import downward, upward
-from fedsw.privacy.accounting._composition import check_delta
-from fedsw.privacy.accounting._journal import (
+from fedsw.privacy.accounting.composition import check_delta
+from fedsw.privacy.accounting.journal import (
     Head,
     Journal,
     LedgerBusy,
     LedgerDamaged,
     LedgerReplaced,
 )
-from fedsw.privacy.accounting._ledger import BudgetExhausted, Ledger
-from fedsw.privacy.accounting.lifetime._chosen import room
+from fedsw.privacy.accounting.ledger import BudgetExhausted, Ledger
+from fedsw.privacy.accounting.lifetime.chosen import room
 from fedsw.privacy.accounting.lifetime.composing import (
     Cost,
     Counts,

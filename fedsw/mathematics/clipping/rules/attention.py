@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsw.mathematics.clipping.rules._dense import LINEAR
-from fedsw.mathematics.clipping.rules._rule import Worst, all_but_cancelling
+from fedsw.mathematics.clipping.rules.rule import Worst, all_but_cancelling
 
 NAMES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
 """The parameters that `nn.MultiheadAttention` holds itself; those of its `out_proj` are that layer's."""

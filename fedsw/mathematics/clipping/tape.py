@@ -1,6 +1,6 @@
 """A recorded forward pass: per-sample Jacobians measured, and pulled back through, without forming them.
 
-Edge cases that show in a pass, each with its test; for the words, and what is refused before a pass, see `_refusals`.
+Edge cases that show in a pass, each with its test; for the words, and what is refused before a pass, see `refusals`.
 
     reuse: a layer called twice in one pass: refused
         test_what_only_a_forward_pass_shows_is_refused[called twice]
@@ -75,12 +75,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from fedsw.mathematics.clipping._columns import columns
-from fedsw.mathematics.clipping._gram import Block, Call, Total, overlaps, pulled_back
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule, kept, unchanged
 from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
+from fedsw.mathematics.clipping.columns import columns
+from fedsw.mathematics.clipping.gram import Block, Call, Total, overlaps, pulled_back
 from fedsw.mathematics.clipping.rules import RULES, Rule
-from fedsw.mathematics.clipping.rules._attention import PROJECTION, Projection, attended, projections
+from fedsw.mathematics.clipping.rules.attention import PROJECTION, Projection, attended, projections
 
 SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """Modules that read an input of two dimensions as one sequence: its rows, which would be records, are then mixed."""

@@ -1,6 +1,6 @@
 """The ledger of a run: every charge is on disk before anything that it pays for is released.
 
-The columns of a row are those of `charges.as_row`; `_journal` chains and appends it.
+The columns of a row are those of `charges.as_row`; `journal` chains and appends it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from fedsw._tools import files
 from fedsw._tools.later import torch
 from fedsw._tools.text import upward
 from fedsw.privacy.accountants import accountant_named, is_proven, own_noise, require_noise
-from fedsw.privacy.accounting._composition import check_delta
-from fedsw.privacy.accounting._journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.charges import (
     Account,
     Charge,
@@ -33,6 +31,8 @@ from fedsw.privacy.accounting.charges import (
     entries_of,
     whole,
 )
+from fedsw.privacy.accounting.composition import check_delta
+from fedsw.privacy.accounting.journal import Head, Journal, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, require_sampling

@@ -2,7 +2,7 @@
 
 Treatment of each edge case, and its test in tests/mathematics/clipping. Exact: the clip is that of the naive loop over
 records. Bounded: a record stays below its bound, and may lose more than it would have to. Refused: `UnsupportedModule`
-names the module, the reason and the remedy. What a pass itself shows is in the table of `_tape`.
+names the module, the reason and the remedy. What a pass itself shows is in the table of `tape`.
 
     tied weights, a parameter that two layers hold: refused
         test_modules_the_clip_would_miss_are_refused_before_any_data[tied weights]
@@ -67,11 +67,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.mathematics.clipping._magnitudes import magnitudes
-from fedsw.mathematics.clipping._tape import OutputForm, Tape, describe, own_code, recorded
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule, unchanged
 from fedsw.mathematics.clipping.clip import full_precision
-from fedsw.mathematics.clipping.rules import RULES
-from fedsw.mathematics.clipping.rules import _attention as attention
+from fedsw.mathematics.clipping.rules import RULES, attention
+from fedsw.mathematics.clipping.tape import OutputForm, Tape, describe, own_code, recorded
 
 _FREEZE = "or freeze it with requires_grad_(False)"
 
