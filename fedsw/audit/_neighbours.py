@@ -141,31 +141,36 @@ class Neighbours:
 
     Every record of the canary's cell is the same but the canary: who else is drawn makes no difference, and where the
     canary is not drawn the two release the same law. Groups and labels stay those of the experiment's records. The
-    canary's Jacobian is ``turned`` round, or its output is at the other pole; `canary_rows` says which.
+    canary's Jacobian is ``turned`` round, or its output is at the other pole; `canary_rows` says which. Where a record
+    is ``added``, the others' loss gradients are 0, and the canary's is as long as its clip, or it is not there.
     """
 
     cell: int
     client: int
     why: str
     turned: bool = True
+    added: bool = False
     held_out: ClassVar[bool] = False
 
     def records(self, task: Problem, genuine: Records, client: int, *, canary: bool) -> Records:
         """A client's records with features of the worst case; `canary` says in which of the two data sets."""
         features = genuine.features.new_zeros((len(genuine), task.features))
         strength = 1e4 * max(task.clip.jacobian, task.clip.loss * task.features, 1.0)
-        m = task.clip.output
+        m, present = task.clip.output, np.ones(len(genuine), dtype=bool)
         for cell, rows in enumerate(task.cells_of(genuine)):
             canarys = cell == self.cell
-            features[rows] = _row(task, strength, m if canarys else -m, jacobian=-1.0, loss=-1.0)
+            features[rows] = _row(task, strength, m if canarys else -m, jacobian=-1.0, loss=0.0 if self.added else -1.0)
             if canarys and canary and client == self.client:
                 # Just below: against a sample that spreads, the canary alone then sees its lowest slot everywhere.
                 at = m if task.objective.other_side is None else m * _JUST_BELOW
                 at, jacobian = (at, 1.0) if self.turned else (-at, -1.0)
                 features[canary_rows(genuine, rows)] = _row(task, strength, at, jacobian=jacobian, loss=1.0)
+            elif canarys and self.added and client == self.client:
+                present[canary_rows(genuine, rows)] = False
         if task.coding is not None:  # the numbers that the model takes are the worst case
             features = torch.from_numpy(task.coding.inputs(features.double().numpy())).to(features)
-        return Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
+        records = Records(features, genuine.sensitive, genuine.target, genuine.ids, unit=genuine.unit)
+        return records if bool(present.all()) else records.take(present)
 
 
 def canary_rows(records: Records, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -191,6 +196,8 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
             f"records have {task.shape.features} features; the worst case for outputs in {task.dimension} dimensions "
             f"is written in {needed}"
         )
+    if task.experiment.privacy.hides_sizes:
+        return Neighbours(cell, client, "a record with a loss gradient as long as its clip, there or not", added=True)
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
         return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)

@@ -108,9 +108,10 @@ def finding(
     rate = claim.rate if measured.drawn is None else min(1.0, rate_at_least(*measured.drawn, 1 - risk))
     shown = shown_epsilon(mu, rate, claim.rounds, claim.delta)
     instance = shown_epsilon(measured.shift / claim.sigma, claim.rate, claim.rounds, claim.delta)
-    lower, _ = epsilon_bracket({Step(claim.rate, claim.mu): claim.rounds}, claim.delta)
+    lower, _ = epsilon_bracket({Step(claim.rate, claim.mu, claim.sampling): claim.rounds}, claim.delta)
     share = measured.shift / claim.sensitivity
-    against = _contradictions(claim, {"one record": measured.shift, **_by_layer(layers)}, measured, mu, rate, shown)
+    moved = {f"one record, through {layer},": shift for layer, shift in layers.items()}
+    against = _contradictions(claim, {"one record": measured.shift, **moved}, measured, mu, rate, shown)
     wholes = {"the claim": claim.epsilon, "the bracket's lower end": lower, "what these neighbours can show": instance}
     shares = ", ".join(f"{_share(shown, whole)} of {name}" for name, whole in wholes.items())
     correct, half = _power(measured.shift / claim.sigma, measured.attack.trials, 1 - risk)
@@ -156,10 +157,6 @@ def _in_words(correct: float, half: float, claim: Claim) -> str:
         f"of a correct build this shows a μ of {upward(correct, 4)} at most, of half the noise {downward(half, 4)}; "
         f"{upward(claim.mu, 4)} is claimed"
     )
-
-
-def _by_layer(layers: Mapping[str, float]) -> dict[str, float]:
-    return {f"one record, through {layer},": shift for layer, shift in layers.items()}
 
 
 def _attacked_rows(experiment: Experiment, claim: Claim, layers: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -396,9 +393,8 @@ def _together(
     confidence: float,
 ) -> Finding:
     """One finding of the attacks on rounds and on what leaves beside them, with the part of mu^2 that each is of."""
-    sampling = RELATIONS.get(plan.relation).sampling
-    of_rounds = {Step(claim.rate, claim.mu, sampling): claim.rounds}
-    costs = {part: {Step(1.0, one.mu, sampling): one.rounds} for part, one in sums.items()}
+    of_rounds = {Step(claim.rate, claim.mu, claim.sampling): claim.rounds}
+    costs = {part: {Step(1.0, one.mu, claim.sampling): one.rounds} for part, one in sums.items()}
     trained = Counter(of_rounds)
     for part, steps in costs.items():
         if not once.of_kept(part):
@@ -472,11 +468,6 @@ def _require_attackable(experiment: Experiment) -> None:
     """
     privacy, goal = experiment.privacy, experiment.objective
     model = privacy.model
-    if privacy.relation != "replace-one":
-        raise ExperimentError(
-            f"privacy.relation is {privacy.relation!r}, and --canary replaces a record, of which that epsilon promises "
-            "nothing: attack the same settings with relation 'replace-one', whose clips and release are the same"
-        )
     without = privacy.guarantee.by_noise(noised="", none=" without noise")
     if model.law not in _TRIALS or without:
         raise ExperimentError(
@@ -490,7 +481,7 @@ def _require_attackable(experiment: Experiment) -> None:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
         )
-    if not PENALTIES.get(goal.penalty).canary:
+    if not (PENALTIES.get(goal.penalty).canary or privacy.hides_sizes):  # where there is no penalty, by any name
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
 
@@ -498,11 +489,12 @@ def _require_attackable(experiment: Experiment) -> None:
 def _claim(plain: Trial) -> tuple[int, Claim]:
     """The cell that decides the experiment's epsilon, and what is claimed of its records."""
     plan, rounds = plain.plan, plain.steps
+    sampling = RELATIONS.get(plan.relation).sampling
     claims = [
-        Claim(rate, bound.value, plain.sigma, rounds, plan.epsilon, plan.delta)
+        Claim(rate, bound.value, plain.sigma, rounds, plan.epsilon, plan.delta, sampling)
         for rate, bound in zip(plan.rates, plan.sensitivities, strict=True)
     ]
-    spent = [epsilon({Step(claim.rate, claim.mu): rounds}, plan.delta) for claim in claims]
+    spent = [epsilon({Step(claim.rate, claim.mu, sampling): rounds}, plan.delta) for claim in claims]
     cell = max(range(len(claims)), key=lambda j: (spent[j], -plan.batch[j]))
     return cell, claims[cell]
 

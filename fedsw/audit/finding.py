@@ -17,6 +17,7 @@ from fedsw._tools import files
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import Short, downward, json_text, upward
 from fedsw.audit._bounds import Attack
+from fedsw.privacy.relations import Sampling
 from fedsw.runs.report.console import named_rows
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _EXIT_CODES: Mapping[Outcome, Exit] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """The plan's claim for the canary's cell: rate, sensitivity, sigma, rounds, epsilon at delta."""
+    """The plan's claim for the canary's cell: rate, sensitivity, sigma, rounds of a sampling, epsilon at delta."""
 
     rate: float
     sensitivity: float
@@ -42,6 +43,7 @@ class Claim:
     rounds: int
     epsilon: float
     delta: float
+    sampling: Sampling = "without-replacement"
 
     @property
     def mu(self) -> float:

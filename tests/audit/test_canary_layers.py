@@ -137,14 +137,6 @@ def test_what_a_preset_chooses_is_attacked_with_its_own_layers(monkeypatch, decl
     assert {experiment.model.kind for experiment, _ in made} == {"additive"}
 
 
-def test_a_relation_whose_neighbours_are_not_known_is_refused_by_name(declared):
-    columns = {name: column for name, column in COLUMNS.items() if name != "sensitive"}
-    settings = ("privacy.relation=add-remove", "privacy.sampling=poisson", "privacy.records=200")
-    experiment = declared("objective.alpha=0.0", "training.batch_fraction=0.5", *settings, columns=columns)
-    with pytest.raises(ExperimentError, match="privacy.relation is 'add-remove', and --canary replaces a record"):
-        audited(experiment)
-
-
 def test_a_map_of_inputs_behind_which_no_worst_case_is_known_is_refused_by_name():
     images = {"name": "digits", "data": {"source": "digits"}, "model": {"kind": "scattering"}}
     experiment = parse_experiment(images, ["federation.clients=2", "objective.alpha=0.0"])

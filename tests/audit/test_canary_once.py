@@ -24,6 +24,7 @@ from fedsw.federation.trust.sketch import _sketch_once as sides
 from fedsw.federation.trust.sketch import sketch_costs as local
 from fedsw.federation.trust.sums_once import SUMS
 from fedsw.learning.sketches import noised
+from fedsw.learning.tasks import problem as problems
 from tests.audit.tables import INPUTS
 from tests.federation import sketch_runs
 from tests.federation.sketch_runs import LOCAL
@@ -188,14 +189,28 @@ def test_counts_that_calibrate_are_attacked_at_rate_1_and_show_nearly_all_of_the
     assert found.passed and 0.9 * of_scores["mu"] <= of_scores["mu_lower"] <= of_scores["mu"]
 
 
-def test_moments_of_a_run_for_additions_and_removals_are_attacked_by_a_record_that_is_there_or_not():
-    columns = {name: value for name, value in ROUNDS["data"]["columns"].items() if name != "sensitive"}
-    privacy = {**ROUNDS["privacy"], "relation": "add-remove", "sampling": "poisson", "records": 400, "moments": 0.3}
-    raw = {**ROUNDS, "data": {**ROUNDS["data"], "columns": columns}, "objective": {"alpha": 0.0}, "privacy": privacy}
-    found = canary.audit(parse_experiment(raw), trials=50_000, confidence=1 - 1e-8, singly=10)
-    of_moments = found.details["attacks"]["moments"]
-    assert found.passed and 0.9 * of_moments["mu"] <= of_moments["mu_lower"] <= of_moments["mu"]
-    assert "not for 12 rounds" in found.verdict
+def added():
+    """The attack on rounds of a sample, on moments, and on counts of scores by group, of additions and removals."""
+    privacy = {**ROUNDS["privacy"], "relation": "add-remove", "sampling": "poisson", "records": 400, "epsilon": 16.0}
+    raw = {**ROUNDS, "objective": {"penalty": "none"}, "privacy": {**privacy, "moments": 0.3}}
+    experiment = parse_experiment(raw, ["thresholds.share=0.3"])
+    return canary.audit(experiment, trials=50_000, confidence=1 - 1e-8, draws=2000, singly=10)
+
+
+def test_every_row_of_additions_and_removals_is_attacked_by_a_record_there_or_not_at_its_own_sensitivity():
+    found = added()
+    assert found.passed and found.details["instance_share"] == pytest.approx(1.0, abs=0.002)
+    for attack in (found.details, found.details["attacks"]["moments"], found.details["attacks"]["scores"]):
+        assert 0.88 * attack["mu"] <= attack["mu_lower"] <= attack["mu"]
+    assert [part["how"] for part in found.details["parts"]] == ["attacked"] * 3
+    assert found.details["sampling_rate"] == 0.5 and found.details["instance_epsilon"] <= found.claimed
+    assert found.details["bracket_lower"] == pytest.approx(found.details["instance_epsilon"], rel=0.01)
+
+
+def test_a_bound_of_half_a_records_term_fails_the_audit_of_additions(monkeypatch):
+    genuine = problems.added_sensitivity
+    monkeypatch.setattr(problems, "added_sensitivity", lambda clip, n: genuine(clip / 2, n))
+    assert "times the sensitivity" in added().verdict
 
 
 def _half_the_noise(monkeypatch):
