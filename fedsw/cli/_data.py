@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -80,6 +80,13 @@ def init_command(
     alpha: Annotated[
         float | None, typer.Option(min=0, max=1, help="Weight of equal outputs of the groups; 0 if not given.")
     ] = None,
+    relation: Annotated[
+        Literal["replace-one", "add-remove"],
+        typer.Option(help="Protect a record's replacement, or its addition and removal, a weaker promise."),
+    ] = "replace-one",
+    records: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With add-remove: a public number of records, not counted.")
+    ] = None,
     force: options.Force = False,
 ) -> None:
     """Draft a commented experiment for tables of your own.
@@ -104,6 +111,11 @@ def init_command(
         return
     if target is None:
         raise ExperimentError("nothing says which column is the target: add --target COLUMN, or a code book's role")
+    if (relation == "add-remove") != (records is not None):
+        raise ExperimentError(
+            "--relation add-remove and --records N, a public number that sums are divided by, go together: add the "
+            "other, or leave both out"
+        )
     named = (code_book, public_table, held_out)
     require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
     cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
@@ -130,7 +142,7 @@ def init_command(
         folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
     )
     doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-    drafted = draft(replace(request, doubt=doubt, alpha=alpha), name=_name(output))
+    drafted = draft(replace(request, doubt=doubt, alpha=alpha, declared=records), name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     for note in drafted.notes:
         echo(note)

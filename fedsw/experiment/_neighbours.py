@@ -24,50 +24,71 @@ def misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
     privacy = settings.privacy
     if privacy.hides_sizes:
         setting = f"privacy.relation is {privacy.relation!r}, and"
-        yield from (f"{setting} {why}" for why in (*_of_terms(settings, kind), *_of_records(settings)))
+        rows = (*_of_terms(settings, kind), *_of_records(settings))
+        yield from (f"{setting} {why}" for misfit, why in rows if misfit)
 
 
-def _of_terms(settings: Settings, kind: TaskKind | None) -> Iterator[str]:
+def _of_terms(settings: Settings, kind: TaskKind | None) -> tuple[tuple[bool, str], ...]:
     """Misfits of the sum: its terms must be of one record each, its releases bounded for additions and removals."""
     goal, privacy = settings.objective, settings.privacy
-    if goal.alpha or goal.also:
-        yield (
+    able = ", ".join(repr(name) for name, task in TASKS.items() if task.facts.supervised)
+    accountant = privacy.model.accountant(settings)
+    return (
+        (
+            bool(goal.alpha or goal.also),
             "a penalty between distributions moves by every record's rank when one goes: set objective.alpha to 0 and "
-            "leave objective.also out, or use 'replace-one'"
-        )
-    if goal.penalty not in (PENALTY, NO_PENALTY):
-        yield f"objective.penalty {goal.penalty!r} draws by more than one stratum: leave it out"
-    if kind is None or not kind.facts.supervised:
-        able = ", ".join(repr(name) for name, task in TASKS.items() if task.facts.supervised)
-        yield f"it is proven of the losses of objective.task {able}, not of {goal.task!r}: use 'replace-one'"
-    if privacy.guarantee.unprotected:
-        yield "no noise is added, so that there is nothing to promise: use 'replace-one'"
-    if (accountant := privacy.model.accountant(settings)) != ACCOUNTANT:
-        yield f"privacy.accountant {accountant!r} is about other steps: use {ACCOUNTANT!r}"
-    if settings.thresholds.share:
-        yield "counts of scores are bounded for a replacement: leave [thresholds] out"
-    if settings.unsafe_metrics:
-        yield "unsafe_metrics shows how many records a batch has: leave it out"
-    if settings.training.batch_size is not None:
-        yield "training.batch_size fixes a batch's size: use training.batch_fraction, a record's probability"
+            "leave objective.also out, or use 'replace-one'",
+        ),
+        (
+            goal.penalty not in (PENALTY, NO_PENALTY),
+            f"objective.penalty {goal.penalty!r} draws by more than one stratum: leave it out",
+        ),
+        (
+            kind is None or not kind.facts.supervised,
+            f"it is proven of the losses of objective.task {able}, not of {goal.task!r}: use 'replace-one'",
+        ),
+        (
+            bool(privacy.guarantee.unprotected),
+            "no noise is added, so that there is nothing to promise: use 'replace-one'",
+        ),
+        (
+            accountant != ACCOUNTANT,
+            f"privacy.accountant {accountant!r} is about other steps: use {ACCOUNTANT!r}",
+        ),
+        (settings.unsafe_metrics, "unsafe_metrics shows how many records a batch has: leave it out"),
+        (
+            settings.training.batch_size is not None,
+            "training.batch_size fixes a batch's size: use training.batch_fraction, a record's probability",
+        ),
+    )
 
 
-def _of_records(settings: Settings) -> Iterator[str]:
+def _of_records(settings: Settings) -> tuple[tuple[bool, str], ...]:
     """Which records a run trains on, and where they are, must not follow from how many there are."""
-    data, federation = settings.data, settings.federation
-    if data.objects:
-        yield "data.objects writes down how many records there are: leave it out"
-    if data.unit is not None:
-        yield f"a unit ({data.unit!r}) has no bound for its addition: leave data.unit out, or use 'replace-one'"
-    if data.held_out_fraction:
-        yield "data.held_out_fraction keeps a part of the records by their number: leave it out, or use a held-out file"
-    if name := data.changed("most_records", "half", "encoded"):
-        yield f"data.{name} chooses records by their number: leave it out"
-    if data.columns is not None and data.columns.sensitive is not None:
-        yield "groups are strata, whose sizes nobody declares: leave data.columns.sensitive out"
-    if data.occurring:
-        yield f"{data.occurring} among the records is public: declare them"
-    if settings.partition.tells:
-        yield f"partition.scheme {settings.partition.scheme!r} deals records by what the guarantee covers: use 'iid'"
-    if federation.drop_out:
-        yield "federation.drop_out simulates clients whose records are dealt by their number: leave it out"
+    data, chosen = settings.data, settings.data.changed("most_records", "half", "encoded")
+    grouped = data.columns is not None and data.columns.sensitive is not None
+    return (
+        (bool(data.objects), "data.objects writes down how many records there are: leave it out"),
+        (
+            data.unit is not None,
+            f"a unit ({data.unit!r}) has no bound for its addition: leave data.unit out, or use 'replace-one'",
+        ),
+        (
+            data.held_out_fraction > 0,
+            "data.held_out_fraction keeps a part of the records by their number: leave it out, or use a held-out file",
+        ),
+        (bool(chosen), f"data.{chosen} chooses records by their number: leave it out"),
+        (
+            grouped and settings.objective.penalty != NO_PENALTY,
+            "a penalty's groups are strata, and their sizes are secret: set objective.penalty to 'none'",
+        ),
+        (bool(data.occurring), f"{data.occurring} among the records is public: declare them"),
+        (
+            bool(settings.partition.tells),
+            f"partition.scheme {settings.partition.scheme!r} deals records by what the guarantee covers: use 'iid'",
+        ),
+        (
+            settings.federation.drop_out > 0,
+            "federation.drop_out simulates clients whose records are dealt by their number: leave it out",
+        ),
+    )

@@ -217,7 +217,7 @@ def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[str]:
                 f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left "
                 "to the rounds; lower one of them"
             )
-    if settings.thresholds.share and settings.objective.penalty == NO_PENALTY:
+    if settings.thresholds.share and settings.objective.penalty == NO_PENALTY and not settings.privacy.hides_sizes:
         yield (
             "thresholds.share asks for the sizes of the groups, which objective.penalty 'none' counts together: set "
             "objective.alpha to 0 and leave the penalty out"

@@ -133,6 +133,7 @@ def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
         values = torch.tensor(content["values"], dtype=torch.float64)
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
             raise ValueError(f"its values are of shape {tuple(values.shape)}")
-        return Moments(layout, values, float(content["sigma"]), tuple(int(count) for count in content["records"]))
+        records = tuple(int(count) for count in content["records"])
+        return Moments(layout, values, float(content["sigma"]), records, task.experiment.privacy.hides_sizes)
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None

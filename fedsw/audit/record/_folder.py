@@ -203,7 +203,8 @@ class Folder:
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
             raise ValueError(f"moments.json holds values of shape {tuple(values.shape)}")
         records = tuple(int(count) for count in self.moments["records"])
-        return prepare(self.task, Moments(layout, values, float(self.moments["sigma"]), records))
+        moments = Moments(layout, values, float(self.moments["sigma"]), records, self.declared is not None)
+        return prepare(self.task, moments)
 
     @property
     def noisy(self) -> bool:

@@ -251,7 +251,8 @@ def _replaced(folder: Folder, faults: Faults) -> float:
     A replaced record is in a batch with the same probability, and moves a sum twice as far (docs/guarantees/ledger.md).
     """
     said, book = real(folder.summary["guarantee"].get("epsilon_of_replacement")), folder.books[0]
-    rows = [*(row for row in book.rounds[-1:] for _ in range(folder.planned_releases)), *book.moments[-1:]]
+    rows = [row for row in book.rounds[-1:] for _ in range(folder.planned_releases)]
+    rows += [*book.moments[-1:], *book.scores[-1:]]
     steps = steps_of(book, book.groups[0], rows)
     twice = Steps()
     for step, times in steps.items():

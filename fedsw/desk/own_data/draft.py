@@ -61,6 +61,7 @@ held_out_fraction = {part}    # of each client's records, never trained on: cost
 held_out_to = "everybody"  # ... and counted once when training has ended: with noise, within the same guarantee
 # held_out = "held-out.csv"   # or a table at the server that holds nobody's private record, instead of these two lines\
 """
+_NONE_KEPT = '# held_out = "held-out.csv"   # a table at the server that holds no private record, to judge the model by'
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class DraftRequest:
     """Request for a draft: declarations on the command line (``words``), and the column that says whose a row is.
 
     Of the classes one is the favourable (``positive``), where somebody says which; ``alpha`` is the weight of equal
-    outputs of the groups, where somebody asks for them.
+    outputs of the groups, where somebody asks for them. With a ``declared`` number of records the guarantee is for
+    additions and removals of them, and no row is counted.
 
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
     from a guess by the form of private values; the rest from a person, if one is there to ask. What cannot be told even
@@ -88,6 +90,7 @@ class DraftRequest:
     positive: str | None = None
     doubt: Ask | None = None
     alpha: float | None = None
+    declared: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,9 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         _feature(column, of(column, classes=False), drop=column in request.words.drop, cells=(public or {}).get(column))
         for column in inputs
     ]
+    left_out = [
+        f"  # {{name = {json.dumps(name)}}},   left out: only some of the clients' tables have it" for name in partly
+    ]
     lines = [
         *_head(
             name,
@@ -153,13 +159,14 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             clients_share=sources[0].client is None,
         ),
         *_unit(unit, names),
-        *_columns(separator, numbers, [*features, *map(_partly, partly)]),
+        *_columns(separator, numbers, [*features, *left_out]),
         *sensitive,
         _targets(request.target, target) if regression else _values("target", request.target, target, positive),
         "",
         *_rest(
             regression,
-            alpha=_alpha(request),
+            penalty=_penalty(request),
+            relation=_relation(request),
             clients=4 if sources[0].client is None else len(sources),
             grouped=request.group is not None,
         ),
@@ -306,10 +313,6 @@ def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
     every = dict.fromkeys(name for names, _ in headers.values() for name in names)
     shared = [name for name in first if all(name in names for names, _ in headers.values())]
     return shared, separator, [name for name in every if name not in shared]
-
-
-def _partly(column: str) -> str:
-    return f"  # {{name = {json.dumps(column)}}},   left out: only some of the clients' tables have it"
 
 
 def _require_known(request: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
@@ -526,7 +529,9 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
 
 def _head(name: str, request: DraftRequest, count: int, *, rows: int | None, clients_share: bool) -> list[str]:
     clients = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
-    held_out = _kept(rows) if request.held_out is None else f"held_out = {_text(str(request.held_out))}"
+    held_out = _kept(rows) if request.declared is None else _NONE_KEPT
+    if request.held_out is not None:
+        held_out = f"held_out = {_text(str(request.held_out))}"
     return [
         f"# Drafted from {request.folder} ({clients}). Next: fedsw check, plan, run, with --data-dir {request.folder}",
         "#",
@@ -587,8 +592,15 @@ def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list
     ]
 
 
-def _alpha(request: DraftRequest) -> list[str]:
-    """The weight of equal outputs, which nobody gets who did not ask for it, and where to see what it buys."""
+def _penalty(request: DraftRequest) -> list[str]:
+    """The penalty with the weight of equal outputs, 0 unless asked for, and where to see what it buys."""
+    if request.declared is not None:
+        if request.alpha or request.unit:
+            raise ExperimentError(
+                f"{'--alpha' if request.alpha else '--unit'} has no bound for added and removed records: leave it, or "
+                "--relation, out"
+            )
+        return ['penalty = "none"           # none has a bound for added and removed records']
     if request.group is None and request.alpha:
         raise ExperimentError(
             f"--alpha {request.alpha:g} weighs equal outputs of groups, and none are declared: add --group COLUMN"
@@ -598,7 +610,19 @@ def _alpha(request: DraftRequest) -> list[str]:
         means = "no groups are declared; --group COLUMN would name them"
     elif not request.alpha:
         means += f";\n{' ' * 27}# 0 until somebody asks: `fedsw plan` with objective.alpha=0.2 says what that buys"
-    return [f"alpha = {request.alpha or 0.0}{' ' * max(1, 19 - len(str(request.alpha or 0.0)))}# {means}"]
+    weight = f"alpha = {request.alpha or 0.0}"
+    return ['penalty = "statistical-parity"', f"{weight:<26} # {means}"]
+
+
+def _relation(request: DraftRequest) -> list[str]:
+    """The lines on neighbours; none for the replacement of a record, which is the default."""
+    if request.declared is None:
+        return []
+    return [
+        'relation = "add-remove"    # of a record; a weaker promise than the same ε for its replacement',
+        'sampling = "poisson"',
+        f"{f'records = {request.declared}':<26} # public, and not counted: sums are divided by it",
+    ]
 
 
 _THRESHOLDS = (
@@ -608,19 +632,21 @@ _THRESHOLDS = (
 )
 
 
-def _rest(regression: bool, *, alpha: Sequence[str], clients: int, grouped: bool) -> list[str]:
+def _rest(
+    regression: bool, *, penalty: Sequence[str], relation: Sequence[str], clients: int, grouped: bool
+) -> list[str]:
     return [
         '# [model] kind = "additive", a function of each column, or "logistic": preset chooses what is not written',
         "[objective]",
         f'task = "{"regression" if regression else "classification"}"',
-        'penalty = "statistical-parity"',
-        *alpha,
+        *penalty,
         *([] if regression or not grouped else _THRESHOLDS),
         "",
         _TRAINING,
         "[privacy]",
         f"epsilon = {_EPSILON}              # or --epsilon on the command line",
         f'delta = "{DEFAULT_DELTA}"             # 1/n^2 of all n records, from 1e-9 to 1e-3: far below 1/n for any n',
+        *relation,
         "",
         "[federation]",
         f"clients = {clients}",

@@ -15,6 +15,7 @@ from fedsw.desk.planning._linear_objective import LinearObjective, batches_of, i
 from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
+from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import PresetNumbers
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import numbers_of, settled
@@ -126,11 +127,12 @@ def _calibration(
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
     if counts is None:
         return None
-    sigma = counts.moved * one / math.sqrt(experiment.share_of_scores)
+    sigma = counts.moved_for(relation_of(experiment)) * one / math.sqrt(experiment.share_of_scores)
     sigma *= trust_model(experiment.privacy.trust).summed(experiment)
     values = counts_of_scores(problem, counts, twins, model).double().numpy()
     noise = np.random.default_rng([13, seed]).standard_normal(values.shape)
-    return calibration_of(counts, values + sigma * noise, sigma, float(len(twins)))
+    public = None if experiment.privacy.hides_sizes else float(len(twins))
+    return calibration_of(counts, values + sigma * noise, sigma, public)
 
 
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
@@ -179,8 +181,9 @@ def _score(
         predicted = logits.argmax(dim=1)
         rates = metrics.selection_rates(predicted.cpu(), group, groups=groups, outcomes=problem.classes)
         gap = float((rates.amax(0) - rates.amin(0)).amax())
-        loss = float(torch.nn.functional.cross_entropy(logits, target.long()))
-        losses = loss, _log_loss_of_shares(target, problem.classes)
+        shares = target.bincount(minlength=problem.classes).double() / len(target)
+        of_shares = -float(torch.special.xlogy(shares, shares).sum())
+        losses = float(torch.nn.functional.cross_entropy(logits, target.long())), of_shares
         return Score(metrics.accuracy(predicted, target), share, gap, losses)
     errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
     means = [outputs[group == number].double().mean(dim=0) for number in range(groups)]
@@ -196,11 +199,6 @@ def _logits(outputs: torch.Tensor, calibration: LogitCalibration | None) -> torc
     if chances.shape[1] == 1:
         return torch.cat([torch.zeros_like(chances), scale * torch.logit(chances) + shift[0]], dim=1)
     return scale * chances.log() + torch.tensor(shift, dtype=torch.float64)
-
-
-def _log_loss_of_shares(target: torch.Tensor, classes: int) -> float:
-    shares = target.bincount(minlength=classes).double() / len(target)
-    return -float(torch.special.xlogy(shares, shares).sum())
 
 
 _LEAST_CHANCE = 1e-12
@@ -351,10 +349,10 @@ def scores(
     numbers, ready = at_strength(experiment, numbers_of(experiment, sizes, problem), strength)
     rounds = math.sqrt(ready.training.rounds) if relative is None else relative
     multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
-    return tuple(
-        trained(problem, ready, *pair, multiplier=multiplier, one=numbers.multiplier, seed=index)
-        for index, pair in enumerate(twins)
-    )
+    # twins are trained by sums that a replacement moves, twice as far; what leaves once is noised by its own relation
+    one = numbers.multiplier * (2 if experiment.privacy.hides_sizes else 1)
+    pairs = enumerate(twins)
+    return tuple(trained(problem, ready, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in pairs)
 
 
 def strength_of(experiment: Experiment, numbers: PresetNumbers) -> float:

@@ -19,6 +19,7 @@ from fedsw._tools.text import number
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.public_rows import PublicRows, public_columns
 from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
@@ -89,11 +90,6 @@ def after_moments(path: Path, allow_modules: tuple[str, ...] = ()) -> AfterMomen
 def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experiment, dict[str, int]]:
     """A run's experiment, and the public numbers of its records by group; none are public under a sketch."""
     experiment, _ = RunDirectory(path).read_config(allow_modules)
-    if experiment.privacy.hides_sizes:
-        raise ExperimentError(
-            f"{path} has privacy.relation {experiment.privacy.relation!r}, and forecasts are of noise that hides a "
-            "replacement: plan a run with 'replace-one', or go on with this one"
-        )
     stored = (read_json(path / RunFile.PLAN) or {}).get("groups")
     if not stored:
         raise ExperimentError(f"{path} has no public sizes of groups, from which other numbers could be forecast")
@@ -125,7 +121,7 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
     """
     chance, total = np.random.default_rng([12, seed]), max(1, moments.count)
     sizes = [max(_LEAST, round(_TWINS * size / total)) if size else 0 for size in moments.records]
-    cell = np.repeat(np.arange(len(sizes)), sizes)
+    cell, apart = np.repeat(np.arange(len(sizes)), sizes), len(sizes) >= len(problem.groups)
     values, vectors = np.linalg.eigh(moments.within)
     root = (vectors * np.sqrt(np.maximum(values, moments.hidden))) @ vectors.T  # what noise hides counts as it
     target, middle = _targets_and_middles(moments, problem, cell, chance)
@@ -137,7 +133,7 @@ def twins_of(moments: Moments, problem: Problem, columns: Columns, *, seed: int 
     inputs = np.clip(inputs, *_limits(columns, inputs.shape[1]))
     return PublicRows(
         features=torch.from_numpy(inputs.astype(np.float32)),
-        sensitive=torch.from_numpy(cell % len(problem.groups)),
+        sensitive=torch.from_numpy((cell if apart else np.arange(len(cell))) % len(problem.groups)),
         target=torch.from_numpy(target.astype(np.int64 if moments.layout.classes else np.float32)),
         ids=torch.arange(len(cell)),
         columns=columns,
@@ -245,11 +241,11 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     if layout is None:
         return None
     together = trust_model(experiment.privacy.trust).summed(experiment)
-    sigma = layout.moved * one / math.sqrt(share) * together
+    sigma = layout.moved_for(relation_of(experiment)) * one / math.sqrt(share) * together
     noise = np.random.default_rng([11, seed]).standard_normal((layout.cells, layout.width))
     values = sums_of(problem, layout, twins).double() * STEP + sigma * torch.from_numpy(noise)
     cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=len(problem.objective.cells))
-    return Moments(layout, values, sigma, tuple(cells.tolist()))
+    return Moments(layout, values, sigma, tuple(cells.tolist()), experiment.privacy.hides_sizes)
 
 
 @dataclass(frozen=True)

@@ -75,15 +75,9 @@ def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
 
 def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
     """Return the public numbers of private records by group; under a sketch only their sum is, spread evenly here."""
-    return experiment.privacy.model.by_release(rounds=_as_told, once=_evenly)(by_group)
-
-
-def _as_told(by_group: Mapping[str, int]) -> dict[str, int]:
-    return dict(by_group)
-
-
-def _evenly(by_group: Mapping[str, int]) -> dict[str, int]:
-    return spread_evenly([*by_group], sum(by_group.values()))
+    evenly = spread_evenly([*by_group], sum(by_group.values()))
+    sizes: dict[str, int] = experiment.privacy.model.by_release(rounds=dict(by_group), once=evenly)
+    return sizes
 
 
 def scaled(by_group: Mapping[str, int], records: int) -> dict[str, int]:
@@ -340,7 +334,10 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
                 f"--records {records}, and the experiment declares privacy.records = {declared}, by which its sums are "
                 "divided: leave the option out, or change the setting"
             )
-        return sizes_at_hand(experiment), "the number of records is the declared one"
+        groups, assumed = load_shape(experiment).groups, "the number of records is the declared one"
+        if len(groups) > 1:
+            assumed += ", and groups of one size are assumed"
+        return spread_evenly(groups, declared), assumed
     if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment, named=experiment.name, elsewhere=False)

@@ -44,7 +44,7 @@ from fedsw.desk.planning.public_rows import (
     with_rare_class,
 )
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.penalty_names import PENALTIES
+from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
 from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
@@ -217,7 +217,7 @@ def planned(
         assumed = "; ".join(filter(None, [assumed, assumed_too]))
     costs = privacy.model.by_release(rounds=lambda problem, delta: (), once=stage_costs)
     of_batch = privacy.model.by_release(rounds=plan.sensitivity.value, once=None)
-    reason = reason or untold or (_REPLACED if privacy.hides_sizes else "")
+    reason = reason or untold
     if not reason:
         laws = [law for law in LAWS if expect in (None, law.name)]
         twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
@@ -254,11 +254,13 @@ def planned(
                     forecast = replace(forecast, constant_to=largest_for_constant(shares))
         if told is not experiment and multiplier:
             bought = {weight: _scored(_weighed(experiment, weight), by_group, twins) for weight in (0.0, goal.alpha)}
+    kind = MODELS.get(ready.model.kind)
+    of_model = ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))  # that a preset may choose
     return Planned(
         experiment=ready,
         chosen={
             section: {name: getattr(getattr(ready, section), name) for name in names}
-            for section, names in ({**CHOSEN, "model": _read_of_model(ready)}).items()
+            for section, names in ({**CHOSEN, "model": of_model}).items()
             if section != "calibration" or ready.calibration.model_fields_set
         },
         by_group=dict(by_group),
@@ -283,7 +285,6 @@ def planned(
 
 _NARROWER = "Declare bounds as narrow as public knowledge allows"
 _TELL = "Released moments tell (--moments-alone, --after-moments)"
-_REPLACED = "forecasts are made for noise that hides a replacement"
 
 
 def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) -> dict[str, float]:
@@ -299,7 +300,8 @@ def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) 
 def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
     """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
     goal, noise = experiment.objective, {}
-    if experiment.training.preset != "auto" or refusal(experiment) or len(by_group) < 2 or goal.also:
+    compared = goal.penalty != NO_PENALTY and not goal.also and len(by_group) > 1
+    if experiment.training.preset != "auto" or refusal(experiment) or not compared:
         return {}
     for alpha in _WEIGHTS:
         weighed = _weighed(experiment, alpha)
@@ -307,12 +309,6 @@ def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[floa
         clip = settled(weighed, numbers).clip
         noise[alpha] = 1 / numbers.share(clip.jacobian, clip.loss)
     return noise
-
-
-def _read_of_model(experiment: Experiment) -> tuple[str, ...]:
-    """Return the model's settings that a preset may choose."""
-    kind = MODELS.get(experiment.model.kind)
-    return ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))
 
 
 def _measured(
@@ -325,8 +321,8 @@ def _measured(
 
 
 def _relative(ready: Experiment, by_group: Mapping[str, int], problem: Problem, multiplier: float) -> float | None:
-    """The multiplier of a round over that of one release of all records, if moments took nothing."""
-    one = numbers_of(ready, by_group, problem).multiplier
+    """The multiplier of a round over that of one release of all records, if moments took nothing; of a replacement."""
+    one = numbers_of(ready, by_group, problem).multiplier * (2 if ready.privacy.hides_sizes else 1)
     return multiplier * math.sqrt(ready.left_to_rounds) / one if one else None
 
 

@@ -128,23 +128,30 @@ class Privacy(Section):
 
     def _unlike_neighbours(self) -> str:
         """Why relation, trust, sampling and the declared number of records do not go together; empty where they do."""
-        added, known = self.relation == "add-remove", trust_model(self.trust).relations
-        if self.relation not in known:
-            able = ", ".join(repr(name) for name, model in trust_models().items() if self.relation in model.relations)
-            return f"relation {self.relation!r} is bounded under trust {able}, not {self.trust!r}: use 'replace-one'"
-        if added != (self.sampling == "poisson"):
-            return (
+        added = self.relation == "add-remove"
+        able = [name for name, model in trust_models().items() if self.relation in model.relations]
+        rows = (
+            (
+                self.trust not in able,
+                f"relation {self.relation!r} is bounded under trust {', '.join(map(repr, able))}, not {self.trust!r}: "
+                "use 'replace-one'",
+            ),
+            (
+                added != (self.sampling == "poisson"),
                 f"relation is {self.relation!r} and sampling {self.sampling!r}: batches of a fixed size tell how many "
-                "records there are, so that 'add-remove' takes sampling 'poisson', and 'replace-one' does not"
-            )
-        if added and self.records is None:
-            return (
+                "records there are, so that 'add-remove' takes sampling 'poisson', and 'replace-one' does not",
+            ),
+            (
+                added and self.records is None,
                 "relation 'add-remove' hides the number of records, and sums are divided by a public one: declare "
-                "records, a number that was not counted for this (a size that is known anyway, or a round one)"
-            )
-        if not added and self.records is not None:
-            return "records is declared for relation 'add-remove'; under 'replace-one' it is counted and public"
-        return ""
+                "records, a number that was not counted for this (a size that is known anyway, or a round one)",
+            ),
+            (
+                not added and self.records is not None,
+                "records is declared for relation 'add-remove'; under 'replace-one' it is counted and public",
+            ),
+        )
+        return next((why for misfit, why in rows if misfit), "")
 
     @field_serializer("epsilon", when_used="json")
     def _infinity_in_words(self, epsilon: float | None) -> float | str | None:

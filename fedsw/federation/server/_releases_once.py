@@ -55,7 +55,7 @@ def release_moments(
     assert outcome.sigma is not None
     values = outcome.vector.reshape(layout.cells, layout.width)
     records = tuple(asking.records.tolist())
-    moments = Moments(layout, values, outcome.sigma, records)
+    moments = Moments(layout, values, outcome.sigma, records, plan.task.experiment.privacy.hides_sizes)
     content = {
         "values": values.tolist(),
         "sigma": outcome.sigma,
@@ -104,7 +104,7 @@ def said_of(plan: FederationPlan, moments: Moments) -> dict[str, Any]:
     return {
         "share": experiment.privacy.moments,
         "sigma": moments.sigma,
-        "records": moments.count,
+        "records": sum(moments.records),
         "inputs": moments.layout.features,
         "constant": score,
         "means": [asdict(entry) for entry in constant.means],
@@ -233,7 +233,8 @@ def _scores(context: Context, method: Callable[[], ServerSide], theta: Tensor, d
     assert outcome.sigma is not None
     values, calibration = outcome.vector.reshape(counts.groups, counts.width).numpy(), None
     if task.experiment.calibration.share:
-        calibration = calibration_of(counts, values, outcome.sigma, float(asking.records.sum()))
+        public = None if task.experiment.privacy.hides_sizes else float(asking.records.sum())
+        calibration = calibration_of(counts, values, outcome.sigma, public)
     return Scores(values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, calibration)
 
 

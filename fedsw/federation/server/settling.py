@@ -19,7 +19,6 @@ from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import (
     declared_columns,
     load_dataset,
-    load_shape,
     require_one_client_each,
     shared_tables,
     visible_tables,
@@ -190,7 +189,7 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     """
     spec = experiment.data
     if (declared := experiment.privacy.records) is not None:
-        return {load_shape(experiment).groups[0]: declared}
+        return {"all": declared}
     if not spec.own:
         dataset = load_dataset(experiment)
         return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])

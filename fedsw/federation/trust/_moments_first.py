@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
-from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.budget_shares import PART, Shares, SumBudget, moments_budget
 from fedsw.federation.trust.sums_once import Sum, records_of
@@ -53,12 +52,6 @@ class MomentSum(Sum):
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
         return moments_budget(self._layout, shared().moments, relation_of(self.task.experiment))
-
-    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
-        """See `Sum`; under additions and removals the declared number, whoever is in the sum."""
-        if (declared := self.task.experiment.privacy.records) is not None:
-            return np.array([declared])
-        return super().records(sites, clients)
 
     def most(self, records: int) -> float:
         """See `Sum`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -74,12 +74,6 @@ class ScoreSum(Sum):
         """See `Sum`."""
         return scores_budget(self._counts, shared().scores, relation_of(self.task.experiment))
 
-    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
-        """See `Sum`; under additions and removals the declared number, whoever is in the sum."""
-        if (declared := self.task.experiment.privacy.records) is not None:
-            return np.array([declared])
-        return super().records(sites, clients)
-
     def most(self, records: int) -> float:
         """See `Sum`."""
         return float(records)
@@ -89,8 +83,12 @@ class ScoreSum(Sum):
         return None if self._counts.fits(steps, torch.from_numpy(records)) else "its counts are none of its records"
 
     def counted(self, site: Site) -> NDArray[np.int64]:
-        """See `Sum`: by group, or of all together, (S, groups); strata are groups, or classes of them."""
-        by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, self._counts.groups).sum(axis=1)
+        """See `Sum`: by group, or of all together, (S, groups); strata are groups, or classes of them.
+
+        Under additions and removals all groups are one stratum, (S, 1).
+        """
+        groups = 1 if self.task.experiment.privacy.hides_sizes else self._counts.groups
+        by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, groups).sum(axis=1)
         return by_group
 
 

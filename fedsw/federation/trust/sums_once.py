@@ -110,7 +110,12 @@ class Sum(ABC):
         return site.sizes
 
     def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
-        """Records of some clients that are in the sum, by cell or group, (c,)."""
+        """Records of some clients that are in the sum, by cell or group, (c,).
+
+        Under additions and removals it is the declared number, whoever is in the sum.
+        """
+        if (declared := self.task.experiment.privacy.records) is not None:
+            return np.array([declared])
         rows = [self.counted(site)[np.isin(site.clients, list(clients))] for site in sites]
         total: NDArray[np.int64] = np.concatenate(rows).sum(axis=0)
         return total

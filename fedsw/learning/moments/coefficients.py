@@ -135,7 +135,7 @@ def _least_squares(moments: Moments, design: Float, index: int) -> tuple[Float, 
     """Slopes (q,) of the target at an index on the inputs `design` (w, q), and their standard errors (q,).
 
     In the coordinates of the sums, u = (k, x - c, t(y - d)), noise is symmetric with the variance v^2 beside the
-    diagonal and 2 v^2 on it, and none in the count, which is public. With r the coefficients of the residual in u, the
+    diagonal and 2 v^2 on it, and none in a count that is public. With r the coefficients of the residual in u, the
     normal equations miss 0 by Z(G r) and the sample's mean of z times residual: Cov(G r) = v^2 (|r|^2 I + r r').
     """
     layout, features = moments.layout, moments.layout.features
@@ -155,7 +155,8 @@ def _least_squares(moments: Moments, design: Float, index: int) -> tuple[Float, 
     length = float(residual @ residual)
     left = max(0.0, float(residual @ products @ residual)) + math.sqrt(2 * variance) * length
     noise = variance * (length * np.eye(layout.side) + np.outer(residual, residual))
-    noise[0, 0] -= 2 * variance * residual[0] ** 2
+    if not moments.declared:
+        noise[0, 0] -= 2 * variance * residual[0] ** 2
     missed = with_one @ noise @ with_one.T + min(left, _MOST_VARIED) * squares / max(1, moments.count)
     errors = np.sqrt(np.maximum(np.diag(inverse @ missed @ inverse), 0.0))
     return slopes[1:], errors[1:]

@@ -24,23 +24,36 @@ class Moments:
     """Moments as they were released, or exact ones; whatever is read off them is post-processing.
 
     ``values`` (blocks, w) float64 are sums in the units of `Layout.vectors`, with noise of deviation ``sigma`` in each,
-    0 for exact ones; ``records`` is the public number of each cell, whether it has a block of its own or not.
+    0 for exact ones; ``records`` is the public number of each cell, whether it has a block of its own or not. Where it
+    is ``declared``, the true number is secret and read off its noised count.
     """
 
     layout: Layout
     values: Tensor
     sigma: float
     records: tuple[int, ...]
+    declared: bool = False
 
     @classmethod
     def exact(cls, layout: Layout, totals: Tensor, records: tuple[int, ...]) -> Moments:
         """Moments without noise from sums in whole steps (cells, w) int64."""
         return cls(layout, totals.double() * STEP, 0.0, records)
 
-    @property
+    @functools.cached_property
     def count(self) -> int:
-        """n, the number of records."""
-        return sum(self.records)
+        """n, the number of records; of a secret one the noised count, at least 1 and the deviation of its noise."""
+        if not self.declared:
+            return sum(self.records)
+        counted = float(self.layout.matrix(self.values.sum(0))[0, 0] * self.layout.rounded[0] ** 2)
+        return max(1, round(counted), math.ceil(self.sigma * (self.layout.bound / self.layout.constant) ** 2))
+
+    @property
+    def noise_of_count(self) -> float:
+        """Standard deviation of the noise in n, as a part of it; 0 where n is public.
+
+        It moves every mean by that part of its distance from the public middle.
+        """
+        return self.noise / self.layout.constant**2 if self.declared else 0.0
 
     @property
     def noise(self) -> float:
@@ -192,7 +205,9 @@ def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] |
     line = np.eye(moments.layout.features) if line is None else line
     variances = np.einsum("wp,wv,vp->p", line, moments.covariance, line, optimize=True)
     squares = np.sum(line**2, axis=0)
-    spread = np.hypot(moments.noise * squares, 2 * (moments.shift @ line) * moments.noise_of_inputs * np.sqrt(squares))
+    shifts = moments.shift @ line
+    spread = np.hypot(moments.noise * squares, 2 * shifts * moments.noise_of_inputs * np.sqrt(squares))
+    spread = np.hypot(spread, (variances - shifts**2) * moments.noise_of_count)
     wide = _quantile(max(1, len(variances)), sides=1) * np.hypot(
         spread, np.maximum(variances, spread) * math.sqrt(2 / max(1, moments.count))
     )
@@ -219,7 +234,7 @@ def constant_of(moments: Moments) -> Constant:
     n = max(1, moments.count)
     means = moments.products[0, 1 + moments.layout.features :] + moments.layout.middle
     variances = means * (1 - means) if moments.layout.classes else np.diag(moments.target_covariance)
-    noise = moments.noise_of_targets
+    noise = np.hypot(moments.noise_of_targets, (means - moments.layout.middle) * moments.noise_of_count)
     spread = np.hypot(noise, np.sqrt(np.clip(variances, noise, 0.25) / n))
     wide = _quantile(len(means) + (not moments.layout.classes)) * spread
     estimates = tuple(_estimate(value, width) for value, width in zip(means, wide, strict=True))
@@ -232,6 +247,7 @@ def _squared_error(moments: Moments, variances: NDArray[np.float64]) -> Estimate
     """Squared distance of all targets to their means, as metrics have it; its interval at the level that is left."""
     shifts = moments.products[0, 1 + moments.layout.features :]
     by_target = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
+    by_target = np.hypot(by_target, (variances - shifts**2) * moments.noise_of_count)
     noise, most = float(np.linalg.norm(by_target)), float(len(shifts))
     value = float(np.sum(variances))
     sampled = math.sqrt(most * min(0.25 * most, max(value, noise)) / max(1, moments.count))

@@ -94,8 +94,10 @@ class LogitCalibration:
         return cls(float(content["scale"]), shift, of_shares, float(content["evidence"]))
 
 
-def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float) -> LogitCalibration:
+def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float | None) -> LogitCalibration:
     """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
+
+    Of records that are None, since their number is secret, the noised counts say how many they are.
 
     For each counted class the posterior of p = sigmoid(a z + b + c) is computed on a grid of (a, c) from what its bins
     hold beyond p, whose noise has a known variance. Of two classes b is 0: what noise hides leaves their boundary as it
@@ -110,8 +112,9 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     firsts = np.searchsorted(np.array(counts.edges), np.array(COARSE[:-1]))
     merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)  # (k, 2, coarse bins)
     variance = sigma**2 * counts.groups * np.diff([*firsts.tolist(), counts.bins])
-    n = max(1.0, records)
-    merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size  # their number is public
+    n = max(1.0, float(merged.sum()) / counts.counted if records is None else records)
+    of_number = 0.0 if records is not None else 2 * float(variance.sum()) / counts.counted  # its variance
+    merged = merged + (n - merged.sum(axis=(1, 2), keepdims=True)) / merged[0].size
     total = np.clip(merged.sum(axis=1), 0.0, n)
     sums = total.sum(axis=1, keepdims=True)
     parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
@@ -124,7 +127,7 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     if evidence < TELLS:
         whole = 1.0 if alone else sum(fit.share for fit in fits)
         fits = [fit.of_shares(whole) for fit in fits]
-    loss, scale = _log_loss(fits, n, alone=alone), float(np.mean([fit.scale for fit in fits]))
+    loss, scale = _log_loss(fits, n, of_number, alone=alone), float(np.mean([fit.scale for fit in fits]))
     if alone:
         (shift,) = (fit.shift if counts.positive in (1, None) else -fit.shift for fit in fits)
         return LogitCalibration(scale, (shift,), loss, evidence)
@@ -240,8 +243,11 @@ def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
     return float(max(solution[0], 1e-3)), float(solution[1])
 
 
-def _log_loss(fits: list[_Fit], n: float, *, alone: bool) -> LogLoss:
-    """The log loss by noised counts: of every class the records that are of it, of two classes the others, too."""
+def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> LogLoss:
+    """The log loss by noised counts: of every class the records that are of it, of two classes the others, too.
+
+    A noised n has the variance `of_number`, and errors of counts and of n never add up to more than their squares do.
+    """
     value = square = variance = shares = 0.0
     for fit in fits:
         logits = fit.scale * _MIDDLES + fit.shift
@@ -252,7 +258,7 @@ def _log_loss(fits: list[_Fit], n: float, *, alone: bool) -> LogLoss:
             square += float(fit.counts[of_class] @ losses**2) / n
             variance += float(fit.variance @ losses**2) / n**2
             shares -= float(fit.counts[of_class].sum()) / n * math.log(share)
-    band = 2 * math.sqrt(variance + max(0.0, square - value**2) / n)
+    band = 2 * math.sqrt(variance + of_number * (value / n) ** 2 + max(0.0, square - value**2) / n)
     return LogLoss(value, value - band, value + band, shares)
 
 

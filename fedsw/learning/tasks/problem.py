@@ -121,8 +121,8 @@ class Problem:
         if experiment.privacy.hides_sizes and len(objective.cells) != 1:
             raise ExperimentError(
                 f"privacy.relation is {experiment.privacy.relation!r}, and data.source {experiment.data.source!r} has "
-                f"{len(objective.cells)} groups: they are strata, whose sizes nobody declares. Use 'replace-one', or a "
-                "table without a declared group"
+                f"{len(objective.cells)} groups: they are strata, and their sizes are secret. Set objective.penalty to "
+                "'none', or use 'replace-one'"
             )
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
         experiment.privacy.model.by_release(rounds=problem._try_out, once=problem._try_drawing)(model)

@@ -94,10 +94,11 @@ class ScoreCounts:
         return offsets + 2 * bins + (target[:, None].long() == wanted).long()
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if totals (groups, width) are counts of so many records (groups,)."""
+        """True if totals (groups, width) are counts of so many records (groups,), or (1,) of all groups together."""
         if tuple(totals.shape) != (self.groups, self.width) or totals.dtype != torch.int64:
             return False
         by_class = totals.reshape(self.groups, self.counted, -1).sum(dim=2)
+        by_class = by_class.sum(dim=0, keepdim=True) if len(records) == 1 else by_class
         return bool((totals >= 0).all()) and torch.equal(by_class, records[:, None].expand_as(by_class))
 
 

@@ -49,7 +49,8 @@ _RATES = np.linspace(0.0, 1.0, 201)
 class Scores(OnceReleased):
     """The one release of scores: `values` are noised counts, (groups, width), in the order of `ScoreCounts`.
 
-    Where probabilities were corrected by them, the ``calibration`` says how.
+    Where probabilities were corrected by them, the ``calibration`` says how. One number of records of several groups is
+    a declared one: how many each has is secret.
     """
 
     calibration: LogitCalibration | None = None
@@ -69,7 +70,7 @@ def kept(folder: Path) -> Scores | None:
         calibrated = content.get("calibration")
         calibration = None if calibrated is None else LogitCalibration.read(calibrated)
         scores = Scores(**read(content), calibration=calibration)
-        if scores.values.ndim != 2 or len(scores.values) != len(scores.records):
+        if scores.values.ndim != 2 or len(scores.records) not in (1, len(scores.values)):
             raise ValueError(f"its values are of shape {scores.values.shape}")
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{folder / RunFile.SCORES} is damaged: {fault}") from None
@@ -143,13 +144,16 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
     """
     if rule not in RULES:
         raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(map(repr, RULES))}")
-    groups, bins = len(scores.records), scores.values.shape[1] // 2
-    counts = as_many(scores.values, scores.records).reshape(groups, bins, 2)
+    groups, bins = len(scores.values), scores.values.shape[1] // 2
+    sizes, sigma = scores.records, scores.sigma
+    if len(sizes) < groups:  # secret: a group is as large as its counts say, and so is the noise in a share, twice
+        sizes, sigma = np.maximum(0.0, scores.values.sum(axis=1)), 2 * sigma
+    counts = as_many(scores.values, sizes).reshape(groups, bins, 2)
     if bins > BINS:  # the outermost ones are parted for calibration
         counts = np.add.reduceat(counts, np.searchsorted(np.array(BOTH), _EDGES[:-1]), axis=1)
-    present = int((scores.records > 0).sum())
-    apart = [_Curves(counts[group], scores.records[group], scores.sigma) for group in range(groups)]
-    together = _Curves(counts.sum(axis=0), float(scores.records.sum()), scores.sigma * math.sqrt(max(1, present)))
+    present = int((sizes > 0).sum())
+    apart = [_Curves(counts[group], sizes[group], sigma) for group in range(groups)]
+    together = _Curves(counts.sum(axis=0), float(sizes.sum()), sigma * math.sqrt(max(1, present)))
     if scores.calibration is not None and not scores.calibration.scale:
         # Every record has the class shares: there is nothing to part.
         share = float(scores.calibration.of_positive(np.array(0.5), positive))
@@ -169,7 +173,7 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
         tried = np.array([[_cut(curves.share(label), rate) for curves in used] for rate in _RATES])
         chosen = tried[int(np.argmax([_right(apart, cuts) for cuts in tried]))]
     selected = [float(np.interp(cut, _EDGES, curves.share(None))) for curves, cut in zip(apart, chosen, strict=True)]
-    bands = [band_of(scores.sigma, count, 2 * bins) for count in scores.records.tolist()]
+    bands = [band_of(sigma, count, 2 * bins) for count in sizes.tolist()]
     accuracy = _right(apart, chosen) / max(1.0, together.records)
     if scores.calibration is not None:
         chosen = scores.calibration.of_positive(chosen, positive)

@@ -195,9 +195,12 @@ def test_records_that_come_or_go_leave_the_same(leave, trust, model):  # noqa: F
     case = plain(trust, "classification", model)
     columns = {name: column for name, column in case.columns.items() if name != "sensitive"}
     relation = (f"privacy.relation={ADDED}", "privacy.sampling=poisson", "privacy.records=60")
+    grouped = with_(case, *relation, "objective.penalty=none", public=())  # with thresholds by group
     case = with_(case, *relation, "objective.alpha=0.0", columns=columns, public=())
     for overrides in ((), ("training.micro_batch=7",), ("training.preset=auto",)):
         leaves_the_same(leave, with_(case, *overrides), ", ".join(overrides))
+    leaves_the_same(leave, grouped, "groups")
+    assert "scores" in released(grouped) and "scores" not in released(case)
 
 
 def test_every_name_of_the_registries_is_in_a_case_that_settings_accept():
