@@ -173,14 +173,17 @@ def claims_table(rows: Sequence[Row]) -> str:
 
 
 def coverage_table(rows: Sequence[Row]) -> str:
-    """How often printed 95 % intervals held what is true, metric by metric."""
+    """How often printed 95 % intervals held what is true: the metrics that they held least and most often."""
     lines = []
     for task, trust, where in dict.fromkeys(tuple(row["cell"][:3]) for row in rows):
         own = [row["covered"] for row in rows if row["cell"][:3] == [task, trust, where]]
-        for name in dict.fromkeys(name for each in own for name in each):
-            held = [each[name] for each in own if name in each]
-            lines.append([task, trust, _place(where), name, len(held), _part(sum(held), len(held))])
-    return text.table(["task", "trust", "measured on", "metric", "runs", "intervals that hold the truth"], lines)
+        held = {
+            name: [each[name] for each in own if name in each] for name in dict.fromkeys(n for of in own for n in of)
+        }
+        ordered = sorted(held, key=lambda name: sum(held[name]) / len(held[name]))
+        ends = (f"{name} {_part(sum(held[name]), len(held[name]))}" for name in (ordered[0], ordered[-1]))
+        lines.append([task, trust, _place(where), len(own), len(held), *ends])
+    return text.table(["task", "trust", "measured on", "runs", "metrics", "held least often", "most often"], lines)
 
 
 def _place(where: str) -> str:

@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.own_data.sets import MADE_UP, NAMES, Split, split
 from benchmarks.own_data.store import Cell, Row, Subject
+from benchmarks.rivals.sets import by_class, told
 from fedsw._tools import text
 from fedsw._tools.text import number, upward
 from fedsw.desk.baselines._reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.federation.engines.driver import run
-from fedsw.learning.tasks.measures import measure
+from fedsw.learning.tasks.measures import Measuring, measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile
@@ -71,7 +74,8 @@ def _accuracy(name: str, epsilon: float, seed: int, *, most: int | None) -> Row:
         "low": low,
         "high": high,
         "constant": constant,
-        **({"auc": _area(outputs)} if len(of.columns.classes) == 2 else {}),
+        **_beside(of, outputs.values),
+        **({} if of.regression else {"loss_of_shares": told(of).loss_of_shares}),
         "gain": summary["gain"],
         "epsilon": float(summary["epsilon"]),
         **{f"reference_{kind}": each for kind, each in known.items()},
@@ -117,11 +121,12 @@ def _trained(of: Split, experiment: Experiment) -> tuple[dict[str, Any], Experim
         return found.summary, RunDirectory(found.directory).read_config()[0], outputs
 
 
-def _area(outputs: HeldOutOutputs) -> float:
-    """The area under the ROC curve of the second of two classes."""
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(outputs.target, outputs.values[:, 0]))
+def _beside(of: Split, outputs: NDArray[np.float64]) -> Row:
+    """AUC and log loss of a classifier's outputs (m, d), beside its accuracy; none of a number's."""
+    if of.regression:
+        return {}
+    found = told(of).measures(by_class(outputs))
+    return {"auc": found["auc"], "loss": found["loss"]}
 
 
 @functools.lru_cache(maxsize=16)
@@ -130,7 +135,9 @@ def _reference(name: str, seed: int, most: int | None, any_kind: bool) -> dict[s
     of = split(name, seed, most)
     problem = Problem.from_experiment(of.experiment(1.0))
     found = well_trained(problem, of.private, any_kind=any_kind)
-    return {"words": found.words, "score": _score(of, measure(problem, of.held_out, found.model).report, {})[0]}
+    score, *_ = _score(of, measure(problem, of.held_out, found.model).report, {})
+    outputs = Measuring(problem, of.held_out, found.model).outputs.double().numpy()
+    return {"words": found.words, "score": score, **_beside(of, outputs)}
 
 
 def _score(of: Split, report: Mapping[str, float], intervals: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -158,14 +165,28 @@ def accuracy_table(rows: Sequence[Row]) -> str:
                 f"{own[0]['records']:,}",
                 upward(epsilon),
                 *(_shown(statistics.fmean(row[key] for row in own)) for key in ("constant", "score")),
-                number(statistics.fmean(row["auc"] for row in own)) if all("auc" in row for row in own) else "–",
+                _beside_all(own, "auc"),
+                _beside_all(own, "loss"),
                 *(number(statistics.fmean(row[f"reference_{k}"]["score"] for row in own)) for k in ("same", "any")),
                 f"{statistics.fmean(lost):+.1f} ({min(lost):+.1f} to {max(lost):+.1f})",
                 len(own),
             ]
         )
-    head = ["data", "records", "ε", "a constant", "`auto`", "its AUC", "well trained", "of any kind", "points lost"]
+    head = ["data", "records", "ε", "a constant", "`auto`"]
+    head += ["AUC: `auto` / of any kind", "log loss: `auto` / class shares / of any kind"]
+    head += ["well trained", "of any kind", "points lost"]
     return text.table([*head, "seeds"], lines)
+
+
+def _beside_all(rows: Sequence[Row], key: str) -> str:
+    """Means of a measure of `auto`, of log loss the class shares', and of what is well trained, of any kind."""
+    if not all(key in row and key in row["reference_any"] for row in rows):
+        return "–"
+    shares = [row["loss_of_shares"] for row in rows] if key == "loss" else None
+    known = [row["reference_any"][key] for row in rows]
+    return " / ".join(
+        number(statistics.fmean(values)) for values in ([row[key] for row in rows], shares, known) if values
+    )
 
 
 def _shown(score: float) -> str:

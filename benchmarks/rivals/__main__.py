@@ -49,15 +49,17 @@ def _parted(name: str, seed: int, python: str):  # type: ignore[no-untyped-def]
 
 
 def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -> Row:
-    """The score of one rival, or of fedsw's default."""
+    """Accuracy, AUC and log loss, or R2, of one rival, or of fedsw's default, on held-out records."""
     of, began = _parted(name, seed, python), time.process_time()
     given, delta = told(of), read_delta("auto", records=len(of.private))
-    common = {"records": len(of.private), "constant": given.constant, "delta": delta}
+    common: Row = {"records": len(of.private), "constant": given.constant, "delta": delta}
+    if given.classes:
+        common["loss_of_shares"] = given.loss_of_shares
     if not suits(rival, regression=of.regression, classes=given.classes):
         return {**common, "score": None}
     if rival == "fedsw":
-        score, chosen = ours.default(of, epsilon, seed)
-        return {**common, "score": score, "chosen": chosen, "seconds": time.process_time() - began}
+        answers, chosen = ours.default(of, epsilon)
+        return {**common, **given.measures(answers), **chosen, "seconds": time.process_time() - began}
     if rival in OWN:
         answers = OWN[rival](given, epsilon, delta, seed)
     elif rival == "not-private":
@@ -82,7 +84,10 @@ def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -
             if done.returncode:
                 raise RuntimeError(f"{rival} did not train on {name}: {done.stderr.strip().splitlines()[-1][:200]}")
             answers = np.load(found)
-    return {**common, "score": given.score(np.nan_to_num(answers)), "seconds": time.process_time() - began}
+    found = given.measures(np.nan_to_num(answers))
+    if rival == "adassp" and given.classes:  # its answers for a class are no probabilities
+        found["loss"] = None
+    return {**common, **found, "seconds": time.process_time() - began}
 
 
 @functools.lru_cache(maxsize=4)
@@ -94,8 +99,15 @@ def _not_private(name: str, seed: int, python: str) -> Row:
     given = told(_parted(name, seed, python))
     linear = LogisticRegression(C=100.0, max_iter=2000) if given.classes else RidgeCV(np.logspace(-4, 3, 15))
     boosted = HistGradientBoostingClassifier() if given.classes else HistGradientBoostingRegressor()
-    scores = [given.score(model.fit(given.x, given.y).predict(given.held)) for model in (linear, boosted)]
-    return {"score": max(scores), "linear": scores[0], "boosted": scores[1]}
+    found = {}
+    for kind, model in (("linear", linear), ("boosted", boosted)):
+        model.fit(given.x, given.y)
+        found[kind] = given.measures((model.predict_proba if given.classes else model.predict)(given.held))
+    best = {
+        measure: (min if measure == "loss" else max)(of_kind[measure] for of_kind in found.values())
+        for measure in found["linear"]
+    }
+    return {**best, **{kind: of_kind["score"] for kind, of_kind in found.items()}}
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""fedsw's default path, and models of one noised sum or many noised gradients that nobody else ships."""
+"""fedsw's default path, and models of one noised sum or many noised gradients that nobody else ships.
+
+All answer for held-out records with probabilities (m, classes), or numbers (m,) from 0 to 1.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.own_data.sets import Split
-from benchmarks.rivals.sets import Told
+from benchmarks.rivals.sets import Told, by_class
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.privacy.mechanisms import gaussian_sigma
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.run_files import RunFile
+from fedsw.runs.view import read_outputs
 
 Numbers = NDArray[np.float64]
 
@@ -41,20 +46,22 @@ def drafted(of: Split, epsilon: float, *, kind: str | None = None) -> Experiment
     )
 
 
-def default(of: Split, epsilon: float, seed: int) -> tuple[float, str]:
-    """The score of what a draft comes to, and what the preset chose. Its noise is secret, and no seed repeats it."""
+def default(of: Split, epsilon: float) -> tuple[Numbers, dict[str, Any]]:
+    """Held-out answers of what a draft comes to, and what the preset chose. Its noise is secret, and no seed repeats it."""
     experiment = drafted(of, epsilon)
     with tempfile.TemporaryDirectory() as folder:
         found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
-        chosen = RunDirectory(found.directory).read_config()[0]
-    held_out, spec = found.summary["held_out"], chosen.model
-    words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}"
-    if not of.regression:
-        return held_out["accuracy"], f"{words}, moments {chosen.privacy.moments}"
-    target = of.columns.targets[0]  # errors are in its own units
-    assert target.low is not None and target.high is not None
-    spread = float(of.held_out.target.double().var(correction=0)) * (target.high - target.low) ** 2
-    return 1 - held_out["mean_squared_error"] / spread, f"{words}, moments {chosen.privacy.moments}"
+        chosen, outputs = (
+            RunDirectory(found.directory).read_config()[0],
+            read_outputs(found.directory / RunFile.OUTPUTS),
+        )
+    assert outputs is not None
+    spec, values = chosen.model, outputs.values
+    words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}, moments {chosen.privacy.moments}"
+    claim = {"chosen": words, "calibration": chosen.calibration.share, "claim": found.summary["gain"]["claim"]}
+    if of.regression:
+        return values[:, 0], claim
+    return by_class(values), claim
 
 
 @dataclass(frozen=True)
@@ -125,10 +132,8 @@ def adassp(of: Told, epsilon: float, delta: float, seed: int, *, failure: float 
     ridge = max(0.0, wanted - least)
     products = design.T @ answers + unit * 2 * math.sqrt(b2) * c * chance.standard_normal((d, answers.shape[1]))
     weights = np.linalg.solve(squares + unit * math.sqrt(2) * b2 * noise + ridge * np.eye(d), products)
-    found = _with_one(of.held) @ weights
-    if of.classes > 2:
-        return found.argmax(axis=1)
-    return (found[:, 0] > 0).astype(np.int64) if of.classes else np.clip(found[:, 0] + middle, 0.0, 1.0)
+    found = _with_one(of.held) @ weights + middle
+    return by_class(found) if of.classes else np.clip(found[:, 0], 0.0, 1.0)
 
 
 def perturbed_objective(of: Told, epsilon: float, delta: float, seed: int) -> Numbers:
@@ -161,7 +166,8 @@ def perturbed_objective(of: Told, epsilon: float, delta: float, seed: int) -> Nu
 
         optimizer.step(closure)
         scores.append(_with_one(of.held) @ weights.detach().numpy())
-    return (scores[0] > 0).astype(np.int64) if parts == 1 else np.stack(scores, axis=1).argmax(axis=1)
+    found = 1 / (1 + np.exp(-np.stack(scores, axis=1)))
+    return by_class(found / (1 if parts == 1 else found.sum(axis=1, keepdims=True)))
 
 
 def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, steps: Steps | None = None) -> Numbers:
@@ -202,10 +208,8 @@ def dp_sgd(of: Told, epsilon: float, delta: float, seed: int, *, steps: Steps | 
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        found = model(torch.from_numpy(of.held).float()).numpy()
-    if of.classes > 2:
-        return found.argmax(axis=1)
-    return (found[:, 0] > 0).astype(np.int64) if of.classes else 1 / (1 + np.exp(-found[:, 0]))
+        found = model(torch.from_numpy(of.held).float()).double().numpy()
+    return by_class(_link(of, found)) if of.classes else 1 / (1 + np.exp(-found[:, 0]))
 
 
 def dp_sgd_by_grid(of: Told, epsilon: float, delta: float, seed: int) -> Numbers:
@@ -244,7 +248,5 @@ def _link(of: Told, scores: Numbers) -> Numbers:
 
 
 def _answers(of: Told, weights: Numbers) -> Numbers:
-    scores = _with_one(of.held) @ weights
-    if of.classes > 2:
-        return scores.argmax(axis=1)
-    return (scores[:, 0] > 0).astype(np.int64) if of.classes else np.clip(scores[:, 0], 0.0, 1.0)
+    found = _link(of, _with_one(of.held) @ weights)
+    return by_class(found) if of.classes else np.clip(found[:, 0], 0.0, 1.0)

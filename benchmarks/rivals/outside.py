@@ -103,7 +103,7 @@ def _table(package: str, item: str) -> Any:
 
 
 def train(name: str, given: Any, how: dict[str, Any]) -> np.ndarray:
-    """Answers (m,) of a model for held-out records: classes, or numbers from 0 to 1."""
+    """Answers of a model for held-out records: probabilities (m, classes), or numbers (m,) from 0 to 1."""
     epsilon, delta, seed = how["epsilon"], how["delta"], how["seed"]
     x, raw, y, held, held_raw = (given[key] for key in ("x", "raw", "y", "held", "held_raw"))
     p = x.shape[1]
@@ -117,19 +117,18 @@ def train(name: str, given: Any, how: dict[str, Any]) -> np.ndarray:
             return model.fit(x, y).predict(held)
         if name == "diffprivlib-logistic":
             model = models.LogisticRegression(epsilon=epsilon, data_norm=1.0, C=1.0, random_state=seed, max_iter=1000)
-            return model.fit(x, y).predict(held)
+            return model.fit(x, y).predict_proba(held)
         if name == "diffprivlib-naive-bayes":
             model = models.GaussianNB(epsilon=epsilon, bounds=(np.zeros(p), np.ones(p)), random_state=seed)
-            return model.fit(raw, y).predict(held_raw)
+            return model.fit(raw, y).predict_proba(held_raw)
     if name == "dp-ebm":
         from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
 
         bounds = {place: (0.0, 1.0) for place in range(p)}
         settings = {"epsilon": epsilon, "delta": delta, "privacy_bounds": bounds, "random_state": seed, "n_jobs": 1}
         if how["classes"]:
-            model = DPExplainableBoostingClassifier(**settings)
-        else:
-            model = DPExplainableBoostingRegressor(privacy_target_min=0.0, privacy_target_max=1.0, **settings)
+            return DPExplainableBoostingClassifier(**settings).fit(raw, y).predict_proba(held_raw)
+        model = DPExplainableBoostingRegressor(privacy_target_min=0.0, privacy_target_max=1.0, **settings)
         return model.fit(raw, y).predict(held_raw)
     raise SystemExit(f"no model {name}")
 

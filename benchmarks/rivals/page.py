@@ -55,14 +55,31 @@ def table(rows: list[Row]) -> str:
     return text.table([*head, "not private", "seeds"], lines)
 
 
+def probabilities(rows: list[Row]) -> str:
+    """A line for each set of classes and epsilon: log loss beside the class shares', and AUC, each beside the best rival's
+    and the better of two models without privacy; empty if no row has any."""
+    lines = []
+    for name, epsilon, own, losses in _cells(rows, "loss"):
+        of_rows = {(row["cell"][2], row["cell"][3]): row for row in own}
+        areas = next(areas for *cell, _, areas in _cells(rows, "auc") if cell == [name, epsilon])
+        beside = []
+        for by_rival, turned in ((losses, -1), (areas, 1)):
+            mine, rival = by_rival["fedsw"], _best(by_rival, "all")
+            best = f"{_shown(by_rival[rival], turned)} ({rival}) {sign(mine, by_rival[rival])}" if rival else "–"
+            beside.append([_shown(mine, turned), best, _mean(by_rival.get("not-private", []), turned)])
+        shares = [row["loss_of_shares"] for (rival, _), row in of_rows.items() if rival == "fedsw"]
+        lines.append([name, epsilon, _mean(shares), *beside[0], *beside[1], len(shares)])
+    head = ["data", "ε", "class shares", "log loss", "best rival", "not private", "AUC", "best rival", "not private"]
+    return text.table([*head, "seeds"], lines) if lines else ""
+
+
 def verdict(rows: list[Row]) -> str:
-    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error, or a constant.
+    """In how many cells fedsw is ahead of, or behind, the best rival by more than a standard error, by each measure, and
+    where it is behind a constant.
 
     Cells of fewer than `LEAST_SEEDS` seeds have no standard error to speak of, and are not counted.
     """
-    words = {"same": "of rivals by replacement", "all": "of all rivals"}
-    signs: dict[str, list[str]] = {which: [] for which in words}
-    below, many = [], 0
+    many, below = 0, []
     for name, epsilon, own, scores in _cells(rows):
         mine = scores["fedsw"]
         if len(mine) < LEAST_SEEDS:
@@ -71,19 +88,40 @@ def verdict(rows: list[Row]) -> str:
         constant = statistics.fmean(row["constant"] for row in own if row["cell"][2] == "fedsw")
         if constant - statistics.fmean(mine) > _error(mine):
             below.append(f"{name} at ε = {text.upward(epsilon)}")
-        for which, marks in signs.items():
-            best = _best(scores, which)
-            if best and len(scores[best]) >= LEAST_SEEDS:
-                marks.append(sign(mine, scores[best]))
     if not many:
         return f"No cell has {LEAST_SEEDS} seeds yet, so nobody can say who is ahead."
-    said = "; ".join(
-        f"{words[which]}: ahead in {marks.count('+')} of {len(marks)} cells by more than a standard error, behind in "
-        f"{marks.count('-')}"
-        for which, marks in signs.items()
-    )
+    worse = [
+        f"{name} {text.upward(epsilon)}"
+        for name, epsilon, own, losses in _cells(rows, "loss")
+        if -statistics.fmean(losses["fedsw"])
+        > statistics.fmean(row["loss_of_shares"] for row in own if row["cell"][2] == "fedsw")
+    ]
+    said = [
+        f"fedsw's default beside the best of rivals by replacement: {_counted(rows, 'score', 'same')}; "
+        f"of all rivals: {_counted(rows, 'score', 'all')}. Below a constant by more than that: "
+        f"{', '.join(below) or 'nowhere'}."
+    ]
+    if any("auc" in row for row in rows):
+        said.append(
+            f"By AUC beside the best of all rivals: {_counted(rows, 'auc', 'all')}. By log loss: "
+            f"{_counted(rows, 'loss', 'all')}; above the class shares' in {len(worse)}"
+            + (f" ({', '.join(worse)})." if worse else ".")
+        )
+    return " ".join(said)
+
+
+def _counted(rows: list[Row], measure: str, which: str) -> str:
+    """In how many cells fedsw is ahead of the best rival by a measure, and where it is behind."""
+    marks = {}
+    for name, epsilon, _, scores in _cells(rows, measure):
+        rival = _best(scores, which)
+        if rival and min(len(scores[rival]), len(scores["fedsw"])) >= LEAST_SEEDS:
+            marks[f"{name} {text.upward(epsilon)}"] = sign(scores["fedsw"], scores[rival])
+    behind = [cell for cell, mark in marks.items() if mark == "-"]
+    signs = list(marks.values())
     return (
-        f"fedsw's default beside the best {said}. Below a constant by more than that: {', '.join(below) or 'nowhere'}."
+        f"ahead in {signs.count('+')} of {len(signs)} cells by more than a standard error, level in {signs.count('=')}, "
+        f"behind in {len(behind)}" + (f" ({', '.join(behind)})" if behind else "")
     )
 
 
@@ -182,14 +220,15 @@ def expects(said: Mapping[str, Any], *, gain: float) -> bool:
     return bool(said["feasible"] or (said.get("depends") and holds))
 
 
-def _cells(rows: list[Row]) -> Iterable[tuple[str, float, list[Row], Scores]]:
-    """Every set and epsilon that fedsw has a score of, with its rows and the scores of each rival, by seed."""
+def _cells(rows: list[Row], measure: str = "score") -> Iterable[tuple[str, float, list[Row], Scores]]:
+    """Every set and epsilon that fedsw has a value of, with its rows and the values of each rival, by seed: the more the
+    better, so that log losses are negative."""
     for name, epsilon in dict.fromkeys((row["cell"][0], row["cell"][1]) for row in rows):
         own = [row for row in rows if row["cell"][:2] == [name, epsilon]]
         scores: Scores = {}
         for row in own:
-            if row["score"] is not None:
-                scores.setdefault(row["cell"][2], []).append(row["score"])
+            if (value := row.get(measure)) is not None:
+                scores.setdefault(row["cell"][2], []).append(-value if measure == "loss" else value)
         if "fedsw" in scores:
             yield name, epsilon, own, scores
 
@@ -218,12 +257,12 @@ def clearly(gains: list[float]) -> int:
     return 0 if abs(mean) <= 2 * error else 1 if mean > 0 else -1
 
 
-def _shown(values: list[float]) -> str:
-    return f"{_mean(values)} ± {text.number(_error(values), 1)}" if len(values) > 1 else _mean(values)
+def _shown(values: list[float], turned: int = 1) -> str:
+    return f"{_mean(values, turned)} ± {text.number(_error(values), 1)}" if len(values) > 1 else _mean(values, turned)
 
 
-def _mean(values: list[float]) -> str:
-    return text.number(statistics.fmean(values)) if values else "–"
+def _mean(values: list[float], turned: int = 1) -> str:
+    return text.number(turned * statistics.fmean(values)) if values else "–"
 
 
 def _error(values: list[float]) -> float:
@@ -235,7 +274,7 @@ def write(folder: Path = FOLDER) -> None:
     rows: list[Any] = rows_of("scores", folder)
     if not rows:
         return
-    parts = (table(rows), verdict(rows), forecast_words(rows, rows_of("forecasts", folder)))
+    parts = (table(rows), probabilities(rows), verdict(rows), forecast_words(rows, rows_of("forecasts", folder)))
     content = "\n\n".join(part for part in parts if part)
     if folder != FOLDER:
         print(content)

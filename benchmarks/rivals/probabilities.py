@@ -1,121 +1,153 @@
-"""Probabilities of the default path with and without calibration, beside the class shares': log loss, AUC, accuracy.
+"""What the preset may choose for classes, by log loss, AUC and accuracy, on sets that judge nothing.
 
-    python -m benchmarks.rivals.probabilities [--rivals-python PYTHON] [--sets NAME ...] [--seeds 2] [--tables]
+    python -m benchmarks.rivals.probabilities --rivals-python PYTHON [--sets NAME ...] [--ways WAY ...] [--seeds 4] [--tables]
 
-Both ways have the same budget: where counts of scores are released, the rounds get what these leave. The sets are those
-that settings are chosen on and judge nothing. Rows are stored as they come, under benchmarks/results/rivals/, so that
-the command goes on where it was ended; the noise of a run is secret, and no seed repeats it.
+Runs are those of `benchmarks.rivals.shapes`, moments, rounds and counts of scores in one short loop, so that seeds give
+the same split and the same noise to all ways. Every way has the same budget. A way that makes no difference to the
+preset's settings of a set is left out there.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import statistics
-import tempfile
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from benchmarks.forecast_report import replaced
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
 from benchmarks.rivals import page
-from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import KNOWN, TUNING, parted
-from fedsw.federation.engines.driver import run
-from fedsw.runs.run_files import RunFile
-from fedsw.runs.view import read_outputs
+from benchmarks.rivals.shapes import EPSILONS, chosen_of, trained
+from fedsw._tools import text
+from fedsw.experiment import Experiment
+from fedsw.learning.moments.moments_sum import layout_of
+from fedsw.learning.tasks import calibration
+from fedsw.learning.tasks.problem import Problem
 
-EPSILONS = (0.5, 1.0, 3.0)
-WAYS = {"as trained": 0.0, "calibrated": None}
-"""The share of counts of scores: none, or the preset's choice."""
-SETS = (*TUNING["two classes"], *TUNING["more classes"])
 NAME = "probabilities"
-Numbers = NDArray[np.float64]
+SETS = (
+    *TUNING["two classes"], "churn", "email", "arrests", "births", "credit-card",
+    *TUNING["more classes"], "olive", "diabetes-types", "bank-wages", "beps", "computing",
+)  # fmt: skip
+PRIORS = {"scale .4, shift .7": (0.4, 0.7), "scale .4, shift .4": (0.4, 0.4), "scale .9, shift .7": (0.9, 0.7)}
+"""Ways to calibrate more than two classes: the scale that is taken as usual, and the deviation of shifts."""
+MEASURES = ("loss", "auc", "score")
+Sections = dict[str, dict[str, Any]]
 
 
-def measured(name: str, epsilon: float, way: str, seed: int, *, python: str) -> Row:
-    """Log loss, accuracy and, of two classes, AUC of one run on held-out records; log loss and accuracy of a constant."""
-    of, share = parted(name, seed, python), WAYS[way]
-    experiment = drafted(of, epsilon)
-    if share is not None:
-        experiment = experiment.with_sections(calibration={"share": share})
-    with tempfile.TemporaryDirectory() as folder:
-        ended = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
-        outputs = read_outputs(ended.directory / RunFile.OUTPUTS)
-    assert outputs is not None
-    summary, constant = ended.summary, ended.summary["constant"]
-    said = summary.get("calibration") or {}
-    auc = area(outputs.values[:, 0], outputs.target) if outputs.values.shape[1] == 1 else None
+def _times(section: str, name: str, factor: float) -> Callable[[Experiment], Sections]:
+    return lambda preset: {section: {name: factor * getattr(getattr(preset, section), name)}}
+
+
+WAYS: dict[str, Callable[[Experiment], Sections]] = {
+    "preset": lambda _: {},
+    "not calibrated": lambda _: {"calibration": {"share": 0.0}},
+    "linear": lambda _: {"model": {"kind": "logistic"}},
+    "linear, moments .2": lambda _: {"model": {"kind": "logistic"}, "privacy": {"moments": 0.2}},
+    "linear, no moments": lambda _: {"model": {"kind": "logistic"}, "privacy": {"moments": 0.0}},
+    "additive 3": lambda _: {"model": {"kind": "additive", "knots": 3}, "privacy": {"moments": 0.2}},
+    "additive 5": lambda _: {"model": {"kind": "additive", "knots": 5}, "privacy": {"moments": 0.2}},
+    "clip x .5": _times("clip", "loss", 0.5),
+    "clip x 2": _times("clip", "loss", 2.0),
+    "clip x 4": _times("clip", "loss", 4.0),
+    "rate x .5": _times("training", "learning_rate", 0.5),
+    "rate x 2": _times("training", "learning_rate", 2.0),
+    "rounds 10": lambda _: {"training": {"rounds": 10}},
+    "rounds 25": lambda _: {"training": {"rounds": 25}},
+    "rounds 100": lambda _: {"training": {"rounds": 100}},
+    "moments .1": lambda preset: {"privacy": {"moments": 0.1}} if preset.privacy.moments else {},
+    "moments .35": lambda preset: {"privacy": {"moments": 0.35}} if preset.privacy.moments else {},
+    "calibration .05": lambda _: {"calibration": {"share": 0.05}},
+    "calibration .1": lambda _: {"calibration": {"share": 0.1}},
+    "calibration .2": lambda _: {"calibration": {"share": 0.2}},
+}
+"""Ways, each with the sections that are written in place of the preset's choices, of which it is a function."""
+
+
+ALL = (*WAYS, *PRIORS)
+
+
+def measured(way: str, name: str, epsilon: float, *, python: str, seeds: int) -> Row:
+    """Log loss, AUC and accuracy on held-out records by seed, and the class shares' log loss; none of a way that
+    changes nothing, or has too many columns for moments."""
+    preset = chosen_of(name, epsilon, python)
+    sections = WAYS[way](preset) if way in WAYS else {}
+    chosen = chosen_of(name, epsilon, python, **sections)
+    spec = chosen.model
+    words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}, moments {chosen.privacy.moments}"
+    row: Row = {"chosen": words, "calibration": chosen.calibration.share}
+    many = chosen.privacy.moments and layout_of(Problem.from_experiment(chosen)) is None
+    unlike = (
+        chosen.calibration.share and len(parted(name, 0, python).columns.classes) > 2
+        if way in PRIORS
+        else (way == "preset" or chosen != preset)
+    )
+    if many or not unlike:
+        return row
+    usual, shifted = PRIORS.get(way, (calibration._USUAL[1], calibration._SHIFTED[1]))
+    with (
+        mock.patch.object(calibration, "_USUAL", (calibration._USUAL[0], usual)),
+        mock.patch.object(calibration, "_SHIFTED", (calibration._SHIFTED[0], shifted)),
+    ):
+        found = [trained(name, epsilon, seed, python=python, **sections) for seed in range(seeds)]
+    each = [model.of.measures(model.probabilities) for model in found]
     return {
-        "records": len(of.private),
-        "loss": summary["held_out"]["loss"],
-        "loss_of_shares": constant["loss"],
-        "accuracy": summary["held_out"]["accuracy"],
-        "accuracy_of_constant": constant["accuracy"],
-        "auc": auc,
-        "scale": said.get("scale"),
-        "log_loss_by_counts": said.get("log_loss"),
+        **row,
+        "classes": found[0].of.classes,
+        **{measure: [one[measure] for one in each] for measure in MEASURES},
+        "loss_of_shares": [model.of.loss_of_shares for model in found],
+        "constant": [model.of.constant for model in found],
     }
 
 
-def area(scores: Numbers, target: NDArray[Any]) -> float:
-    """How often a record of class 1 has the larger score of two, one of each class; ties count half."""
-    ones, zeros = np.sort(scores[target == 1]), scores[target == 0]
-    below = (np.searchsorted(ones, zeros, "left") + np.searchsorted(ones, zeros, "right")) / 2
-    return float(1 - below.mean() / max(1, len(ones)))
-
-
-def table() -> str:
-    """The means over seeds, by set, epsilon and way, and over all sets."""
-    rows = rows_of(NAME, page.FOLDER)
-    lines = ["set, epsilon: log loss less the class shares', as trained -> calibrated; AUC; accuracy"]
-    by_epsilon: dict[float, list[list[float]]] = {epsilon: [] for epsilon in EPSILONS}
-    for name in dict.fromkeys(row["cell"][0] for row in rows):
-        for epsilon in EPSILONS:
-            of = {way: [row for row in rows if row["cell"][:3] == [name, epsilon, way]] for way in WAYS}
-            if not all(of.values()):
-                continue
-            numbers = []
-            for of_way in of.values():
-                numbers.append(statistics.mean(row["loss"] - row["loss_of_shares"] for row in of_way))
-                areas = [row["auc"] for row in of_way if row["auc"] is not None]
-                numbers.append(statistics.mean(areas) if areas else float("nan"))
-                numbers.append(statistics.mean(row["accuracy"] for row in of_way))
-            by_epsilon[epsilon].append(numbers)
-            lines.append(f"{name:>14} {epsilon:<4g} {_line(numbers)}")
-    for epsilon, numbers_of in by_epsilon.items():
-        if numbers_of:
-            lines.append(f"{'mean':>14} {epsilon:<4g} {_line(np.nanmean(np.array(numbers_of), axis=0).tolist())}")
-    return "\n".join(lines)
-
-
-def _line(numbers: list[float]) -> str:
-    loss, auc, accuracy = ((numbers[at], numbers[at + 3]) for at in range(3))
-    return f"{loss[0]:+.3f} -> {loss[1]:+.3f}; {auc[0]:.3f} -> {auc[1]:.3f}; {accuracy[0]:.3f} -> {accuracy[1]:.3f}"
+def table(rows: list[Row]) -> str:
+    """A line for each way and kind of target: what it gains over the preset where it makes a difference, the mean over
+    cells, a set at one epsilon, with its standard error; and in how many of them log loss is above the class shares'."""
+    of_preset = {tuple(row["cell"][1:]): row for row in rows if row["cell"][0] == "preset"}
+    lines = []
+    for two, way in itertools.product((True, False), ALL):
+        own = [
+            (row, of_preset[tuple(row["cell"][1:])])
+            for row in rows
+            if row["cell"][0] == way and "loss" in row and (row["classes"] == 2) == two
+        ]
+        if len(own) < 2:
+            continue
+        gains = []
+        for measure in MEASURES:
+            sign = -1 if measure == "loss" else 1
+            means = [sign * (statistics.fmean(row[measure]) - statistics.fmean(of[measure])) for row, of in own]
+            gains.append(
+                f"{statistics.fmean(means):+.3f} ± {text.number(statistics.stdev(means) / len(means) ** 0.5, 1)}"
+            )
+        above = sum(statistics.fmean(row["loss"]) > statistics.fmean(row["loss_of_shares"]) for row, _ in own)
+        lines.append(["two" if two else "more", way, len(own), *(gains if way != "preset" else "–––"), above])
+    head = ["classes", "way", "cells", "less log loss", "AUC", "accuracy", "above the class shares'"]
+    return text.table(head, lines)
 
 
 def main() -> None:
-    """Measure what is missing, then print the table."""
+    """Measure what is missing, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--sets", nargs="*", default=SETS, choices=KNOWN, metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
+    parser.add_argument("--ways", nargs="*", default=ALL, choices=ALL, metavar="WAY")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    cells: list[Cell] = [
-        (name, epsilon, way, seed)
-        for seed in range(asked.seeds)
-        for name in asked.sets
-        for epsilon in EPSILONS
-        for way in WAYS
-    ]
+    cells: list[Cell] = [(way, name, epsilon) for name in asked.sets for epsilon in EPSILONS for way in asked.ways]
+    how = functools.partial(measured, python=asked.rivals_python, seeds=asked.seeds)
     if not asked.tables:
-        measure_missing(NAME, (cells, functools.partial(measured, python=asked.rivals_python)), page.FOLDER)
-    print(table())
+        measure_missing(NAME, (cells, how), page.FOLDER)
+    content = table(rows_of(NAME, page.FOLDER))
+    page.PAGE.write_text(replaced(page.PAGE.read_text(encoding="utf-8"), "choices", content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -146,6 +146,8 @@ _LEFT_OUT = {
     "smoke": ("lincome", "agesq", "lcigpric"),
 }
 _HELD_OUT = 0.25
+LEAST_LIKELY = 1e-6
+"""The probability that a smaller one of the true class counts as, whoever says it: one record is not all of a log loss."""
 GROUPS: dict[str, tuple[str, float | None]] = {
     "fair": ("religious", 2.5),
     "hmda": ("afam", None),
@@ -175,6 +177,28 @@ class Told:
             return float(np.mean(answers.astype(np.int64) == self.held_y))
         return float(1 - np.mean((answers - self.held_y) ** 2) / np.var(self.held_y))
 
+    def measures(self, answers: NDArray[Any]) -> dict[str, Any]:
+        """Of probabilities (m, classes) accuracy as "score", AUC, of several classes its mean over each against the rest,
+        and log loss; of numbers (m,) R2."""
+        if not self.classes:
+            return {"score": self.score(answers)}
+        likely = np.clip(answers[np.arange(len(answers)), self.held_y], LEAST_LIKELY, 1.0)
+        areas = [
+            area(answers[:, label], self.held_y == label)
+            for label in range(1 if self.classes == 2 else 0, self.classes)
+        ]
+        return {
+            "score": self.score(answers.argmax(axis=1)),
+            "auc": float(np.nanmean(areas)),
+            "loss": float(-np.log(likely).mean()),
+        }
+
+    @property
+    def loss_of_shares(self) -> float:
+        """The log loss of the held-out records' class shares."""
+        shares = np.bincount(self.held_y) / len(self.held_y)
+        return float(-np.log(shares[self.held_y]).mean())
+
     @property
     def predicted(self) -> str:
         """The kind of target: "numbers", a class of "two", or of "more"."""
@@ -184,6 +208,20 @@ class Told:
     def constant(self) -> float:
         """What the best answer that looks at no input comes to on the held-out records."""
         return float(np.bincount(self.held_y).max() / len(self.held_y)) if self.classes else 0.0
+
+
+def by_class(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A column for every class: of two, probabilities (m, 1) are the second's."""
+    return found if found.shape[1] > 1 else np.hstack([1 - found, found])
+
+
+def area(scores: NDArray[Any], of_class: NDArray[np.bool_]) -> float:
+    """How often a record of a class has the larger score of two, one of it and one of the others; ties count half."""
+    ones, others = np.sort(scores[of_class]), scores[~of_class]
+    if not (len(ones) and len(others)):
+        return math.nan
+    below = (np.searchsorted(ones, others, "left") + np.searchsorted(ones, others, "right")) / 2
+    return float(1 - below.mean() / len(ones))
 
 
 def told(of: Split) -> Told:

@@ -27,14 +27,16 @@ from numpy.typing import NDArray
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
 from benchmarks.rivals import page
 from benchmarks.rivals.ours import drafted
-from benchmarks.rivals.sets import TUNING, Told, parted, told
+from benchmarks.rivals.sets import TUNING, Told, by_class, parted, told
 from fedsw._tools import text
 from fedsw.experiment import Experiment, parse_experiment, read_delta
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.models.coded import Hats
+from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
 from fedsw.learning.moments.preparation import Preparation, prepare, started
 from fedsw.learning.moments.released_moments import Moments
+from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.mechanisms import gaussian_sigma
 
@@ -62,6 +64,11 @@ class Trained:
         """Scores (m, d)."""
         raw: Numbers = self.held @ self.weights + self.constant
         return raw
+
+    @property
+    def probabilities(self) -> Numbers:
+        """Probabilities (m, classes)."""
+        return by_class(_link(self.of, self.raw))
 
 
 def begun(problem: Problem, moments: Moments) -> tuple[Preparation, Numbers]:
@@ -138,7 +145,7 @@ def trained(
     name: str, epsilon: float, seed: int, *, python: str, begin: Begin = begun, part: float = 1.0, **sections: Any
 ) -> Trained:
     """A model of a part of mu^2, under settings that the preset chooses beside those of these sections."""
-    of, experiment = parted(name, seed, python), _chosen(name, epsilon, python, _key(sections))
+    of, experiment = parted(name, seed, python), chosen_of(name, epsilon, python, **sections)
     problem, given, n = Problem.from_experiment(experiment), told(of), len(of.private)
     whole = gaussian_sigma(epsilon, read_delta("auto", records=n), 1.0) / math.sqrt(part)
     chance, share = np.random.default_rng([77, seed]), float(experiment.privacy.moments)
@@ -155,11 +162,25 @@ def trained(
     else:
         weight, bias = (value.detach().double().numpy() for value in problem.build_model().parameters())
         theta = np.vstack([weight.T, bias[None]])
-    noise = whole * 2 * scale / n * math.sqrt(1 / (1 - share))
+    noise = whole * 2 * scale / n / math.sqrt(1 - share - experiment.share_of_scores)
     theta = _rounds(experiment, given, (x - centre) @ matrix, theta, scale, noise, chance)
     weights = matrix @ theta[:-1]
     held = problem.inputs(of.held_out).double().numpy()
-    return Trained(problem, given, weights, theta[-1] - centre @ weights, held)
+    model = Trained(problem, given, weights, theta[-1] - centre @ weights, held)
+    return _calibrated(model, replace(model, held=x).raw, whole, chance)
+
+
+def _calibrated(model: Trained, raw: Numbers, whole: float, chance: np.random.Generator) -> Trained:
+    """The model with the logits that noised counts of its training records' scores tell of, where any are released."""
+    if (counts := scores_of(model.problem)) is None:
+        return model
+    places = counts.places(torch.from_numpy(_link(model.of, raw)), torch.from_numpy(model.of.y)).numpy()
+    sigma = counts.moved * whole / math.sqrt(model.problem.experiment.share_of_scores)
+    values = np.bincount(places.ravel(), minlength=counts.width) + sigma * chance.standard_normal(counts.width)
+    found = calibration_of(counts, values[None], sigma, len(raw))
+    return replace(
+        model, weights=found.scale * model.weights, constant=found.scale * model.constant + np.array(found.shift)
+    )
 
 
 def _rounds(
@@ -208,8 +229,9 @@ def score(of: Told, raw: Numbers) -> float:
     return of.score((raw[:, 0] > 0).astype(np.int64) if of.classes else _link(of, raw)[:, 0])
 
 
-def _key(sections: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
-    return tuple((section, *values.items()) for section, values in sections.items())
+def chosen_of(name: str, epsilon: float, python: str, **sections: Any) -> Experiment:
+    """The settings that the preset chooses beside those of these sections."""
+    return _chosen(name, epsilon, python, tuple((section, *values.items()) for section, values in sections.items()))
 
 
 @functools.lru_cache(maxsize=512)
@@ -235,7 +257,7 @@ WAYS = (
 
 def measured(way: str, name: str, epsilon: float, *, python: str, seeds: int) -> Row:
     """The gains of a way by seed; no gains where it makes no difference."""
-    preset = _chosen(name, epsilon, python, ())
+    preset = chosen_of(name, epsilon, python)
     additive, records = preset.model.kind == "additive", len(parted(name, 0, python).private)
     run = functools.partial(trained, name, epsilon, python=python)
     row: Row = {"records": records, "chosen": f"{preset.model.kind} {preset.model.inputs}", "gains": []}

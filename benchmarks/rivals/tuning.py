@@ -91,13 +91,14 @@ def measured(part: str, name: str, seed: int, epsilon: float | None = None, *, p
     delta, common = read_delta("auto", records=len(given.x)), {"records": len(given.x), "constant": given.constant}
 
     def of_rival(rival: Callable[..., np.ndarray], budget: float, **how: Any) -> float:
-        return given.score(np.nan_to_num(rival(given, budget, delta, seed, **how)))
+        return float(given.measures(np.nan_to_num(rival(given, budget, delta, seed, **how)))["score"])
 
     if epsilon is not None:
-        score, chosen = ours.default(parted(name, seed, python), epsilon, seed)
+        answers, chosen = ours.default(parted(name, seed, python), epsilon)
+        score = float(given.measures(answers)["score"])
         beside = {"descent": of_rival(ours.descent, epsilon), "adassp": of_rival(ours.adassp, epsilon)}
         reached = {"score": score, "share": share(given, score, linear)}
-        return {**common, "linear": linear, **reached, **beside, "chosen": chosen}
+        return {**common, "linear": linear, **reached, **beside, "chosen": chosen["chosen"]}
     train, grid, used = GRIDS[part]
     tried = (*grid, used[given.predicted])
     shares = [

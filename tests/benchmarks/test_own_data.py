@@ -70,14 +70,13 @@ def test_a_group_that_is_compared_is_no_input(tmp_path, monkeypatch, grouped, gr
         assert of.private.sensitive.tolist() == [int(cells[row] == "yes") for row in private]
 
 
-def test_the_area_under_the_curve_is_shown_where_every_seed_has_it():
+def test_area_and_log_loss_are_shown_where_every_seed_has_them():
     row = {
-        "records": 9,
-        "constant": 0.5,
-        "score": 0.8,
-        "reference_same": {"score": 0.8},
-        "reference_any": {"score": 0.8},
+        **{"records": 9, "constant": 0.5, "score": 0.8},
+        **dict.fromkeys(("reference_same", "reference_any"), {"score": 0.8, "auc": 0.95, "loss": 0.2}),
     }
-    rows = [{**row, "cell": ["made-up", 1.0, seed], "auc": 0.9} for seed in range(2)]
-    assert "| 0.8 | 0.9 | 0.8 |" in lost.accuracy_table(rows)
-    assert "| 0.8 | – | 0.8 |" in lost.accuracy_table([rows[0], {**row, "cell": ["made-up", 1.0, 1]}])
+    rows = [
+        {**row, "auc": 0.9, "loss": 0.3, "loss_of_shares": 0.6, "cell": ["made-up", 1.0, seed]} for seed in range(2)
+    ]
+    assert "| 0.8 | 0.9 / 0.95 | 0.3 / 0.6 / 0.2 | 0.8 |" in lost.accuracy_table(rows)
+    assert "| 0.8 | – | – | 0.8 |" in lost.accuracy_table([rows[0], {**row, "cell": ["made-up", 1.0, 1]}])

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.own_data import store
 from benchmarks.rivals import __main__ as rivals
-from benchmarks.rivals import ours, page, shapes, tuning
+from benchmarks.rivals import ours, page, sets, shapes, tuning
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 
@@ -27,10 +27,29 @@ def rows(*, descent: float, apart: float) -> list[dict]:
 
 def test_a_rival_is_behind_or_ahead_by_more_than_a_standard_error_or_neither():
     behind = page.verdict(rows(descent=0.7, apart=0.1))
-    assert "by replacement: ahead in 1 of 1 cells" in behind and "all rivals: ahead in 0 of 1" in behind
-    assert "behind in 1. Below a constant by more than that: nowhere." in behind
-    even = page.verdict(rows(descent=0.8, apart=-0.1))
-    assert "ahead in 0 of 1" in even and "behind in 0. Below" in even
+    said = ("by replacement: ahead in 1 of 1 cells", "all rivals: ahead in 0 of 1", "behind in 1 (made-up 1). Below")
+    assert all(words in behind for words in (*said, "a constant by more than that: nowhere."))
+    assert "level in 1, behind in 0. Below" in page.verdict(rows(descent=0.8, apart=-0.1))
+
+
+def test_less_log_loss_is_ahead_and_more_than_the_class_shares_is_named():
+    measured = {"fedsw": (0.6, 0.4), "descent": (0.5, 0.5), "dp-sgd": (0.7, 0.3)}
+    known = [
+        {**of, **dict(zip(("loss", "auc"), measured[of["cell"][2]], strict=True)), "loss_of_shares": 0.55}
+        for of in rows(descent=0.7, apart=-0.1)[:-1]
+    ]
+    said = page.verdict(known)
+    assert said.count("behind in 1 (made-up 1)") == 2 and said.endswith("above the class shares' in 1 (made-up 1).")
+    assert "| 0.55 | 0.6 ± 0 | 0.5 ± 0 (descent) - | – | 0.4 ± 0 | 0.5 ± 0 (descent) - |" in page.probabilities(known)
+    assert page.probabilities(rows(descent=0.7, apart=0.1)) == ""  # rows of accuracy alone
+
+
+def test_answers_are_measured_by_accuracy_area_and_log_loss():
+    likely = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [1.0, 0.0]])
+    of = sets.Told(*[np.zeros((4, 1))] * 5, np.array([0, 0, 1, 1]), 2)
+    loss = pytest.approx(-np.log([0.9, 0.4, 0.8, sets.LEAST_LIKELY]).mean())
+    assert of.measures(likely) == {"score": 0.5, "auc": 0.5, "loss": loss}
+    assert of.loss_of_shares == pytest.approx(np.log(2))
 
 
 def test_a_constant_that_is_better_by_more_than_a_standard_error_is_named():
@@ -57,8 +76,7 @@ def test_the_table_has_the_best_rival_of_each_relation():
 )
 def test_a_plan_is_right_where_runs_keep_a_quarter_of_what_can_be_learnt_and_it_says_so(linear, feasible, words):
     known = [*rows(descent=0.7, apart=0.1), {**row("not-private", 0, linear), "linear": linear, "boosted": 0.5}]
-    told = [{"cell": ["made-up", 1.0], "feasible": feasible, "kept": 0.5}]
-    assert words in page.forecast_words(known, told)
+    assert words in page.forecast_words(known, told := [{"cell": ["made-up", 1.0], "feasible": feasible, "kept": 0.5}])
     hopeless = [{**each, "score": 0.51} if each["cell"][2] == "fedsw" else each for each in known]
     assert ("1 are right" in page.forecast_words(hopeless, told)) != feasible
     assert page.forecast_words(known, []) == ""
@@ -81,10 +99,8 @@ def test_what_a_plan_says_of_a_rare_class_and_of_bounds_is_taken_at_what_the_dat
 
 
 def test_rivals_are_asked_for_what_they_can_predict():
-    assert not rivals.suits("dp-ebm", regression=False, classes=3) and rivals.suits(
-        "dp-ebm", regression=True, classes=0
-    )
-    assert not rivals.suits("perturbed-objective", regression=True, classes=0)
+    asked = (("dp-ebm", False, 3), ("dp-ebm", True, 0), ("perturbed-objective", True, 0))
+    assert [rivals.suits(of, regression=numbers, classes=k) for of, numbers, k in asked] == [False, True, False]
 
 
 def grid_row(tried: tuple, name: str, seed: int, shares: list[float]) -> dict:
