@@ -22,10 +22,13 @@ Array = NDArray[np.float64]
 _MOST = 18.0
 """The logit at which the outermost bins are taken to end."""
 
-_USUAL, _SPREAD, _SHIFTED = 0.4, 0.8, 0.7
-"""Before counts are seen: the scale is about `_USUAL`, its logarithm with standard deviation `_SPREAD`, and the
-intercept of a class has standard deviation `_SHIFTED` about where the model has it. Those of the scale were chosen on
-six sets, and checked on three others."""
+_USUAL, _SHIFTED, _SPREAD = (0.4, 0.9), (0.7, 0.4), 0.8
+"""Before counts are seen: the scale is about `_USUAL`, of two classes or of more, its logarithm with standard deviation
+`_SPREAD`, and the intercept of a class has standard deviation `_SHIFTED` about where the model has it.
+
+Of two classes they were chosen on six sets, checked on three others, and came out again. Of more on eight: a scale of
+.4 is too small where classes are far apart, and shifts of .7 follow noise, which costs accuracy
+(`python -m benchmarks.rivals.probabilities`)."""
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
 _SHIFTS = np.linspace(-4.8, 4.8, 49)[None, :, None]
@@ -118,12 +121,13 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     total = np.clip(merged.sum(axis=1), 0.0, n)
     sums = total.sum(axis=1, keepdims=True)
     parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
-    base = np.zeros_like(_SCALES) if counts.counted == 1 else _intercepts(parts.mean(axis=0), 1 / counts.counted)
-    seen = [_ClassPosterior(one, variance, n, part, base) for one, part in zip(merged, parts, strict=True)]
-    by_scale = np.log(_OF_SCALES) + sum(one.by_scale for one in seen)
+    alone = counts.counted == 1
+    base = np.zeros_like(_SCALES) if alone else _intercepts(parts.mean(axis=0), 1 / counts.counted)
+    of_scales, of_shifts = _PRIORS[not alone]
+    seen = [_ClassPosterior(one, variance, n, part, base, of_shifts) for one, part in zip(merged, parts, strict=True)]
+    by_scale = np.log(of_scales) + sum(one.by_scale for one in seen)
     evidence = float(np.logaddexp.reduce(by_scale) - sum(one.by_rate for one in seen))
     fits = [one.fit(_shares_of(by_scale)) for one in seen]
-    alone = counts.counted == 1
     if evidence < TELLS:
         whole = 1.0 if alone else sum(fit.share for fit in fits)
         fits = [fit.of_shares(whole) for fit in fits]
@@ -160,15 +164,16 @@ class _Fit:
 class _ClassPosterior:
     """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
 
-    Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen.
+    Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen,
+    when shifts from it have the probabilities `of_shifts`.
     """
 
-    def __init__(self, counts: Array, variance: Array, n: float, parts: Array, base: Array) -> None:
+    def __init__(self, counts: Array, variance: Array, n: float, parts: Array, base: Array, of_shifts: Array) -> None:
         self._counts, self._variance, self._parts, self._base = counts, variance, parts, base
         seen = float(np.clip(counts[1].sum() / n, 0.0, 1.0))
         spread = math.sqrt(float(variance.sum()) / 2 / n**2 + seen * (1 - seen) / n + 1 / n**2)
         self._share = float(np.clip(_within(seen, spread), _LEAST_SHARE, 1 - _LEAST_SHARE))
-        likely = self._likely(self._chances(_MIDDLES), n) + np.log(_OF_SHIFTS)
+        likely = self._likely(self._chances(_MIDDLES), n) + np.log(of_shifts)
         self._of_shifts = _shares_of(likely, axis=1)
         self.by_scale: Array = np.logaddexp.reduce(likely, axis=1)
         self.by_rate = float(np.logaddexp.reduce(self._likely(_RATES, n)) - math.log(len(_RATES)))
@@ -210,9 +215,14 @@ def _shares_of(logarithms: Array, axis: int = 0) -> Array:
     return np.asarray(numbers / numbers.sum(axis=axis, keepdims=True))
 
 
-_OF_SCALES = _shares_of(-((np.log(_SCALES[:, 0, 0] / _USUAL) / _SPREAD) ** 2) / 2)
-_OF_SHIFTS = _shares_of(-((_SHIFTS[0, :, 0] / _SHIFTED) ** 2) / 2)
-"""What is believed of scales and shifts before counts are seen."""
+_PRIORS = [
+    (
+        _shares_of(-((np.log(_SCALES[:, 0, 0] / usual) / _SPREAD) ** 2) / 2),
+        _shares_of(-((_SHIFTS[0, :, 0] / shifted) ** 2) / 2),
+    )
+    for usual, shifted in zip(_USUAL, _SHIFTED, strict=True)
+]
+"""Probabilities of scales and shifts before counts are seen, of two classes and of more."""
 
 
 def _within(seen: float, spread: float) -> float:
