@@ -192,7 +192,7 @@ def convolutions(draw):
     return layer, torch.randn(2, channels[0], *each(5, 7))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(convolutions())
 def test_any_convolution_geometry_equals_the_loop(case):
     with double_by_default():
