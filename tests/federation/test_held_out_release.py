@@ -55,8 +55,8 @@ def test_without_noise_the_metrics_are_those_of_all_kept_records(tmp_path, feder
     (*_, everybody) = evaluate(directory, None)
     assert summary["held_out_measured_on"]["records"] == everybody.count == 2 * (5 + 7 + 10)
     for name, value in summary["held_out"].items():
-        if name != "ks":  # by ten bins
-            assert value == pytest.approx(everybody.worth.metrics[name], rel=1e-5, abs=1e-7)  # float32
+        close = {"abs": 0.05} if name == "loss" else {"rel": 1e-5, "abs": 1e-7}  # by ten bins; float32
+        assert name == "ks" or value == pytest.approx(everybody.worth.metrics[name], **close)
     for name in summary["held_out"].keys() & everybody.worth.quality.constant.keys():
         assert summary["constant"][name] == pytest.approx(everybody.worth.quality.constant[name], rel=1e-5, abs=1e-7)
     assert summary["epsilon_of_reader"] == math.inf
@@ -111,7 +111,7 @@ def test_kept_records_are_charged_once_and_whole_and_training_costs_them_nothing
         kept = [entry for entry in entries(path) if entry.group == HELD_OUT]
         others = [entry for entry in entries(path) if entry.group != HELD_OUT]
         assert [entry.sampling_rate for entry in kept] == [0.0, 0.0, 1.0]
-        assert kept[-1].round == 3 and kept[-1].sensitivity >= math.sqrt(2)
+        assert kept[-1].round == 3 and kept[-1].sensitivity >= math.sqrt(2.5)
         assert all((entry.sampling_rate > 0) == (entry.round < 3) for entry in others)
         with Ledger.open(path, read_only=True) as ledger:
             by_group = ledger.epsilon_by_group()
@@ -308,7 +308,7 @@ def test_a_client_that_is_asked_twice_under_any_number_releases_once(tmp_path):
     node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
     theta, place = torch.zeros(node.task.parameters, dtype=torch.float64), tmp_path / "client-0.sqlite"
     released = summed(TallySum(node.task, theta), node, place, 3, 0, 180)
-    assert released.value.shape == (2, 4) and released.sigma > 0
+    assert released.value.shape == (2, 24) and released.sigma > 0
     for round_, attempt in ((3, 0), (3, 1), (1, 0), (9, 5)):
         with pytest.raises((BudgetExhausted, AlreadySpent)):
             summed(TallySum(node.task, theta), node, place, round_, attempt, 180)

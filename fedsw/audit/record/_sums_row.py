@@ -26,12 +26,12 @@ HELD_OUT_KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "
 
 
 def _least_sensitivity(folder: Folder) -> float:
-    """How far a replaced record moves counts; of a regression differences, their squares, targets twice, and counts.
+    """How far a replaced record moves counts, and half counts; of a regression differences, their squares, and so on.
 
     A task of one's own may sum either, which its record does not say: the smaller of both.
     """
     task, counted = folder.experiment["objective"]["task"], 1 / 8 if folder.task.dimension == 1 else 0.0
-    counts, numbers = math.sqrt(2), math.sqrt(1 + 1 / 16 + 1 / 4 + 1 / 4 + counted)
+    counts, numbers = math.sqrt(2 + 1 / 2), math.sqrt(1 + 1 / 16 + 1 / 4 + 1 / 4 + counted)
     if ":" in task:
         return SLACK * min(counts, numbers)
     return SLACK * (numbers if task == "regression" else counts)
@@ -85,7 +85,7 @@ def _held_out_stored(folder: Folder, faults: Faults) -> str:
     faults.require(not more, f"{HELD_OUT_FILE} holds {more}")
     several = folder.local and stored["clients"] != len(rows)  # who was lost is charged and not in the sums
     _require_stored(folder, stored, HELD_OUT_FILE, rows, faults, several=several)
-    whole = all(float(value).is_integer() for row in stored["values"] for value in row)
+    whole = all((2 * float(value)).is_integer() for row in stored["values"] for value in row)
     faults.require(not folder.noisy or not whole, f"{HELD_OUT_FILE} holds whole numbers, as counts without noise are")
     return f"; {sum(stored['records'])} kept records released once"
 

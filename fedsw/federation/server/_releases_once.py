@@ -154,7 +154,7 @@ def measure_kept(
         keep(directory, tallied)
         lines = event("kept records released", attempt=tallied.attempt, clients=tallied.clients, epsilon=tallied.spent)
         log.info("counts and sums over kept records released", extra=lines)
-    if isinstance(tally, RegressionSums) and tallied.cut is None:
+    if tallied.values.shape[1] != tally.width or (isinstance(tally, RegressionSums) and tallied.cut is None):
         return HeldOutMetrics(
             missing="sums over kept records were released by an older version, which alone reads them"
         ), {}

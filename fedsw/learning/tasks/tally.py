@@ -26,11 +26,21 @@ ONE = round(1 / STEP)
 """The number of whole steps in 1."""
 
 
+CHANCES = (0.0, *(number / 32 for number in (1, 4, 8, 12, 16, 20, 24, 28, 31)), 1.0)
+"""Edges of the bins that a kept record's probability of its own class is counted in: 1 less each is an edge, too."""
+
+SCORED = 0.5
+"""Weight of a count by probability beside one by answer: accuracy has an eighth more noise for it."""
+
+
 @dataclass(frozen=True)
 class Counts:
-    """A classifier's confusion counts: records by group, class and predicted class.
+    """A classifier's kept records: by group, class and predicted class; and by the probability of their own class.
 
-    Guarantee: `moved` is sqrt(2): a record is counted in one place.
+    Of each group come confusion counts first, then, class by class, half a count in the bin of `CHANCES` where the
+    record's own class has its probability.
+
+    Guarantee: `moved` is sqrt(2.5): a record is counted in one place, and by half in one other.
     """
 
     groups: int
@@ -38,23 +48,34 @@ class Counts:
 
     @property
     def width(self) -> int:
-        """A place for each class and answer."""
-        return self.classes**2
+        """A place for each class and answer, and for each class and bin."""
+        return self.classes * (self.classes + len(CHANCES) - 1)
 
     @property
     def moved(self) -> float:
-        """One count less in one place, and one more in another."""
-        return math.sqrt(2.0)
+        """One count less in one place, and one more in another; half of that beside."""
+        return math.sqrt(2.0 + 2 * SCORED**2)
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return one count per record, from outputs (n, d) and targets (n,); an output that is no number is class 0."""
-        answers = predictions(outputs.detach().double().nan_to_num(0.0, 0.0, 0.0)).clamp(max=self.classes - 1)
-        return F.one_hot(target.long() * self.classes + answers, self.width).double()
+        """Return the counts of records, from outputs (n, d) and targets (n,); an output that is no number is 0."""
+        outputs, labels = outputs.detach().double().nan_to_num(0.0, 0.0, 0.0), target.long()
+        answers = predictions(outputs).clamp(max=self.classes - 1)
+        chances = torch.cat([1 - outputs, outputs], dim=1) if outputs.shape[1] == 1 else outputs
+        inner = torch.tensor(CHANCES[1:-1], dtype=torch.float64)
+        bins = torch.bucketize(chances.gather(1, labels[:, None])[:, 0], inner, right=True)
+        answered = F.one_hot(labels * self.classes + answers, self.classes**2).double()
+        scored = F.one_hot(labels * (len(inner) + 1) + bins, self.width - self.classes**2).double()
+        return torch.cat([answered, SCORED * scored], dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if sums (groups, t) are whole counts, together as many as the records (groups,)."""
-        counts = bool((totals >= 0).all()) and bool((totals % ONE == 0).all())
-        return counts and torch.equal(totals.sum(dim=1), records * ONE)
+        """True if sums (groups, t) are counts of so many records (groups,), as many of each class in both parts."""
+        if not bool((totals >= 0).all()):
+            return False
+        answered, scored = totals[:, : self.classes**2], totals[:, self.classes**2 :]
+        whole = bool((answered % ONE == 0).all()) and bool((scored % round(ONE * SCORED) == 0).all())
+        by_class = [part.reshape(len(totals), self.classes, -1).sum(dim=2) for part in (answered, scored)]
+        alike = torch.equal(by_class[1], (by_class[0] * SCORED).long())
+        return whole and alike and torch.equal(by_class[0].sum(dim=1), records * ONE)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.experiment.sources import load_class_names
+from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.tally import BINS, Counts, Cut, RegressionSums, Tally
+from fedsw.learning.tasks.tally import BINS, CHANCES, SCORED, Counts, Cut, RegressionSums, Tally
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics
-from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, Gain, Interval, Rate
+from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, WHOLE, Gain, Interval, Rate
 from fedsw.runs.evaluation.quality import (
     Answers,
     GroupTable,
@@ -115,12 +116,17 @@ def as_many(values: Array, records: NDArray[np.int64]) -> Array:
 
 
 class _Table(Answers):
-    """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them."""
+    """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them.
+
+    `chances` (groups, classes, bins) are the counts by the probability of a record's own class.
+    """
 
     def __init__(self, tally: Counts, tallied: Tallied, positive: int | None) -> None:
         self.groups, self.classes, self.positive = tally.groups, tally.classes, positive
         self.records, self._sigma = tallied.records, tallied.sigma
-        self.counts = as_many(tallied.values, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
+        answered, scored = np.split(tallied.values, [tally.classes**2], axis=1)
+        self.counts = as_many(answered, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
+        self.chances = as_many(scored / SCORED, tallied.records).reshape(tally.groups, tally.classes, -1)
 
     def noise(self, weights: Array, groups: int | None = None) -> float:
         """Standard deviation of the noise in a weighted sum (classes, classes) of some groups' counts, or all groups'.
@@ -157,6 +163,39 @@ class _Table(Answers):
             return intervals.counted(hits, total)
         return noised_rate(hits, total - hits, spread, int(self.records[group]))
 
+    def log_loss(self) -> tuple[float, Interval]:
+        """The mean log loss of all records, each taken to lie evenly in its bin."""
+        ends = np.array(CHANCES)
+        wholes = ends * (1 - np.log(np.maximum(ends, np.finfo(float).tiny)))
+        return self._mean(self.chances.sum(axis=(0, 1)), np.diff(wholes) / np.diff(ends), self.classes / SCORED**2)
+
+    def log_loss_of_shares(self) -> tuple[float, Interval]:
+        """That of the class shares of these records."""
+        by_class = self.counts.sum(axis=(0, 2))
+        shares = np.clip(by_class / by_class.sum(), 1 / max(2.0, by_class.sum()), 1.0)
+        return self._mean(by_class, -np.log(shares), self.classes)
+
+    def _mean(self, counts: Array, losses: Array, times: float) -> tuple[float, Interval]:
+        """The mean of losses (k,) by counts (k,), each with so many times the noise's variance in a group."""
+        n, far = float(self.records.sum()), losses - losses.mean()
+        value = float(counts @ losses) / n
+        noise = self._sigma * math.sqrt(times * int((self.records > 0).sum()))
+        square = float(counts @ np.square(losses - value)) + noise * float(np.linalg.norm(np.square(far)))
+        spread = math.hypot(noise * float(np.linalg.norm(far)) / n, math.sqrt(max(0.0, square)) / n)
+        reach = intervals.normal(LEVEL) * spread
+        return value, Interval(max(0.0, value - reach), value + reach)
+
+    def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
+        """See `Answers`; of two classes the area under the ROC curve and the calibration error, too."""
+        if self.classes > 2 or not self.records[group]:
+            return super().of_group(group)
+        sigma, positive = self._sigma / SCORED, 1 if self.positive is None else self.positive
+        ones, others = self.chances[group, positive], self.chances[group, 1 - positive, ::-1]  # by the positive's
+        return super().of_group(group) | {
+            "auc": _area(ones, others, sigma),
+            "calibration_error": _miscalibration(ones, others, sigma),
+        }
+
     def margin(self, constant: int, level: float) -> Gain:
         """How much more often the model is right than a constant of that class."""
         better = np.eye(self.classes)
@@ -179,11 +218,15 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
         constant |= {**equal_impact(tally.classes), **equal}
         around |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
+    constant_around = {"accuracy": shares[often].at(LEVEL)}
+    if shipped_task(task.experiment.objective.task) is not None:  # whose loss is the log loss of its outputs
+        metrics["loss"], around["loss"] = table.log_loss()
+        constant["loss"], constant_around["loss"] = table.log_loss_of_shares()
     quality = Quality(
         constant=constant,
         answer=f"always {class_named(often, names)}",
         intervals={key: value for key, value in around.items() if key in metrics},
-        constant_intervals={"accuracy": shares[often].at(LEVEL)},
+        constant_intervals=constant_around,
         gain=worst_of([functools.partial(table.margin, c) for c in range(tally.classes)]),
         others=table.share(~_row(int(table.counts.sum((0, 1)).argmax()), tally.classes).T).at(LEVEL),
         noised=tallied.sigma > 0,
@@ -191,6 +234,36 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     )
     by_group = [table.of_group(group) for group in range(tally.groups)]
     return HeldOutMetrics(metrics, _by_group(tallied, groups, by_group), size, quality)
+
+
+def _area(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
+    """The area under the ROC curve by noised counts (bins,) of both classes, a bin's records alike; unknown of few."""
+    n1, n0 = float(ones.sum()), float(others.sum())
+    if min(n1, n0) <= max(1.0, 3 * sigma * math.sqrt(len(ones))):
+        return math.nan, WHOLE
+    below, above = (np.cumsum(others) - others / 2) / n0, (n1 - np.cumsum(ones) + ones / 2) / n1
+    area = float(ones @ below) / n1
+    noise = sigma * math.hypot(float(np.linalg.norm(below - area)) / n1, float(np.linalg.norm(above - area)) / n0)
+    possible, reach = min(max(area, 0.0), 1.0), intervals.normal(LEVEL) * noise
+    low, high = intervals.curve_area(possible, round(n1), round(n0))
+    return area, Interval(
+        max(0.0, possible - math.hypot(possible - low, reach)), min(1.0, possible + math.hypot(high - possible, reach))
+    )
+
+
+def _miscalibration(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
+    """The calibration error by noised counts (bins,) of both classes, whose scores lie about the middle of a bin."""
+    ends = np.array(CHANCES)
+    middle, total = (ends[1:] + ends[:-1]) / 2, np.maximum(ones + others, 0.0)
+    n = max(1.0, float((ones + others).sum()))
+    gaps = (1 - middle) * ones - middle * others
+    drawn, within = total * middle * (1 - middle), total * np.diff(ends) / _WITHIN
+    errors = np.sqrt(sigma**2 * (middle**2 + (1 - middle) ** 2) + drawn + within**2)
+    return float(np.abs(gaps).sum()) / n, intervals.sum_of_sizes(gaps / n, errors / n)
+
+
+_WITHIN = 6.0
+"""The part of a bin's width that is a standard deviation of its mean score about the middle."""
 
 
 def _by_group(tallied: Tallied, groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:

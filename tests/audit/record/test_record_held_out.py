@@ -67,6 +67,7 @@ def test_a_release_that_the_settings_do_not_have_is_named(finished, tmp_path):
     [
         (lambda charge: charge.update(sampling_rate=0.5), {noise.NAME}),
         (lambda charge: charge.update(sensitivity=1.0), {noise.NAME}),
+        (lambda charge: charge.update(sensitivity=1.5), {noise.NAME}),  # counts by answer alone
         (lambda charge: charge.update(sensitivity=3.0), {spent.REPLAY}),
     ],
 )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.tally import BINS, ONE, Counts, Cut, RegressionSums
+from fedsw.learning.tasks.tally import BINS, CHANCES, ONE, SCORED, Counts, Cut, RegressionSums
+from fedsw.runs.evaluation import held_out_metrics
 from fedsw.runs.evaluation.held_out_metrics import Tallied, as_many, held_out_of, noised_gain
 from fedsw.runs.evaluation.quality import metrics_of_tables
 from fedsw.runs.evaluation.verdict import warnings_of
@@ -22,7 +25,7 @@ ANYTHING = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(2, 5), st.lists(ANYTHING, min_size=10, max_size=10), st.integers(0, 4), st.integers(0, 4))
-def test_one_record_moves_counts_by_at_most_the_root_of_two_whatever_the_model_says(classes, numbers, one, other):
+def test_one_record_moves_counts_by_at_most_the_stated_bound_whatever_the_model_says(classes, numbers, one, other):
     tally, d = Counts(2, classes), 1 if classes == 2 else classes
     outputs = torch.tensor(numbers)[: 2 * d].reshape(2, d)
     vectors = tally.vectors(outputs, torch.tensor([one % classes, other % classes]))
@@ -63,6 +66,7 @@ def test_sums_of_errors_give_back_what_they_were_made_of(mean, variance, target,
 def test_the_bounds_are_nearly_met_by_the_worst_records_of_a_search(targets):
     counts = Counts(2, 2)
     found = counts.vectors(torch.tensor([[0.9], [0.1]]), torch.tensor([1, 1]))
+    assert counts.moved == pytest.approx(math.sqrt(2.5))
     assert float(torch.linalg.vector_norm(found[0] - found[1])) == pytest.approx(counts.moved)
     line = torch.linspace(0, 1, 21)
     outputs, target = (
@@ -87,10 +91,18 @@ def test_the_bound_counts_every_number_that_is_summed(targets):
 
 def test_counts_that_no_such_records_make_do_not_fit():
     tally, records = Counts(2, 2), torch.tensor([3, 2])
-    right = torch.tensor([[1, 1, 1, 0], [0, 0, 2, 0]]) * ONE
-    assert tally.fits(right, records)
+    target, outputs = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([[0.2], [0.7], [0.1], [0.1], [0.3]])
+    right = tally.vectors(outputs, target)
+    right = (torch.stack([right[:3].sum(0), right[3:].sum(0)]) * ONE).long()
+    assert right[:, :4].tolist() == [[ONE, ONE, ONE, 0], [0, 0, 2 * ONE, 0]] and tally.fits(right, records)
     assert not tally.fits(right + 1, records) and not tally.fits(2 * right, records)
-    assert not tally.fits(right - torch.tensor([[2, -2, 0, 0], [0, 0, 0, 0]]) * ONE, records)
+    for first, second in ((0, 1), (4 + 7, 4 + 10)):  # below 0, and more of a class in one part than in the other
+        moved = right.clone()
+        moved[0, first], moved[0, second] = moved[0, first] - 2 * ONE, moved[0, second] + 2 * ONE
+        assert not tally.fits(moved, records)
+    other = right.clone()
+    other[0, 4:] = other[0, 4:].roll(len(CHANCES) - 1)
+    assert not tally.fits(other, records)
     moments = RegressionSums(1, 1)
     sums = torch.zeros(1, moments.width, dtype=torch.int64)
     sums[0, -BINS] = 2 * ONE // 4
@@ -120,6 +132,9 @@ RARE = np.array([[0.9, 0.06, 0.03, 0.01], [0.95, 0.0, 0.04, 0.01]])
 
 def _released(shares, records, sigma: float, law: np.random.Generator) -> Tallied:
     counts = np.stack([law.multinomial(n, share) for n, share in zip(records, shares, strict=True)])
+    scored = np.zeros((len(counts), 2, len(CHANCES) - 1))
+    scored[:, 0, 7], scored[:, 0, 2], scored[:, 1, 2], scored[:, 1, 7] = counts.T
+    counts = np.concatenate([counts, SCORED * scored.reshape(len(counts), -1)], axis=1)
     noised = counts + law.normal(size=counts.shape) * sigma
     return Tallied(noised, sigma, np.array(records), 3, 0, 1.0, round=1)
 
@@ -143,7 +158,7 @@ def test_printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_
     constant = table[0].sum((0, 2)) / sum(records)
     for _ in range(times):
         found = held_out_of(task, tally, _released(shares, records, sigma, law))
-        parts = [(name, each, truth[name]) for name, each in found.quality.intervals.items()]
+        parts = [(name, each, truth[name]) for name, each in found.quality.intervals.items() if name in truth]
         parts.append(("gain", found.quality.gain[1:], truth["accuracy"] - constant.max()))
         for place, own in enumerate(found.by_group.around.values()):
             rates = {
@@ -287,8 +302,74 @@ def test_a_model_that_explains_two_fifths_is_seen_to_beat_a_constant_on_a_thousa
 
 def test_no_kept_records_are_no_metrics():
     task = Problem.from_experiment(small())
-    none = Tallied(np.zeros((2, 4)), 1.0, np.array([0, 0]), 3, 0, 1.0, round=1)
+    none = Tallied(np.zeros((2, 24)), 1.0, np.array([0, 0]), 3, 0, 1.0, round=1)
     assert held_out_of(task, Counts(2, 2), none).metrics == {}
+
+
+def _scored(records: int, sigma: float, law: np.random.Generator, classes: int = 2):
+    """Noised sums of records of two groups whose probabilities are right, and these (n, d) with their classes (n,)."""
+    logits = torch.from_numpy(law.normal(size=(records, 1 if classes == 2 else classes)))
+    outputs = torch.sigmoid(1.5 * logits - 0.5) if classes == 2 else torch.softmax(1.5 * logits, dim=1)
+    chances = torch.cat([1 - outputs, outputs], dim=1) if classes == 2 else outputs
+    target = (chances.cumsum(1) < torch.from_numpy(law.random((records, 1)))).sum(1).clamp(max=classes - 1)
+    vectors = Counts(2, classes).vectors(outputs, target)
+    half = records // 2
+    sums = torch.stack([vectors[:half].sum(0), vectors[half:].sum(0)]).numpy()
+    sums = sums + sigma * law.normal(size=sums.shape)
+    return Tallied(sums, sigma, np.array([half, records - half]), 3, 0, 1.0, round=1), outputs, target
+
+
+@pytest.mark.parametrize(
+    ("records", "sigma"), [(600, 0.0), pytest.param(4000, 6.0, marks=pytest.mark.slow), (1000, 8.0)]
+)
+def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(records, sigma):
+    """The truth is of very many records, one by one: log loss, the class shares', and by group AUC and error."""
+    task, law, times, held = Problem.from_experiment(small()), np.random.default_rng(4), 50, {}
+    _, outputs, target = _scored(200_000, 0.0, law)
+    p, y = outputs[:, 0].numpy(), target.numpy()
+    share = y.mean()
+    truth = {
+        "loss": float(-np.log(np.where(y == 1, p, 1 - p)).mean()),
+        "shares": float(-share * np.log(share) - (1 - share) * np.log(1 - share)),
+        "auc": float(roc_auc_score(y, p)),
+        "calibration_error": 0.0,
+    }
+    for _ in range(times):
+        tallied = _scored(records, sigma, law)[0]
+        found = held_out_of(task, Counts(2, 2), tallied)
+        quality, group = found.quality, next(iter(found.by_group.around.values()))
+        known = {"loss": quality.intervals["loss"], "shares": quality.constant_intervals["loss"]}
+        for name, (low, high) in (known | {name: group[name] for name in ("auc", "calibration_error")}).items():
+            held[name] = held.get(name, 0) + int(low - 0.02 * (name == "calibration_error") <= truth[name] <= high)
+    assert all(count >= 0.9 * times for count in held.values()), held
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_without_noise_log_loss_and_areas_are_nearly_those_of_records_one_by_one(classes, monkeypatch):
+    monkeypatch.setattr(held_out_metrics, "load_class_names", lambda experiment: ())
+    task = Problem.from_experiment(small())
+    task = replace(task, shape=replace(task.shape, classes=classes))
+    tallied, outputs, target = _scored(100_000, 0.0, np.random.default_rng(1), classes)
+    found = held_out_of(task, Counts(2, classes), tallied)
+    chances = torch.cat([1 - outputs, outputs], dim=1) if classes == 2 else outputs
+    exact = float(-chances.gather(1, target[:, None]).log().mean())
+    assert found.metrics["loss"] == pytest.approx(exact, abs=0.01)
+    assert found.metrics["loss"] < found.quality.constant["loss"]
+    for row in found.by_group.numbers.values():
+        assert ("auc" in row) == (classes == 2)
+        if classes == 2:
+            assert row["auc"] == pytest.approx(roc_auc_score(target.numpy(), outputs[:, 0].numpy()), abs=0.015)
+            assert row["calibration_error"] < 0.03
+
+
+def test_probabilities_of_kept_records_that_are_worse_than_the_class_shares_are_warned_of():
+    task, law = Problem.from_experiment(small()), np.random.default_rng(2)
+    target = torch.from_numpy(law.integers(0, 2, 2000))
+    vectors = Counts(2, 2).vectors(torch.full((2000, 1), 0.99, dtype=torch.float64), target)
+    sums = torch.stack([vectors[:1000].sum(0), vectors[1000:].sum(0)]).numpy() + 5.0 * law.normal(size=(2, 24))
+    found = held_out_of(task, Counts(2, 2), Tallied(sums, 5.0, np.array([1000, 1000]), 3, 0, 1.0, round=1))
+    words = " ".join(warnings_of(metrics=found.metrics, quality=found.quality, records=2000, **AFTER))
+    assert "probabilities are worse than the class shares alone: log loss" in words
 
 
 @pytest.mark.parametrize("more", [-130.0, -100.0, -3.0, 0.0, 99.0, 107.0, 300.0])
