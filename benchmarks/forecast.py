@@ -27,7 +27,7 @@ from benchmarks.machine import describe
 from fedsw import data
 from fedsw.data import Dataset, Records
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.planning._forecast import trained
+from fedsw.desk.planning.forecast import trained
 from fedsw.desk.planning.public_rows import PublicRows, columns_named, scaled
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled

@@ -15,7 +15,7 @@ from benchmarks.own_data.store import rows_of
 from benchmarks.rivals.page import FOLDER, Judged, judged
 from fedsw._tools.text import number, upward
 from fedsw._tools.text import table as markdown_table
-from fedsw.desk.planning._forecast import FEASIBLE
+from fedsw.desk.planning.forecast import FEASIBLE
 from fedsw.runs.report.figures import MARKERS, colour, house_style, new_panels, save
 
 ROOT = Path(__file__).parents[1]

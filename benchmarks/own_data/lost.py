@@ -19,7 +19,7 @@ from benchmarks.own_data.store import Cell, Row, Subject
 from benchmarks.rivals.sets import by_class, told
 from fedsw._tools import text
 from fedsw._tools.text import number, upward
-from fedsw.desk.baselines._reference import well_trained
+from fedsw.desk.baselines.reference import well_trained
 from fedsw.experiment import Experiment
 from fedsw.federation.engines.driver import run
 from fedsw.learning.tasks.measures import Measuring, measure

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from benchmarks.performance.timing import in_turns, repeated, spread, timed
 from fedsw.learning.models.labelled import ImageGenerator
-from fedsw.learning.sketches._parts import GaussianKernel
 from fedsw.learning.sketches.fit import FitSettings, fit_generator
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.parts import GaussianKernel
 from fedsw.learning.sketches.sketch_law import Law
 
 MOST = 0.06

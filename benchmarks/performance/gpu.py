@@ -29,9 +29,9 @@ from benchmarks.performance.comparing import Row
 from benchmarks.performance.timing import Times, in_turns, repeated, spread, timed
 from fedsw.learning.models import mlp
 from fedsw.learning.models.labelled import ImageGenerator
-from fedsw.learning.sketches._parts import GaussianKernel
 from fedsw.learning.sketches.fit import FitSettings, fit_generator
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.parts import GaussianKernel
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.mathematics.clipping import Term, clipped_sum, record
 from fedsw.mathematics.transport import sliced

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.own_data.store import Row, rows_of
 from fedsw._tools import text
-from fedsw.desk.planning._forecast import FEASIBLE
-from fedsw.desk.planning._run_forecast import promised_above
+from fedsw.desk.planning.forecast import FEASIBLE
+from fedsw.desk.planning.run_forecast import promised_above
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"

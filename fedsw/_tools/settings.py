@@ -129,7 +129,7 @@ def _shown(value: Any) -> str:
 def _explain_unknown(where: str, schema: type[BaseModel]) -> str:
     where = ".".join(part for part in where.split(".") if not part.isdigit())
     section, _, last = where.rpartition(".")
-    known = _known_keys(schema)
+    known = known_keys(schema)
     siblings = [key for key in known if key.rpartition(".")[0] == section] or known
     elsewhere = {key.rpartition(".")[2]: key for key in known}
     synonyms: Mapping[str, tuple[str, str]] = getattr(schema, "synonyms", {})
@@ -150,13 +150,14 @@ def _explain_unknown(where: str, schema: type[BaseModel]) -> str:
     return f"unknown key {where!r}; nearest known: {near!r}. Known in {here}: {names}"
 
 
-def _known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """Return the dotted keys of a section, of its variants and of the sections in it, each after ``prefix``."""
     keys = []
     for kind in (section, *getattr(section, "variants", tuple)()):
         for name, field in kind.model_fields.items():
             keys.append(prefix + name)
             for inner in _sections_in(field.annotation):
-                keys += _known_keys(inner, f"{prefix}{name}.")
+                keys += known_keys(inner, f"{prefix}{name}.")
     return keys
 
 

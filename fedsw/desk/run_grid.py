@@ -85,7 +85,7 @@ def finish(
     from fedsw.federation.engines.driver import run as begin
 
     if run.baseline is not None:
-        from fedsw.desk.baselines._run_baseline import run as run_baseline
+        from fedsw.desk.baselines.run_baseline import run as run_baseline
 
         fresh = fresh_folder(folder / run.experiment.name)
         return run_baseline(run.baseline, run.experiment, directory=fresh, arguments=run.arguments)

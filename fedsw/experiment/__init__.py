@@ -13,5 +13,5 @@ __all__ = [
     "DEFAULT_DELTA", "Experiment", "ExperimentError", "FULL_EVALUATION", "load_experiment", "parse_experiment",
     "read_delta", "resolve_delta",
     "choices", "compatibility", "encoders", "load", "own_objects", "own_records", "penalty_names", "preset_rules",
-    "sections", "sources", "task_kinds", "trust",
+    "sections", "sources", "synonyms", "task_kinds", "trust",
 ]  # fmt: skip

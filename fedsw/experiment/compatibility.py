@@ -14,7 +14,7 @@ from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, kinds_of, pena
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
-from fedsw.experiment.sections._tagged import unread
+from fedsw.experiment.sections.tagged import unread
 from fedsw.experiment.task_kinds import MODELS, TASKS, TaskKind
 from fedsw.experiment.trust import TrustModel, releasing_gradients, trust_model
 from fedsw.privacy.accountants import accountant_named

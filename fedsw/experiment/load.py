@@ -12,14 +12,14 @@ from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_valida
 
 from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw._tools.text import nearest
-from fedsw.experiment._synonyms import SYNONYMS
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import ObjectiveSettings, Privacy
-from fedsw.experiment.sections._tagged import TAGGED, only_read, tagged, without_unread
+from fedsw.experiment.sections.tagged import TAGGED, only_read, tagged, without_unread
+from fedsw.experiment.synonyms import SYNONYMS
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import trust_model, trust_models
 

@@ -18,7 +18,7 @@ from fedsw._tools.settings import ExperimentError
 OBJECT = "object"
 """The word before the colon of a name of an object that a process holds, where other names have a module."""
 
-_held: dict[str, object] = {}
+held_objects: dict[str, object] = {}
 
 
 def is_held(text: str) -> bool:
@@ -47,18 +47,18 @@ def fresh_name() -> str:
 def held(thing: object, name: str | None = None) -> Iterator[str]:
     """Let this process find an object by its name, a fresh one by default, until the block ends."""
     known = name or fresh_name()
-    before = {known: _held[known]} if known in _held else {}
-    _held[known] = thing
+    before = {known: held_objects[known]} if known in held_objects else {}
+    held_objects[known] = thing
     try:
         yield known
     finally:
-        del _held[known]
-        _held.update(before)
+        del held_objects[known]
+        held_objects.update(before)
 
 
 def in_this_process(name: str) -> object | None:
     """The object that is held under a name; None if there is none."""
-    return _held.get(name)
+    return held_objects.get(name)
 
 
 def named(setting: str, name: str) -> str:

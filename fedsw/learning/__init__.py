@@ -14,11 +14,11 @@ from fedsw.experiment.encoders import ENCODERS
 if TYPE_CHECKING:
     from fedsw.data import Dataset
 
-__all__ = ["models", "moments", "objectives", "shipped_models", "sketches", "tasks"]
+__all__ = ["encoded", "models", "moments", "objectives", "shipped_models", "sketches", "tasks"]
 
 
 def _autoencoder(images: Dataset, latent: int, epochs: int) -> Dataset:
-    from fedsw.learning._encoded import encoded
+    from fedsw.learning.encoded import encoded
 
     return encoded(images, latent, epochs)
 

@@ -184,7 +184,7 @@ def _image_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
 
 @model("residual-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)
 def _residual_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models._image_networks import ResidualImages
+    from fedsw.learning.models.image_networks import ResidualImages
 
     return ResidualImages(*_image_sizes(sizes), latent=spec.latent, channels=_channels(spec), seed=spec.seed)
 

@@ -11,6 +11,7 @@ measures on held-out records; `single` is a run on one machine.
 
 __all__ = [
     "account_records", "accounts", "additive_shapes", "checkpoint", "client_status", "commands", "directory",
-    "evaluation", "group_names", "observer", "observers", "page", "participation", "progress", "recovery", "releases",
-    "report", "roll_call", "run_files", "single", "status", "optimizer", "telemetry", "view", "write",
+    "evaluation", "group_names", "observer", "observers", "optimizer", "page", "participation", "plain_optimizer",
+    "progress", "recovery", "releases", "report", "roll_call", "run_files", "shapes_of_model", "single", "status",
+    "stepping", "telemetry", "view", "write",
 ]  # fmt: skip

@@ -61,7 +61,7 @@ def _has_shapes(directory: Path, experiment: Experiment) -> bool:
 
 
 def _made(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
-    from fedsw.runs._shapes_of_model import shapes_of  # whose torch takes longer than all else that a page needs
+    from fedsw.runs.shapes_of_model import shapes_of  # whose torch takes longer than all else that a page needs
 
     return shapes_of(directory, experiment)
 

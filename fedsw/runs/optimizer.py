@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
-from fedsw.runs import _stepping as stepping
-from fedsw.runs._plain_optimizer import PlainOptimizer
+from fedsw.runs import stepping
 from fedsw.runs.checkpoint import Checkpoint
+from fedsw.runs.plain_optimizer import PlainOptimizer
 
 PLAIN = ("sgd", "adam")
 """Optimizers that step along any vector, and need not be tried before a run."""

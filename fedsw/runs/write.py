@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedsw._tools import files
-from fedsw.runs.page._registry_entry import entry
+from fedsw.runs.page.registry_entry import entry
 from fedsw.runs.page.run_page import page
 from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.figures import save

@@ -53,7 +53,7 @@ class Series(Section):
         where: more settings at some points.
         seeds: runs at every point, with other initialisation, partition, directions and draw of synthetic records.
         measures: what is measured on each run beside its held-out metrics, functions of `simulations.papers.measures`.
-        baseline, arguments: a baseline of `baselines._run_baseline` that trains in place of a run, and its arguments.
+        baseline, arguments: a baseline of `baselines.run_baseline` that trains in place of a run, and its arguments.
     """
 
     name: str

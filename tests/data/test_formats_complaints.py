@@ -13,7 +13,7 @@ import torch
 
 from fedsw.data import BadRecords, as_records, read_table
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.use._predictions import read_given
+from fedsw.desk.use.predictions import read_given
 
 TABLES = Path(__file__).parent / "complaints"
 COLUMNS = Columns.model_validate(

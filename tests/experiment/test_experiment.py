@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw._tools.settings import _known_keys
+from fedsw._tools.settings import known_keys
 from fedsw.audit.record._promise import resolved
 from fedsw.experiment import (
     DEFAULT_DELTA,
@@ -23,8 +23,8 @@ from fedsw.experiment import (
     read_delta,
     resolve_delta,
 )
-from fedsw.experiment._synonyms import SYNONYMS
-from fedsw.experiment.sections._privacy import LEAST_DELTA
+from fedsw.experiment.sections import LEAST_DELTA
+from fedsw.experiment.synonyms import SYNONYMS
 from fedsw.privacy.accounting.composition import SMALLEST_DELTA
 
 LEAF_SETTINGS = {
@@ -113,7 +113,7 @@ def test_names_that_people_bring_are_told_what_they_are_called_here(override: st
 
 
 def test_names_that_people_bring_are_no_settings_and_mean_some() -> None:
-    known = set(_known_keys(Experiment))
+    known = set(known_keys(Experiment))
     assert {key for key, _ in SYNONYMS.values()} <= known
     assert SYNONYMS.keys() & {key.rpartition(".")[2] for key in known} == set()
     assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.own_objects import _held, held, in_this_process, load_object
+from fedsw.experiment.own_objects import held, held_objects, in_this_process, load_object
 from fedsw.federation.engines.driver import resume, run
 from fedsw.learning.models import mlp
 from fedsw.privacy.accounting import Ledger
@@ -43,7 +43,7 @@ def test_the_layers_of_the_settings_give_way_to_the_model_that_is_handed_over(tm
 
 def test_nothing_is_held_after_the_run_and_its_folder_can_be_read(tmp_path):
     result = run(small(*SETTINGS), runs=tmp_path, task=own.Copy)
-    assert not _held
+    assert not held_objects
     assert result.experiment.objective.task.startswith("object:")
     assert facts.plain(read_run(result.directory))["status"] == "completed"
     assert {path.name for path in draw_run(result.directory)} >= {"metrics.png", "privacy.png", "outputs.png"}
@@ -107,4 +107,4 @@ def test_a_name_that_is_held_again_within_its_block_is_what_it_was_after_it():
 def test_a_refused_object_leaves_nothing_held_and_no_folder(tmp_path):
     with pytest.raises(ValueError, match="differs between the batch and the record alone"):
         run(small(*SETTINGS), runs=tmp_path, task=own.Mixing())
-    assert not _held and not list(tmp_path.glob("*/*"))
+    assert not held_objects and not list(tmp_path.glob("*/*"))

@@ -12,7 +12,7 @@ import torch
 import fedsw
 from fedsw.data import as_records
 from fedsw.desk.planning import words
-from fedsw.desk.planning.run_plan import _penalties, planned
+from fedsw.desk.planning.run_plan import noise_at_weights, planned
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import CHOSEN, PresetNumbers, Squares, left_open
 from fedsw.federation.engines.driver import resume, run
@@ -422,7 +422,7 @@ def test_errors_of_numbers_after_moments_are_clipped_further_out_than_those_of_a
 
 def test_a_plan_says_what_noise_a_penalty_would_take():
     chosen = asked(objective={"alpha": 0.0})
-    even, uneven = (_penalties(chosen, sizes) for sizes in ({"f": 2_000, "m": 2_000}, {"f": 40, "m": 3_960}))
+    even, uneven = (noise_at_weights(chosen, sizes) for sizes in ({"f": 2_000, "m": 2_000}, {"f": 40, "m": 3_960}))
     assert list(even) == [0.05, 0.2, 0.5] and 1 < even[0.05] < even[0.2] < even[0.5]
     assert uneven[0.05] > even[0.05], "a small group's penalty takes more"
-    assert _penalties(chosen, {"all": 4_000}) == {}
+    assert noise_at_weights(chosen, {"all": 4_000}) == {}

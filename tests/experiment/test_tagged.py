@@ -15,7 +15,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.desk.compare import methods
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.load import load_experiment, shipped
-from fedsw.experiment.sections._tagged import only_read
+from fedsw.experiment.sections.tagged import only_read
 from fedsw.experiment.task_kinds import MODELS, TASKS, Facts
 from fedsw.learning.tasks.problem import Problem
 from simulations.papers import cells

@@ -77,7 +77,7 @@ def test_weights_that_are_said_to_start_uniformly_do(name: str) -> None:
 
 
 def test_weights_that_are_said_to_start_as_in_the_authors_notebook_do() -> None:
-    from fedsw.learning.models._image_networks import ImageAutoencoder
+    from fedsw.learning.models.image_networks import ImageAutoencoder
 
     for layer in ImageAutoencoder(28, 6, seed=0).modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):

@@ -13,7 +13,7 @@ from fedsw.data import Dataset, digits
 from fedsw.data.records import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.learning._encoded import encoded, public_autoencoder
+from fedsw.learning.encoded import encoded, public_autoencoder
 from fedsw.learning.models import (
     BlockedImages,
     DecodedImages,
@@ -23,7 +23,7 @@ from fedsw.learning.models import (
     UnitAutoencoder,
 )
 from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives._matching import Matching
+from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.public_side import Domain, ForPublic
 from fedsw.mathematics import clipping
 from fedsw.mathematics.transport import sliced

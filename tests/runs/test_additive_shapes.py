@@ -15,9 +15,9 @@ import fedsw
 from fedsw.cli.app import main
 from fedsw.learning.tasks import calibration
 from fedsw.runs import additive_shapes
-from fedsw.runs._shapes_of_model import shapes_of
 from fedsw.runs.additive_shapes import ShapeFunction, keep_shapes, read_shapes
 from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
+from fedsw.runs.shapes_of_model import shapes_of
 from fedsw.runs.view import read_run
 
 

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 import fedsw
 from fedsw.learning.objectives import Clip
-from fedsw.runs._stepping import restore
+from fedsw.runs.stepping import restore
 from tests.runs.single.examples import Scores, model
 
 CLIP = Clip(output=0.5, jacobian=1.0, loss=1.0)

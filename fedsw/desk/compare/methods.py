@@ -12,7 +12,7 @@ from pydantic import AfterValidator, model_validator
 
 from fedsw._tools.settings import read_setting
 from fedsw._tools.text import nearest
-from fedsw.desk.baselines._run_baseline import refusal
+from fedsw.desk.baselines.run_baseline import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED, shipped
 from fedsw.experiment.sections import Section
@@ -36,7 +36,7 @@ ReadableSettings = tuple[Annotated[str, AfterValidator(_readable)], ...]
 class Method(Section):
     """A trust model with an algorithm: one line about it, and the settings that choose it.
 
-    ``baseline`` names one (`baselines._run_baseline`) that then trains in place of a run, with its own ``arguments``.
+    ``baseline`` names one (`baselines.run_baseline`) that then trains in place of a run, with its own ``arguments``.
     """
 
     what: str

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedsw._tools import files
 from fedsw._tools.text import for_spreadsheets, harmless, json_text, measured, number, to_float, upward
-from fedsw.desk.baselines._reference import NAMES
+from fedsw.desk.baselines.reference import NAMES
 from fedsw.desk.compare.comparison_grid import Cell, Grid, read_grid, read_result
 from fedsw.desk.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsw.data.columns.declaration import LOWEST, Coded, Columns, ranges
-from fedsw.desk.own_data._described_column import Array, DescribedColumn, in_words
+from fedsw.desk.own_data.described_column import Array, DescribedColumn, in_words
 from fedsw.experiment import Experiment
 from fedsw.experiment.sources import load_shape
 from fedsw.learning.sketches.from_settings import law_of, table_of

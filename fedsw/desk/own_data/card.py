@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedsw.data.codes import records_of_table
 from fedsw.data.columns.declaration import Coded
-from fedsw.desk.own_data._fidelity import Fidelity, faults_of, fidelity
 from fedsw.desk.own_data.apart import OtherTable
+from fedsw.desk.own_data.fidelity import Fidelity, faults_of, fidelity
 from fedsw.desk.own_data.rehearsal import made_up
 from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC, LearntTable, table_cells
 from fedsw.experiment import Experiment

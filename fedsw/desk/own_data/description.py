@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsw.desk.own_data._described_column import DescribedColumn
+from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.runs.directory import RunDirectory

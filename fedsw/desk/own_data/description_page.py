@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw.desk.own_data._described_column import DescribedColumn
+from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.desk.own_data.description import QUANTILES, SUFFIX, Description
 from fedsw.runs.page.document import Document, Listed, PageSection, Part, Strong
 from fedsw.runs.page.picture import picture

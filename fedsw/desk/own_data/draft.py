@@ -24,7 +24,6 @@ from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal, number_text, numbers_rows
 from fedsw.data.formats import SEPARATORS
 from fedsw.data.places import places
-from fedsw.desk.own_data._positive import Positive, positive_of
 from fedsw.desk.own_data.answers import (
     MOST_CATEGORIES,
     Ask,
@@ -39,6 +38,7 @@ from fedsw.desk.own_data.answers import (
 )
 from fedsw.desk.own_data.apart import require_no_client_s
 from fedsw.desk.own_data.examine import named_as_identifier
+from fedsw.desk.own_data.positive import Positive, positive_of
 from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
 

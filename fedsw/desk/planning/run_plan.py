@@ -13,7 +13,7 @@ import numpy as np
 from fedsw._tools.registry import Word
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import Short, upward
-from fedsw.desk.planning._forecast import (
+from fedsw.desk.planning.forecast import (
     ABOUT_ALL,
     FEASIBLE,
     HELD_OUT,
@@ -27,7 +27,6 @@ from fedsw.desk.planning._forecast import (
     strength_of,
     twins_like,
 )
-from fedsw.desk.planning._run_forecast import SHARES, Forecast, WhatIf, largest_for_constant, left_alone
 from fedsw.desk.planning.public_rows import (
     BARE,
     LAWS,
@@ -43,6 +42,7 @@ from fedsw.desk.planning.public_rows import (
     scaled,
     with_rare_class,
 )
+from fedsw.desk.planning.run_forecast import SHARES, Forecast, WhatIf, largest_for_constant, left_alone
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
@@ -276,7 +276,7 @@ def planned(
         forecast=forecast,
         why_not=reason,
         stages=costs(made, plan.delta) if multiplier else (),
-        penalties=_penalties(experiment, by_group) if multiplier else {},
+        penalties=noise_at_weights(experiment, by_group) if multiplier else {},
         word=made.objective.word,
         bands=_bands(made, plan, by_group),
         bought=bought,
@@ -297,7 +297,7 @@ def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) 
     return {group: band_of(sigma, size) for group, size in by_group.items()}
 
 
-def _penalties(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
+def noise_at_weights(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
     """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
     goal, noise = experiment.objective, {}
     compared = goal.penalty != NO_PENALTY and not goal.also and len(by_group) > 1

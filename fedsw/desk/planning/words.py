@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsw._tools.text import apart, number, upward
-from fedsw.desk.planning._forecast import ABOUT_ALL, FEASIBLE
-from fedsw.desk.planning._run_forecast import Forecast
+from fedsw.desk.planning.forecast import ABOUT_ALL, FEASIBLE
+from fedsw.desk.planning.run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES

@@ -28,7 +28,7 @@ from fedsw.learning.tasks.own_task import made_up_features
 Format = Literal["torchscript", "torch-export", "onnx"]
 Answers = NDArray[Any]
 
-_CLOSE = 1e-4
+TOLERANCE = 1e-4
 """Most that answers of a file may differ from the model's, which are float32: as a part of the largest, or of 1."""
 _ENCODING = (
     "numbers with low and high are (value - low) / (high - low), with scale signed 2 times that minus 1, and as they "
@@ -59,14 +59,15 @@ def export(model: TrainedModel, path: Path, kind: Format) -> list[Path]:
     try:
         form = _FORMS[kind]
         content = form.written(answer, features)
-        differing = _difference(answer, content, form, torch.cat([features, features])[:-1])
+        differing = largest_difference(answer, content, form, torch.cat([features, features])[:-1])
     except Exception as fault:  # of torch's tracer, or of a model of somebody's own
         words = (str(fault).splitlines() or [""])[0]
         raise ExperimentError(f"the model cannot be exported to {kind}: {type(fault).__name__}: {words}") from fault
-    if differing > _CLOSE:
+    if differing > TOLERANCE:
         raise ExperimentError(
-            f"the exported model answers otherwise than the run's, by up to {differing:.2g} (of the largest answer, if "
-            f"above 1; at most {_CLOSE:g}): its code depends on values or on the number of records; use fedsw.load(run)"
+            f"the exported model answers otherwise than the run's, by up to {differing:.2g} (of the largest answer, "
+            f"if above 1; at most {TOLERANCE:g}): its code depends on values or on the number of records; "
+            "use fedsw.load(run)"
         )
     files.new_folder(path.parent)
     files.replace(path, content)
@@ -153,7 +154,7 @@ _FORMS: Mapping[Format, _Form] = {
 }
 
 
-def _difference(answer: AnsweringModel, content: bytes, form: _Form, features: Tensor) -> float:
+def largest_difference(answer: AnsweringModel, content: bytes, form: _Form, features: Tensor) -> float:
     """The most that answers of a file differ from the model's, for another number of records than it was made with.
 
     It is a part of the largest answer of its kind where this is above 1, as amounts of money are in their own units.

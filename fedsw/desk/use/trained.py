@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.text import Short, run_facts
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.use._predictions import Asked, Given, Thresholds, read_given, settle
+from fedsw.desk.use.predictions import Asked, Given, Thresholds, read_given, settle
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.sources import load_class_names

@@ -16,6 +16,7 @@ from fedsw.experiment.sections._learning import (
 from fedsw.experiment.sections._privacy import (
     AUTO_BINS,
     DEFAULT_DELTA,
+    LEAST_DELTA,
     BinSettings,
     Local,
     MaskedSettings,
@@ -32,7 +33,8 @@ from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
     "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "DEFAULT_DELTA", "Data", "Evaluation",
-    "Federation", "Local", "MaskedSettings", "Model", "ObjectDescription", "ObjectiveSettings", "Partition",
-    "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings",
-    "SlicingSettings", "TableSettings", "ThresholdSettings", "Training", "read_delta", "resolve_delta",
+    "Federation", "LEAST_DELTA", "Local", "MaskedSettings", "Model", "ObjectDescription", "ObjectiveSettings",
+    "Partition", "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart", "SketchPrivacy",
+    "SliceSettings", "SlicingSettings", "TableSettings", "ThresholdSettings", "Training", "read_delta",
+    "resolve_delta",
 ]  # fmt: skip

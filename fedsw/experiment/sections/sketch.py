@@ -71,7 +71,7 @@ class MapFacts:
 
 
 MAPS: Registry[MapFacts] = Registry("sketch.map", MapFacts)
-"""The shipped feature maps, each a class of `sketches._maps` or `learnt`."""
+"""The shipped feature maps, each a class of `sketches.maps` or `learnt`."""
 for _name, _map in {
     "raw": MapFacts(),
     "cosine": MapFacts(("decay",)),
@@ -83,7 +83,7 @@ for _name, _map in {
 
 
 class SketchPart(Section):
-    """One block of a record's vector; `fedsw.learning.sketches._parts` has the mathematics.
+    """One block of a record's vector; `fedsw.learning.sketches.parts` has the mathematics.
 
     Attributes:
         kind: "gaussian", cosines and sines at frequencies of a Gaussian kernel of several bandwidths; "cramer", those

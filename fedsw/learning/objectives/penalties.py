@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.registry import Word
-from fedsw.learning.objectives._matching import Matching
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
 from fedsw.learning.objectives.groups import GROUP, BetweenGroups, TaskAlone
+from fedsw.learning.objectives.matching import Matching
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
 
@@ -175,7 +175,7 @@ class ToSample(Penalty, shipped=True):
 class ToModel(Penalty, shipped=True):
     """Sliced W2^2 between the outputs of all private records and those of a generator, or of a public domain.
 
-    See `_matching.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
+    See `matching.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
     only penalty of their objectives; the server has the sample.
     """
 

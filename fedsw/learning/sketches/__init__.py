@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fedsw._tools.lazy import named
 
 if TYPE_CHECKING:
-    from fedsw.learning.sketches._maps import FeatureMap as FeatureMap
-    from fedsw.learning.sketches._maps import SharedMap as SharedMap
-    from fedsw.learning.sketches._parts import GaussianKernel as GaussianKernel
-    from fedsw.learning.sketches._parts import SlicedCramer as SlicedCramer
+    from fedsw.learning.sketches.maps import FeatureMap as FeatureMap
+    from fedsw.learning.sketches.maps import SharedMap as SharedMap
+    from fedsw.learning.sketches.parts import GaussianKernel as GaussianKernel
+    from fedsw.learning.sketches.parts import SlicedCramer as SlicedCramer
 
 __all__ = ["FeatureMap", "GaussianKernel", "SharedMap", "SlicedCramer"]
 
-__getattr__ = named(__name__, {"_maps": ("FeatureMap", "SharedMap"), "_parts": ("GaussianKernel", "SlicedCramer")})
+__getattr__ = named(__name__, {"maps": ("FeatureMap", "SharedMap"), "parts": ("GaussianKernel", "SlicedCramer")})

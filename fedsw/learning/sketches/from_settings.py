@@ -22,11 +22,11 @@ from fedsw.experiment.sections import Sketch, SketchPart
 from fedsw.experiment.sections.sketch import MAPS
 from fedsw.experiment.sources import Shape
 from fedsw.learning.models.initial import count_parameters
-from fedsw.learning.sketches import _maps as maps
-from fedsw.learning.sketches._maps import FeatureMap, OwnMap, circle_of
-from fedsw.learning.sketches._one_sided import Features, MomentFeatures
-from fedsw.learning.sketches._parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
+from fedsw.learning.sketches import maps
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer
+from fedsw.learning.sketches.maps import FeatureMap, OwnMap, circle_of
+from fedsw.learning.sketches.one_sided import Features, MomentFeatures
+from fedsw.learning.sketches.parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
 from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
 from fedsw.learning.sketches.table_counts import Pairs
 from fedsw.learning.sketches.table_triples import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fedsw._tools.randomness import Stream
 from fedsw.learning.models.initial import Seed, convolution, count_parameters, generator_of, linear, load_flat
 from fedsw.learning.models.labelled import generate, seeded_generator
-from fedsw.learning.sketches._maps import Seen, SharedMap, looked
+from fedsw.learning.sketches.maps import Seen, SharedMap, looked
 
 Layer = Literal["early", "late"]
 _CHANNELS = (8, 16)
@@ -69,7 +69,7 @@ class LearntLayer:
 
     What it is trained on is public or released, and it travels as weights of this architecture, never as code: float32
     numbers, one after the other; none for zeros, where only sizes matter. A part that may take any map
-    (`fedsw.learning.sketches._one_sided`) bounds what it makes of a record, whatever the weights are.
+    (`fedsw.learning.sketches.one_sided`) bounds what it makes of a record, whatever the weights are.
     """
 
     classes: int

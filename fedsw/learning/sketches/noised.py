@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsw.learning.sketches._parts import diameter
+from fedsw.learning.sketches.parts import diameter
 from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Law, Sketcher, count_steps
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.relations import REPLACE_ANY

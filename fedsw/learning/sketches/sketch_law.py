@@ -14,8 +14,8 @@ from fedsw._tools.randomness import Stream
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import within_reach
 from fedsw.learning.models.initial import require_positive
-from fedsw.learning.sketches._maps import Seen
-from fedsw.learning.sketches._parts import DrawnPart, PartOfSketch, Waves
+from fedsw.learning.sketches.maps import Seen
+from fedsw.learning.sketches.parts import DrawnPart, PartOfSketch, Waves
 from fedsw.mathematics.clipping import kept
 
 STEP = 2.0**-26

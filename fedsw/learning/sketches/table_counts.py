@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsw.learning.sketches._maps import Seen
-from fedsw.learning.sketches._table_parts import TablePart, TablesOfCodes
 from fedsw.learning.sketches.drift import Means
+from fedsw.learning.sketches.maps import Seen
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.table_parts import TablePart, TablesOfCodes
 
 Pair = tuple[int, int]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedsw.learning.models.table_generator import TableGenerator
-from fedsw.learning.sketches._maps import Seen
-from fedsw.learning.sketches._table_parts import TablePart, TablesOfCodes
+from fedsw.learning.sketches.maps import Seen
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.table_parts import TablePart, TablesOfCodes
 
 Triple = tuple[int, int, int]
 

@@ -15,7 +15,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.experiment.sections import Sketch
 from fedsw.learning.models.labelled import generate, proportions_of, seeded_generator
 from fedsw.learning.models.table_generator import NONE, TableGenerator
-from fedsw.learning.sketches._consistent import Tables, consistent, with_margins
+from fedsw.learning.sketches.consistent import Tables, consistent, with_margins
 from fedsw.learning.sketches.drift import sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch, independent_cells
 from fedsw.learning.sketches.sketch_law import Sketcher

@@ -15,8 +15,8 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Model
 from fedsw.experiment.sources import Shape, declared_columns, stated_shape
 from fedsw.experiment.task_kinds import MODELS
-from fedsw.learning.models._scattering import ScatteredImages
 from fedsw.learning.models.coded import Centred, Coding, Hats
+from fedsw.learning.models.scattering import ScatteredImages
 
 
 def coding_of(experiment: Experiment) -> Coding | None:

@@ -17,11 +17,11 @@ from fedsw.data.columns.declaration import Coded, Columns
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.labelled import generate, proportions_of
-from fedsw.learning.sketches._table_parts import sums_of_codes
 from fedsw.learning.sketches.from_settings import FIRST, Stage, drawn, law_of, marks_of, table_of
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.sketches.noised import least_noise_shares
 from fedsw.learning.sketches.sketch_law import STEP, Law, Sketcher
+from fedsw.learning.sketches.table_parts import sums_of_codes
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from fedsw.runs.page._content import article
-from fedsw.runs.page._side_by_side import beside, together
+from fedsw.runs.page.content import article
 from fedsw.runs.page.render import Page, render
+from fedsw.runs.page.side_by_side import beside, together
 from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.view import RunView, require_whole
 

@@ -26,8 +26,7 @@ from fedsw.mathematics.clipping import unchanged
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.privacy.accounting.lifetime import About, Cost, account_named, require_same
 from fedsw.privacy.release import Released, release
-from fedsw.runs import _stepping as stepping
-from fedsw.runs import checkpoint, recovery
+from fedsw.runs import checkpoint, recovery, stepping
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile

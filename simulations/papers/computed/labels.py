@@ -18,11 +18,11 @@ from torch.nn import functional as F
 from fedsw._tools.randomness import Stream
 from fedsw.data.image_sets import MNIST_SIDE
 from fedsw.data.records import Records
-from fedsw.learning.models._image_networks import ImageAutoencoder
+from fedsw.learning.models.image_networks import ImageAutoencoder
 from fedsw.learning.models.labelled import ImageGenerator
-from fedsw.learning.sketches._parts import GaussianKernel
 from fedsw.learning.sketches.fit import FitSettings, fit_generator, generate, sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.parts import GaussianKernel
 from fedsw.learning.sketches.sketch_law import Law, Sketcher
 from fedsw.learning.tasks.generated_samples import accuracy_of, image_classifier, uniform_ball
 from fedsw.privacy.accounting import Ledger

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsw import data
 from fedsw.data import Dataset
-from fedsw.desk.baselines._processed import GROUP, bounded_histograms, release_histograms
+from fedsw.desk.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.learning.tasks import metrics
 from fedsw.mathematics.transport.barycentre import distributions_of, fair_maps
 from fedsw.privacy.accounting import Ledger

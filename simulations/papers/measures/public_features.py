@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedsw.data import Dataset
 from fedsw.experiment.sources import load_images
-from fedsw.learning._encoded import public_autoencoder
+from fedsw.learning.encoded import public_autoencoder
 from simulations.papers.finished import Finished
 from simulations.papers.measures.frechet import features_of, frechet, lenet_features
 from simulations.papers.store import Measured

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsw.data import Records
-from fedsw.desk.baselines._processed import GROUP, bounded_histograms, release_histograms
+from fedsw.desk.baselines.processed import GROUP, bounded_histograms, release_histograms
 from fedsw.learning.tasks import metrics
 from fedsw.mathematics.transport.barycentre import distributions_of, fair_maps
 from fedsw.privacy.accounting import Ledger

@@ -12,7 +12,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives._matching import Matching
+from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.compared import compared_by, objective_of
 from fedsw.privacy.sensitivity import SLACK
 

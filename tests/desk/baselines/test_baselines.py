@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import norm
 
-from fedsw.desk.baselines._fedavg import Weighted
-from fedsw.desk.baselines._penalised import Scored, absolute, contrasts, squared
-from fedsw.desk.baselines._pooled import ADD_REMOVE, BaselineTask, Rows, made_private
-from fedsw.desk.baselines._run_baseline import replaced, run, train
+from fedsw.desk.baselines.fedavg import Weighted
+from fedsw.desk.baselines.penalised import Scored, absolute, contrasts, squared
+from fedsw.desk.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private
+from fedsw.desk.baselines.run_baseline import replaced, run, train
 from fedsw.desk.compare.comparison_grid import Cell, make_grid, run_cell, write_grid
 from fedsw.desk.compare.methods import able
 from fedsw.desk.compare.table import make_table

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsw._tools.randomness import Stream
-from fedsw.desk.baselines._processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
+from fedsw.desk.baselines.processed import GROUP, SENSITIVITY, bounded_histograms, release_histograms
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Ledger
 
 EDGES = np.linspace(0.0, 1.0, 11)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsw.desk.baselines import _scikit as scikit
-from fedsw.desk.baselines._reference import NAMES, refusal, well_trained
-from fedsw.desk.baselines._run_baseline import run
-from fedsw.desk.baselines._scikit import converged
+from fedsw.desk.baselines import scikit
+from fedsw.desk.baselines.reference import NAMES, refusal, well_trained
+from fedsw.desk.baselines.run_baseline import run
+from fedsw.desk.baselines.scikit import converged
 from fedsw.desk.compare.comparison_grid import make_grid, run_cell, write_grid
 from fedsw.desk.compare.table import make_table, table_view
-from fedsw.desk.planning._forecast import HELD_OUT, reference
+from fedsw.desk.planning.forecast import HELD_OUT, reference
 from fedsw.desk.planning.public_rows import LAWS, drawn, scaled
 from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import rows

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedsw.cli.app import main
 from fedsw.data.downloads import find_data
 from fedsw.desk.own_data import description
-from fedsw.desk.own_data._described_column import DescribedColumn, on_simplex
+from fedsw.desk.own_data.described_column import DescribedColumn, on_simplex
 from fedsw.desk.own_data.description import as_description, described
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity

@@ -8,7 +8,7 @@ import pytest
 from fedsw.data import Records
 from fedsw.data.codes import records_of_table
 from fedsw.data.columns.declaration import Columns, coded_columns
-from fedsw.desk.own_data._fidelity import Fidelity, faults_of, fidelity
+from fedsw.desk.own_data.fidelity import Fidelity, faults_of, fidelity
 
 COLUMNS = Columns.model_validate(
     {

@@ -13,7 +13,7 @@ import pytest
 import fedsw
 from fedsw.cli.app import main
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.own_data._positive import positive_of
+from fedsw.desk.own_data.positive import positive_of
 from fedsw.experiment import ExperimentError
 from fedsw.runs.group_names import Names
 from fedsw.runs.report.metric_names import metric_name, ordered_metrics

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedsw.desk.planning._forecast import _objective, trained
 from fedsw.desk.planning.after_moments import TabledObjective, summed_noise
+from fedsw.desk.planning.forecast import trained, training_objective
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment
@@ -62,11 +62,13 @@ def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves
     problem = Problem.from_experiment(experiment)
     twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
     model, clip = problem.build_model(), Clip(0.5, 1.0, 1.0)
-    exact = _objective(problem, experiment)
+    exact = training_objective(problem, experiment)
     quiet = plan(exact, clip, sizes=BATCH, rounds=1, epsilon=math.inf, delta=1e-6, batch_fraction=1.0, seed=0)
 
     def pulled(bins: int, deviation: float) -> torch.Tensor:
-        tabled = _objective(problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0))
+        tabled = training_objective(
+            problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0)
+        )
         (batch,) = quiet.batches(twins)
         return release(tabled.gradient(model, batch, clip), quiet, NoLedger()).value
 

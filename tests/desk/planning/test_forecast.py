@@ -19,9 +19,8 @@ from benchmarks import forecast_report
 from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.planning._forecast import FEASIBLE, Curve, Point, Score, _rising, curve, trained
-from fedsw.desk.planning._run_forecast import SHARES, largest_for_constant
 from fedsw.desk.planning.after_moments import moments_of, twins_of
+from fedsw.desk.planning.forecast import FEASIBLE, Curve, Point, Score, curve, isotonic, trained
 from fedsw.desk.planning.public_rows import (
     LAWS,
     SKEWED,
@@ -34,6 +33,7 @@ from fedsw.desk.planning.public_rows import (
     spread_evenly,
     with_rare_class,
 )
+from fedsw.desk.planning.run_forecast import SHARES, largest_for_constant
 from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
@@ -198,7 +198,7 @@ def test_noise_costs_what_can_be_learnt():
 
 
 def test_a_curve_never_falls():
-    assert _rising([0.1, 0.5, 0.3, 0.9]) == pytest.approx([0.1, 0.4, 0.4, 0.9])
+    assert isotonic([0.1, 0.5, 0.3, 0.9]) == pytest.approx([0.1, 0.4, 0.4, 0.9])
     found = curve_of(0.0, 0.6, 0.5, 1.0)
     assert found.kept == pytest.approx((0.0, 0.55, 0.55, 1.0))
     assert found.at(math.inf) == 1.0 and found.at(1e9) == pytest.approx(1.0) and found.at(1.0) < 0

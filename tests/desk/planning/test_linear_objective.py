@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.desk.planning import _forecast
-from fedsw.desk.planning._forecast import curve
-from fedsw.desk.planning._linear_objective import LinearObjective, batches_of, is_linear
+from fedsw.desk.planning import forecast
+from fedsw.desk.planning.forecast import curve
+from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
@@ -29,7 +29,11 @@ def of_twins(**sections):
     problem = Problem.from_experiment(experiment)
     twins = drawn(experiment.data.columns, SIZES, LAWS[1], seed=0)
     records = replace(twins, features=problem.inputs(twins).float())
-    return problem, records, [_forecast._objective(problem, experiment, kind) for kind in (Objective, LinearObjective)]
+    return (
+        problem,
+        records,
+        [forecast.training_objective(problem, experiment, kind) for kind in (Objective, LinearObjective)],
+    )
 
 
 def planned(objective, fraction=1.0):
@@ -68,7 +72,7 @@ def test_a_forecast_s_scores_are_those_of_the_run_s_own_steps(fraction, monkeypa
         curve, experiment, Problem.from_experiment(experiment), SIZES, laws=LAWS[2:], strengths=(30.0, 300.0)
     )
     quick = made()
-    monkeypatch.setattr(_forecast, "is_linear", lambda model, objective: False)
+    monkeypatch.setattr(forecast, "is_linear", lambda model, objective: False)
     slow = made()
     for point, again in zip(quick.points, slow.points, strict=True):
         assert point.scores[0].gain == pytest.approx(again.scores[0].gain, abs=2e-3)

@@ -14,7 +14,7 @@ import torch
 import fedsw
 from fedsw._tools.text import measured
 from fedsw.cli.app import main
-from fedsw.desk.use.export import _CLOSE, _difference, export
+from fedsw.desk.use.export import TOLERANCE, export, largest_difference
 from fedsw.desk.use.model_card import write_card
 from fedsw.runs.run_files import read_json
 from tests.desk.use.conftest import INCOME, settings
@@ -60,7 +60,7 @@ def _coding(model: dict, place: Path, folder: Path) -> Path:
 
 
 def test_an_export_that_answers_otherwise_is_refused(classifier, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedsw.desk.use.export._difference", lambda *_: 0.5)
+    monkeypatch.setattr("fedsw.desk.use.export.largest_difference", lambda *_: 0.5)
     with pytest.raises(ValueError, match="answers otherwise than the run's, by up to 0.5"):
         export(fedsw.load(classifier), tmp_path / "model.pt", "torchscript")
     assert not list(tmp_path.iterdir())
@@ -70,7 +70,7 @@ def test_an_export_that_answers_otherwise_is_refused(classifier, tmp_path, monke
 def test_answers_are_compared_by_the_size_of_numbers_of_their_kind(off, answers_otherwise):
     wanted = torch.tensor([[18_000.0, 0.5], [300.0, -0.2]])
     form = SimpleNamespace(answers=lambda content, features: wanted.double().numpy() + np.array(off))
-    assert (_difference(lambda features: wanted, b"", form, torch.zeros(2, 1)) > _CLOSE) == answers_otherwise
+    assert (largest_difference(lambda features: wanted, b"", form, torch.zeros(2, 1)) > TOLERANCE) == answers_otherwise
 
 
 def test_onnx_without_its_package_names_the_remedy(classifier, tmp_path, monkeypatch, capsys):

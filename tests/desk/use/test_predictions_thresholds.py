@@ -11,7 +11,7 @@ import pytest
 import fedsw
 from fedsw.cli.app import main
 from fedsw.data.formats import BadRecords
-from fedsw.desk.use._predictions import settle
+from fedsw.desk.use.predictions import settle
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import HeldOutOutputs

@@ -14,7 +14,7 @@ from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.columns.registered import KINDS
 from fedsw.desk.own_data.answers import Words
 from fedsw.desk.own_data.draft import DraftRequest, draft
-from fedsw.desk.use._predictions import settle
+from fedsw.desk.use.predictions import settle
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.runs.page.document import Document, Listed, PageSection, Strong
 from tests.desk.use.conftest import INCOME, settings

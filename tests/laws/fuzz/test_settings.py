@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fedsw._tools.settings import _known_keys, read_setting
+from fedsw._tools.settings import known_keys, read_setting
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 
-KEYS = sorted(_known_keys(Experiment))
+KEYS = sorted(known_keys(Experiment))
 LONGEST_MESSAGE = 20_000
 """Characters of the longest message: faults of every key, each with a short value."""
 

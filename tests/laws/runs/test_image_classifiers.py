@@ -18,7 +18,7 @@ from fedsw.desk.use.export import export
 from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.learning.models._scattering import ScatteredImages
+from fedsw.learning.models.scattering import ScatteredImages
 from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.runs.run_files import RunFile
 from tests.learning.models.test_scattering import DIGITS

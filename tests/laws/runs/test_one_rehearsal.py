@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import fedsw
-from fedsw.learning.sketches._maps import OwnMap
+from fedsw.learning.sketches.maps import OwnMap
 from fedsw.mathematics.clipping import UnsupportedModule, record
 
 SETTINGS = {

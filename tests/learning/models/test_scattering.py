@@ -16,7 +16,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.data.records import with_features
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import load_dataset
-from fedsw.learning.models._scattering import (
+from fedsw.learning.models.scattering import (
     ANGLES,
     GRID,
     GRID_OF_PAIRS,

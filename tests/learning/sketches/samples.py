@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.sketches import GaussianKernel, SlicedCramer
-from fedsw.learning.sketches._parts import Indicators
 from fedsw.learning.sketches.drift import Target, distance_of_sums, drawn_distance_of_sums
+from fedsw.learning.sketches.parts import Indicators
 from fedsw.learning.sketches.sketch_law import BatchSums, Law, members_of
 
 KERNEL = GaussianKernel((0.5, 1.0, 2.0), 40)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.models._image_networks import ResidualImages
+from fedsw.learning.models.image_networks import ResidualImages
 from fedsw.learning.models.initial import convolution, doubled_convolution
 from fedsw.learning.models.labelled import ImageGenerator, VectorGenerator, seeded_generator, settled, stratified
 from fedsw.learning.sketches import GaussianKernel
-from fedsw.learning.sketches._parts import Indicators
 from fedsw.learning.sketches.fit import (
     CheckpointRefused,
     FitSettings,
@@ -24,6 +23,7 @@ from fedsw.learning.sketches.fit import (
     tried_in,
 )
 from fedsw.learning.sketches.noised import NoisedSketch
+from fedsw.learning.sketches.parts import Indicators
 from fedsw.learning.sketches.sketch_law import Law
 from tests.learning.sketches.samples import normal
 

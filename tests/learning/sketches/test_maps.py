@@ -15,8 +15,8 @@ from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.federation.node.limits import require_modules
 from fedsw.learning.sketches import GaussianKernel
-from fedsw.learning.sketches._maps import OwnMap
 from fedsw.learning.sketches.from_settings import feature_map
+from fedsw.learning.sketches.maps import OwnMap
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.sketch_runs import SKETCH

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.learning.sketches import GaussianKernel, SlicedCramer
-from fedsw.learning.sketches._parts import Indicators, diameter
 from fedsw.learning.sketches.noised import PUBLIC, RELATION, sketch_sensitivity
+from fedsw.learning.sketches.parts import Indicators, diameter
 from fedsw.learning.sketches.sketch_law import MOST_COORDINATES, STEP, Law, Sketcher
 from fedsw.privacy.sensitivity import SLACK
 from tests.learning.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal

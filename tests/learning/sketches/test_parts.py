@@ -11,8 +11,8 @@ import torch
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.sketches import GaussianKernel, SlicedCramer
-from fedsw.learning.sketches._maps import Convolutions, Cosine
-from fedsw.learning.sketches._parts import Frequencies, cramer_frequencies, gaussian_frequencies
+from fedsw.learning.sketches.maps import Convolutions, Cosine
+from fedsw.learning.sketches.parts import Frequencies, cramer_frequencies, gaussian_frequencies
 from fedsw.learning.sketches.sketch_law import Law
 from tests.learning.sketches.samples import normal
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.sketches import GaussianKernel
-from fedsw.learning.sketches._maps import Scattering, filter_bank
+from fedsw.learning.sketches.maps import Scattering, filter_bank
 from fedsw.learning.sketches.sketch_law import Law
 from tests.learning.sketches.samples import normal
 

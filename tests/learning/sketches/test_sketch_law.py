@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches import sketch_law as sketches
-from fedsw.learning.sketches._maps import Convolutions, Cosine
+from fedsw.learning.sketches.maps import Convolutions, Cosine
 from fedsw.learning.sketches.sketch_law import STEP, BatchSums, Law, count_steps
 from tests.learning.sketches.samples import KERNEL, LAWS, MIXED, cells_of, normal, sums_of_vectors
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsw.learning.sketches._table_parts import sums_of_codes
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.sketches.table_counts import Pairs, PairsOfCodes, table_weights
+from fedsw.learning.sketches.table_parts import sums_of_codes
 from fedsw.privacy.sensitivity import SLACK
 
 SIZES = (3, 2, 4)

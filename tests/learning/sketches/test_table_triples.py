@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from fedsw.learning.models.table_generator import TableGenerator
-from fedsw.learning.sketches._table_parts import sums_of_codes
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
+from fedsw.learning.sketches.table_parts import sums_of_codes
 from fedsw.learning.sketches.table_triples import (
     MOST_CODES,
     Triples,

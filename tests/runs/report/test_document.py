@@ -18,8 +18,8 @@ from fedsw.desk.compare import comparison_page as page
 from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
 from fedsw.desk.compare.table import spread
-from fedsw.desk.planning._forecast import Score
-from fedsw.desk.planning._run_forecast import Forecast, WhatIf
+from fedsw.desk.planning.forecast import Score
+from fedsw.desk.planning.run_forecast import Forecast, WhatIf
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.desk.planning.words import as_plain, plan_document, planned_view
 from fedsw.desk.use.model_card import write_card

@@ -19,9 +19,8 @@ from fedsw.privacy.accounting import Charge, Ledger, Step
 from fedsw.privacy.accounting.lifetime import Cost, total_epsilon
 from fedsw.privacy.accounting.selection import Repetitions, Selection
 from fedsw.runs.accounts import cost_of_run, spent_by
-from fedsw.runs.page import _content as content
-from fedsw.runs.page import _person, _side_by_side
-from fedsw.runs.page._person import percent
+from fedsw.runs.page import content, person, side_by_side
+from fedsw.runs.page.person import percent
 from fedsw.runs.page.picture import Picture
 from fedsw.runs.page.run_page import page
 from fedsw.runs.page.what_ifs import WhatIfs
@@ -71,7 +70,7 @@ def drawn(*directories: Path) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures out: they take most of the time."""
-    for where in (content, _person, _side_by_side):
+    for where in (content, person, side_by_side):
         monkeypatch.setattr(where, "picture", lambda figure, caption, **_: Picture(caption, Markup(""), 100))
 
 

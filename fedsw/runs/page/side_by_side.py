@@ -9,7 +9,7 @@ from fedsw._tools.text import json_text, measured, to_float, upward
 from fedsw.experiment.load import unprotected
 from fedsw.privacy.accounting.lifetime import total_epsilon
 from fedsw.runs.group_names import UNNAMED
-from fedsw.runs.page._content import verdict
+from fedsw.runs.page.content import verdict
 from fedsw.runs.page.picture import picture
 from fedsw.runs.report import facts
 from fedsw.runs.report.facts import FactTable

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records
-from fedsw.desk.baselines._pooled import BaselineGuarantee, BaselineTask, Trained
+from fedsw.desk.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sources import load_held_out
 from fedsw.learning import models

@@ -11,18 +11,12 @@ from typing import Any, NamedTuple
 
 from fedsw._tools.text import nearest, upward
 from fedsw.desk.baselines import (
-    _fedavg as fedavg,
+    fedavg,
+    pooled,
+    processed,
+    reference,
 )
-from fedsw.desk.baselines import (
-    _pooled as pooled,
-)
-from fedsw.desk.baselines import (
-    _processed as processed,
-)
-from fedsw.desk.baselines import (
-    _reference as reference,
-)
-from fedsw.desk.baselines._pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
+from fedsw.desk.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.task_kinds import task_facts

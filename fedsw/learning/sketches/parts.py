@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.sketches._maps import FeatureMap, Raw, Seen, looked
+from fedsw.learning.sketches.maps import FeatureMap, Raw, Seen, looked
 from fedsw.mathematics.transport.sliced import Scheme, direction_shape, directions
 
 LARGEST_FREQUENCY = 2.0**40
@@ -163,7 +163,7 @@ class DrawnPart(nn.Module):
         """The sums (cells, coordinates) of the vectors of rows (n, p) by cell, and (cells,) of their squared norms.
 
         Differentiable. ``members`` (cells, n) are 1 where a row is in a cell, else 0; ``seen`` is what shared maps made
-        of these rows (`fedsw.learning.sketches._maps.looked`), and new ones are added.
+        of these rows (`fedsw.learning.sketches.maps.looked`), and new ones are added.
         """
         vectors = self(rows)
         return members @ vectors, members @ vectors.square().sum(dim=1)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedsw.data import Records
-from fedsw.desk.baselines._penalised import Scored, contrasts, squared
+from fedsw.desk.baselines.penalised import Scored, contrasts, squared
 from fedsw.learning import models
 from fedsw.learning.tasks.problem import Problem
 

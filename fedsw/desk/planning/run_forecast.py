@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedsw.desk.planning._forecast import FEASIBLE, Curve, Score
+from fedsw.desk.planning.forecast import FEASIBLE, Curve, Score
 from fedsw.desk.planning.public_rows import RARE
 
 SHARES = (RARE, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)

@@ -23,8 +23,8 @@ from torch import nn
 
 from fedsw._tools.text import number
 from fedsw.data import Records
-from fedsw.desk.baselines import _scikit as scikit
-from fedsw.desk.baselines._scikit import Outside, converged
+from fedsw.desk.baselines import scikit
+from fedsw.desk.baselines.scikit import Outside, converged
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
 from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.federation.node.held_records import held_out_records, held_records

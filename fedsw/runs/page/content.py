@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import json_text, measured, number, upward
-from fedsw.runs.page._person import person_of
+from fedsw.runs.page.person import person_of
 from fedsw.runs.page.picture import Picture, picture
 from fedsw.runs.report import facts
 from fedsw.runs.report.facts import FactTable, rounds_of, target_epsilon

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsw.data import Records
-from fedsw.desk.baselines._penalised import Returned, Scored, absolute, contrasts, squared
-from fedsw.desk.baselines._pooled import Average, BaselineTask, Rows, Trained, by_opacus, made_private
+from fedsw.desk.baselines.penalised import Returned, Scored, absolute, contrasts, squared
+from fedsw.desk.baselines.pooled import Average, BaselineTask, Rows, Trained, by_opacus, made_private
 from fedsw.experiment.sources import owners
 from fedsw.learning import models
 
@@ -131,7 +131,7 @@ def train_puffle(task: BaselineTask) -> Trained:
 
     The arguments `target`, `rate` and `momentum` move it; without a target it stays.
 
-    Guarantee: of every `fedsw.desk.baselines._fedavg.Client`.
+    Guarantee: of every `fedsw.desk.baselines.fedavg.Client`.
     """
     known = {name: task.arguments.get(name) for name in ("target", "rate", "momentum")}
     numbers = {name: float(value) for name, value in known.items() if value is not None}

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.sketches._maps import FeatureMap, Raw, Seen, looked
-from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches.maps import FeatureMap, Raw, Seen, looked
+from fedsw.learning.sketches.parts import Columns, DrawnPart
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedsw.desk.baselines._reference import well_trained
-from fedsw.desk.planning._linear_objective import LinearObjective, batches_of, is_linear
+from fedsw.desk.baselines.reference import well_trained
 from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
+from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
@@ -82,9 +82,9 @@ def trained(
     if experiment.model != problem.experiment.model:  # which the preset chose by the noise
         problem = Problem.from_experiment(experiment)
     problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
-    objective = _objective(problem, experiment)
+    objective = training_objective(problem, experiment)
     if is_linear(problem.build_model(), objective):
-        objective = _objective(problem, experiment, LinearObjective)
+        objective = training_objective(problem, experiment, LinearObjective)
     sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
     empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
     if empty:
@@ -109,7 +109,7 @@ def trained(
         )
         if noise.count:
             tabled = partial(TabledObjective, bins=noise.bins, deviation=noise.count, seed=seed)
-            objective = _objective(problem, experiment, tabled)
+            objective = training_objective(problem, experiment, tabled)
     model = problem.build_model()
     trainer = Trainer(start, settings)
     records = replace(twins, features=problem.inputs(twins).float())
@@ -147,7 +147,10 @@ def _require_public(twins: PublicRows) -> None:
         raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
 
 
-def _objective(problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective) -> Objective:
+def training_objective(
+    problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective
+) -> Objective:
+    """Return the objective of training on one machine that an experiment's problem has, of the class ``made``."""
     slicing = experiment.slicing
     return made(
         problem.task,
@@ -261,7 +264,7 @@ class Curve:
         for index in self.taught:
             shares = [max(-1.0, min(1.0, point.scores[index].gain / learnable[index])) for point in self.points]
             constant = self.reference[index].constant
-            parts.append(_rising(shares))
+            parts.append(isotonic(shares))
             weights.append(learnable[index] / (-constant if constant < 0 else 1.0))
         if not parts:
             return (0.0,) * len(self.points)
@@ -371,8 +374,8 @@ def at_strength(experiment: Experiment, numbers: PresetNumbers, strength: float)
     return noisy, settled(experiment, noisy)
 
 
-def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls, in squares (pool adjacent violators)."""
+def isotonic(values: Sequence[float]) -> list[float]:
+    """Return the nearest sequence that never falls, in squares (pool adjacent violators)."""
     pools: list[list[float]] = []
     for value in values:
         pools.append([value, 1.0])

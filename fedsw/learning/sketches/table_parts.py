@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.sketches._parts import Columns, DrawnPart
+from fedsw.learning.sketches.parts import Columns, DrawnPart
 from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
 
 Ranges = tuple[tuple[int, int], ...]
