@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsw.data.columns.declaration import Columns
 from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile, read_json, write_json
 
-__all__ = ["DescribedColumn", "Description", "as_description", "described", "keep_description"]
+__all__ = [
+    "DescribedColumn",
+    "Description",
+    "as_description",
+    "released_columns",
+    "described",
+    "guarded_once",
+    "keep_description",
+]
 
 BINS = 20
 """Equal parts of a range; finer ones at its low end come to them."""
@@ -26,6 +35,38 @@ SINGLES = 0.7
 SUFFIX = "-described"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _KEPT = ("title", "data", "partition", "federation", "seed")
+
+
+def released_columns(experiment: Experiment, why: str) -> Columns:
+    """Declared columns of tables that are released once, by a sum that is bounded for replacements alone.
+
+    ExperimentError if there are none, or the number of records is secret, which such a release shows.
+    """
+    if experiment.privacy.hides_sizes:
+        raise ExperimentError(
+            f"privacy.relation is {experiment.privacy.relation!r}, which hides how many records there are, and this "
+            "release is bounded for a replacement and says how many: whoever has both would know. Use a copy of the "
+            "experiment without privacy.relation, sampling and records, where the number may be known"
+        )
+    if experiment.data.columns is None:
+        raise ExperimentError(
+            f"data.source {experiment.data.source!r} has no declared columns, and {why}: declare [data.columns] "
+            "(`fedsw init DATA` drafts it)"
+        )
+    return experiment.data.columns
+
+
+def guarded_once(experiment: Experiment, trust: str, epsilon: float | None) -> dict[str, Any]:
+    """Settings of the guarantee of one release of an experiment's tables: its own, or with another epsilon."""
+    privacy = experiment.privacy
+    made: dict[str, Any] = {"privacy": {"delta": privacy.delta, "device": privacy.device, "trust": trust}}
+    if trust == privacy.trust:
+        made["local"] = experiment.model_dump().get("local", {})  # how many may collude
+    if epsilon is None and privacy.noise_multiplier is not None:
+        made["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
+    else:
+        made["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
+    return made
 
 
 def as_description(experiment: Experiment, *, trust: str | None = None, epsilon: float | None = None) -> Experiment:
@@ -37,15 +78,10 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
     trust model is the experiment's own, or of the same trust where records leave once.
 
     Raises:
-        ExperimentError: if there are no declared columns, no noise is asked for, or no such release exists under the
-            trust model.
+        ExperimentError: if there are no declared columns, the number of records is secret, no noise is asked for, or no
+            such release exists under the trust model.
     """
-    columns = experiment.data.columns
-    if columns is None:
-        raise ExperimentError(
-            f"data.source {experiment.data.source!r} has no declared columns, and histograms are of these: declare "
-            "[data.columns] (`fedsw init DATA` drafts it)"
-        )
+    released_columns(experiment, "histograms are of these")
     privacy, raw = experiment.privacy, experiment.model_dump()
     if trust is None:
         trust = privacy.model.once
@@ -70,14 +106,7 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
     settings["data"] |= {"held_out": None, "held_out_overlap": "refuse", "held_out_to": "operator"}
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = 1
-    settings["privacy"] = {"delta": privacy.delta, "device": privacy.device, "trust": trust}
-    if trust == privacy.trust:
-        settings["local"] = raw.get("local", {})  # how many may collude
-    if epsilon is None and privacy.noise_multiplier is not None:
-        settings["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
-    else:
-        settings["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
-    made = parse_experiment(settings)
+    made = parse_experiment(settings | guarded_once(experiment, trust, epsilon))
     if made.privacy.guarantee.unprotected:
         raise ExperimentError(
             "privacy.epsilon is inf: counts of records without noise are not released; set a finite epsilon"

@@ -18,6 +18,7 @@ from fedsw._tools import files
 from fedsw._tools.text import measured, number
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
+from fedsw.desk.own_data.description import guarded_once, released_columns
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.measures import made_table
@@ -44,12 +45,7 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
     It may be of any task on clients' own tables, which has a class and a group where labels are made independent of
     the group (``fair``). Trust model and epsilon are its own unless they are given.
     """
-    columns = experiment.data.columns
-    if columns is None:
-        raise ExperimentError(
-            f"data.source {experiment.data.source!r} has no declared columns, and a table is written in them: declare "
-            "[data.columns] (`fedsw init DATA` drafts it)"
-        )
+    columns = released_columns(experiment, "a table is written in them")
     if fair and (columns.target is None or columns.sensitive is None):
         missing = "target" if columns.target is None else "sensitive"
         raise ExperimentError(f"--fair makes labels independent of the group: declare data.columns.{missing}")
@@ -68,17 +64,10 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = settings["training"]["rounds"]
     privacy = experiment.privacy
-    settings["privacy"] = {"delta": privacy.delta, "device": privacy.device}
-    settings["privacy"]["trust"] = trust or privacy.model.by_release(rounds="sketch", once=privacy.trust)
-    if settings["privacy"]["trust"] == privacy.trust:
-        settings["local"] = raw.get("local", {})  # how many may collude
-    if epsilon is None and privacy.noise_multiplier is not None:
-        settings["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
-    else:
-        settings["privacy"]["epsilon"] = privacy.epsilon if epsilon is None else epsilon
     if fair:
         settings["sketch"] |= {"groups": True, "independent": True}
-    return parse_experiment(settings)
+    once = trust or privacy.model.by_release(rounds="sketch", once=privacy.trust)
+    return parse_experiment(settings | guarded_once(experiment, once, epsilon))
 
 
 @dataclass(frozen=True)

@@ -354,8 +354,9 @@ def scores(
     multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
     # twins are trained by sums that a replacement moves, twice as far; what leaves once is noised by its own relation
     one = numbers.multiplier * (2 if experiment.privacy.hides_sizes else 1)
-    pairs = enumerate(twins)
-    return tuple(trained(problem, ready, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in pairs)
+    return tuple(
+        trained(problem, ready, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in enumerate(twins)
+    )
 
 
 def strength_of(experiment: Experiment, numbers: PresetNumbers) -> float:

@@ -294,6 +294,7 @@ def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) 
         return {}
     experiment = problem.experiment
     sigma = scores_budget(counts, plan.scores, plan.relation).sigma * experiment.privacy.model.summed(experiment)
+    sigma *= 2 if experiment.privacy.hides_sizes else 1  # a share of a number that is noised, too
     return {group: band_of(sigma, size) for group, size in by_group.items()}
 
 

@@ -80,17 +80,13 @@ def budgeted(plan: FederationPlan, directory: Path, run: str, *, resume: bool) -
 
 def planned_cost(plan: FederationPlan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
-    of_all = plan.task.experiment.privacy.model.by_release(rounds=_of_rounds, once=_of_stages)
-    return Cost.one(covering(plan.task, of_all(plan) if plan.multiplier else _unnoised(plan), plan.epsilon, plan.delta))
-
-
-def _unnoised(plan: FederationPlan) -> Counts:
-    beside = bool(plan.task.experiment.privacy.moments) + bool(plan.task.experiment.share_of_scores)
-    return {step: plan.rounds + beside for step in NO_NOISE}
-
-
-def _of_stages(plan: FederationPlan) -> Counts:
-    return planned_stages(plan.task, plan.delta)
+    experiment = plan.task.experiment
+    beside = bool(experiment.privacy.moments) + bool(experiment.share_of_scores)
+    training: Counts = {step: plan.rounds + beside for step in NO_NOISE}
+    if plan.multiplier:
+        stages = functools.partial(planned_stages, plan.task, plan.delta)
+        training = experiment.privacy.model.by_release(rounds=functools.partial(_of_rounds, plan), once=stages)()
+    return Cost.one(covering(plan.task, training, plan.epsilon, plan.delta))
 
 
 def _of_rounds(plan: FederationPlan) -> Counts:

@@ -151,9 +151,8 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
     counts = as_many(scores.values, sizes).reshape(groups, bins, 2)
     if bins > BINS:  # the outermost ones are parted for calibration
         counts = np.add.reduceat(counts, np.searchsorted(np.array(BOTH), _EDGES[:-1]), axis=1)
-    present = int((sizes > 0).sum())
     apart = [_Curves(counts[group], sizes[group], sigma) for group in range(groups)]
-    together = _Curves(counts.sum(axis=0), float(sizes.sum()), sigma * math.sqrt(max(1, present)))
+    together = _Curves(counts.sum(axis=0), float(sizes.sum()), sigma * math.sqrt(max(1, int((sizes > 0).sum()))))
     if scores.calibration is not None and not scores.calibration.scale:
         # Every record has the class shares: there is nothing to part.
         share = float(scores.calibration.of_positive(np.array(0.5), positive))

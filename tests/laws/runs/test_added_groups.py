@@ -10,6 +10,7 @@ import sqlite3
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from fedsw.audit.record import audit
 from fedsw.cli.app import main
 from fedsw.data import Records
 from fedsw.desk.own_data.answers import Words
+from fedsw.desk.own_data.description import as_description
 from fedsw.desk.own_data.draft import DraftRequest, draft
+from fedsw.desk.own_data.synthetic_table import as_synthesis
 from fedsw.desk.planning import public_rows, run_plan
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node.held_records import Held
@@ -36,7 +39,8 @@ from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import BOTH, ScoreCounts
 from fedsw.privacy.relations import ADD_OR_REMOVE
-from fedsw.runs.evaluation.group_thresholds import Scores, cuts_of
+from fedsw.privacy.sensitivity import SLACK
+from fedsw.runs.evaluation.group_thresholds import Scores, band_of, cuts_of
 from tests.federations import sites_of
 
 pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
@@ -241,6 +245,19 @@ def test_a_relation_and_its_declared_number_go_together(
 def test_groups_are_refused_where_more_than_a_records_own_term_moves(settings: tuple[str, ...], said: str) -> None:
     with pytest.raises(ExperimentError, match=said):
         added(*settings)
+
+
+def test_what_is_released_once_for_a_replacement_is_not_made_of_an_experiment_that_hides_the_number() -> None:
+    for made in (as_description, partial(as_synthesis, trust=None, fair=False, epsilon=1.0)):
+        with pytest.raises(ExperimentError, match="hides how many records there are"):
+            made(added())
+
+
+def test_a_plan_of_additions_says_twice_the_band_of_a_group_of_known_size() -> None:
+    experiment, sizes = added("thresholds.share=0.2", "privacy.epsilon=9.0"), {"f": 700, "m": 800}
+    found = run_plan.planned(experiment, sizes).bands
+    sigma = SLACK * make_plan(Problem.from_experiment(experiment), sites_of((7,))).scores
+    assert found == {name: pytest.approx(2 * band_of(sigma, size), rel=1e-9) for name, size in sizes.items()}
 
 
 @pytest.mark.slow
