@@ -153,6 +153,15 @@ def load(directory: Path) -> Checkpoint | None:
     Raises:
         CheckpointDamaged: if there are files and no whole state; training from the start again would be charged again.
     """
+    if (stored := read(directory)) is None:
+        return None
+    state, steps = stored
+    ledger = state.pop("ledger")
+    return Checkpoint(**state, ledger=None if ledger is None else Head(**ledger), later=steps)
+
+
+def read(directory: Path) -> tuple[dict[str, Any], tuple[ReleasedStep, ...]] | None:
+    """The same as stored, whatever the state holds: see `load`."""
     later = _content(directory / RELEASED)  # first: of a state that is replaced meanwhile it is only left out
     content = _content(directory / NAME)
     if content is None and later is None:
@@ -164,10 +173,7 @@ def load(directory: Path) -> Checkpoint | None:
             f"{directory / NAME} cannot be read: damaged, gone, or of another version. Put back a whole copy "
             "(an older one will do beside the newest ledger, which knows what was spent, with --go-on), or start anew"
         )
-    state = torch.load(io.BytesIO(stored), weights_only=True)
-    ledger = state.pop("ledger")
-    steps = tuple(_steps(later or b"", digest.digest()))
-    return Checkpoint(**state, ledger=None if ledger is None else Head(**ledger), later=steps)
+    return torch.load(io.BytesIO(stored), weights_only=True), tuple(_steps(later or b"", digest.digest()))
 
 
 def _content(path: Path) -> bytes | None:

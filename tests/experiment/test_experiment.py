@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw._tools.settings import known_keys
-from fedsw.audit.record._promise import resolved
 from fedsw.experiment import (
     DEFAULT_DELTA,
     Experiment,
@@ -356,8 +355,8 @@ def test_an_expression_that_accounts_could_not_tell_from_round_off_is_refused_wi
 
 
 @pytest.mark.parametrize("records", [1, 2, 7, 31, 32, 100, 31_622, 31_623, 10**5, 10**7])
-def test_auto_delta_is_that_of_the_audit_bit_for_bit(records: int) -> None:
-    assert resolved("auto", records) == read_delta("auto", records=records)
+def test_auto_delta_is_the_square_of_one_in_all_records_within_its_limits(records: int) -> None:
+    assert read_delta("auto", records=records) == min(1e-3, max(1e-9, 1 / math.pow(records, 2)))
 
 
 def test_a_delta_too_small_for_a_float_is_refused() -> None:

@@ -16,6 +16,7 @@ from fedsw.experiment.choices import CodeRefused, modules_of
 from fedsw.experiment.penalty_names import PENALTIES, PenaltyKind
 from fedsw.experiment.sources import Shape
 from fedsw.federation.node.limits import require_modules, require_proven
+from fedsw.learning.objectives._weighted_sum import with_slack
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import STATED
@@ -133,7 +134,7 @@ def test_a_stated_bound_that_is_charged_for_less_than_it_states_fails_the_audit(
 
     true = penalties.Means.bound
     monkeypatch.setattr(penalties.Means, "bound", lambda self, sizes, clip: 1.5 * true(self, sizes, clip))
-    Problem.from_json.cache_clear()
+    with_slack.cache_clear()
     assert not audit(federation.folder / "run1", [MODULE]).passed
 
 

@@ -14,10 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsw._tools.randomness import Stream
 from fedsw.audit._bounds import shown_epsilon
-from fedsw.audit.record import _promise as promise
-from fedsw.audit.record import _spent as spent
-from fedsw.audit.record import _sums_row as noise
-from fedsw.audit.record import audit
+from fedsw.audit.record import audit, cost, noise, promise
 from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange import participants as cohort
 from fedsw.federation.exchange.participants import Site
@@ -285,7 +282,7 @@ def test_a_line_that_says_less_than_the_stages_so_far_cost_is_named(tmp_path):
     directory = tmp_path / "run"
     Federation(tmp_path).run(staged(TWO), directory=directory)
     change_lines(directory / "metrics.jsonl", lambda line: line.update(epsilon=line["epsilon"] / 2))
-    assert failed(audit(directory)) == [spent.REPLAY]
+    assert failed(audit(directory)) == [cost.REPLAY]
 
 
 def test_a_stage_that_was_charged_is_not_released_again_where_its_file_is_lost(tmp_path):

@@ -197,8 +197,8 @@ def test_each_of_these_is_seen() -> None:
 
 ASKING = {
     **dict.fromkeys(
-        [f"audit/record/{name}.py" for name in ("_folder", "_promise", "_spent", "_steps", "_sums_row")],
-        "the audit recomputes a record from its names, without the objects that it judges",
+        [f"audit/record/{name}.py" for name in ("_cost", "_rows")],
+        "the audit recomputes a ledger from its names: what it does not know is a user's own, and no bound",
     ),
     "privacy/accountants.py": "where accountants are written: what has no noise is taken by each of them",
     "privacy/accounting/epsilons.py": "where they compute: those of normal noise are compared with each other",

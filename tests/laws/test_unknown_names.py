@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import fedsw
-from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.task_kinds import Facts
@@ -49,16 +48,9 @@ ATTACK = "an attack: what it does not know it attacks less well, and claims noth
 DECIDES = {
     "audit/_canaries.py:_labels_are_free": ATTACK,
     "audit/canary.py:_require_attackable": "all but one are refused",
-    "audit/record/_folder.py:Folder.delta": "the larger delta is for every accountant that is not pure",
-    "audit/record/_sums_row.py:check": "one check more for pld; the others have theirs",
-    "audit/record/_promise.py:_fixed": "the names are those of `Folder.penalties`, which raises",
-    "audit/record/_promise.py:_sentence": "the larger delta is for every accountant that is not pure",
-    "audit/record/_promise.py:_summary": "the larger delta is for every accountant that is not pure",
-    "audit/record/_bounds_again.py:of_sum": "every other name is looked up in `_MOVED` and `_CELLS`: a KeyError",
-    "audit/record/_spent.py:floor": "an accountant without a lower bound has the floor 0",
-    "audit/record/_steps.py:_large_share": "reached for the listed Renyi accountants alone",
-    "audit/record/_steps.py:_renyi": "reached for the listed Renyi accountants alone",
-    "audit/record/_steps.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
+    "audit/record/_rows.py:check": "one check more for pld; the others have theirs",
+    "audit/record/_cost.py:floor": "an accountant without a lower bound has the floor 0",
+    "audit/record/_cost.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_columns": VALIDATED,
@@ -141,15 +133,6 @@ UNKNOWN = {
         {"name": "x", "objective": {"also": [{"penalty": "energy", "weight": 0.1}]}}
     ),
     "a penalty that is made": lambda: compared.penalty_of("energy", "objective.penalty", {}),
-    "a penalty of a record": lambda: sensitivity.of_sum(
-        {
-            "objective": {"penalty": "energy", "alpha": 0.5, "also": []},
-            "clip": {"output": 1.0, "jacobian": 1.0, "loss": 1.0},
-            "privacy": {"bound": "auto"},
-        },
-        {"A=0": 5, "A=1": 5},
-        spreads=[1.0],
-    ),
     "a part of an objective": lambda: WeightedSum((ODD,)).cotangents(
         [[torch.zeros(2, 1)]], [torch.ones(1, 1)], lambda *_: None
     ),

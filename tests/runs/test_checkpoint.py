@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw.audit.record._chain import newest_checkpoint
+from fedsw.audit.record import Folder
 from fedsw.experiment.sections import Training
 from fedsw.privacy.accounting import Head
 from fedsw.runs import checkpoint
@@ -188,7 +188,7 @@ def test_a_run_that_ends_in_order_leaves_a_whole_state_alone(tmp_path):
 def test_an_audit_reads_the_same_round_and_row_off_the_files(tmp_path, cut):
     content = broken_off(tmp_path, 4)
     (tmp_path / checkpoint.RELEASED).write_bytes(content[: len(content) - cut])
-    state, audited = checkpoint.load(tmp_path), newest_checkpoint(tmp_path)
+    state, audited = checkpoint.load(tmp_path), Folder(tmp_path, {}, {}).checkpoint
     assert state is not None and state.last.ledger is not None and audited is not None
     assert (audited["round"], audited["ledger"]) == (state.last.round, vars(state.last.ledger))
 

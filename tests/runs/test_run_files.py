@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
-from fedsw.audit.record._folder import read_folder
+from fedsw.audit.record import read_folder
 from fedsw.cli.app import main
 from fedsw.runs import run_files as files
 from fedsw.runs.directory import RunDirectory

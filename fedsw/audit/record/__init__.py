@@ -1,8 +1,10 @@
-"""`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation; a file for each subject.
+"""`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation.
 
-They compute apart from what they check, and read the folder apart from what wrote it (`fedsw.runs.run_files`), but for
-three things: the replay, which is fedsw's own accountant on purpose; the shape of model and data, from
-`fedsw.learning.tasks.problem`; and the public directions of an attempt, where their spread is not known in advance.
+Read `_folder` first, then a file for each subject: the chain of digests and the model (`_chain`), what rows cost
+(`_cost`), their noise against how far a record moves what they release (`_rows`), the guarantee wherever it is written
+(`_promise`), and what may be published (`_published`). Digests and the composition of the rows are computed apart from
+what made them. What a row should be charged, and what a summary should say, are asked of the functions that charge and
+say it in a run: that these are right is what the tests of each of them show, by formulas written again.
 """
 
 from __future__ import annotations
@@ -14,29 +16,18 @@ from pathlib import Path
 
 from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of
 from fedsw.audit.finding import Check, Finding
-from fedsw.audit.record import (
-    _chain as model,
-)
-from fedsw.audit.record import (
-    _promise as promise,
-)
-from fedsw.audit.record import (
-    _published as published,
-)
-from fedsw.audit.record import (
-    _spent as spent,
-)
-from fedsw.audit.record import (
-    _sums_row as noise,
-)
-from fedsw.audit.record._folder import Book, Folder, made, read_folder
-from fedsw.experiment import ExperimentError
+from fedsw.audit.record import _chain as model
+from fedsw.audit.record import _cost as cost
+from fedsw.audit.record import _promise as promise
+from fedsw.audit.record import _published as published
+from fedsw.audit.record import _rows as noise
+from fedsw.audit.record._folder import Book, Folder, made, read_book, read_folder
 from fedsw.experiment.choices import CodeRefused
 
 CHECKS = (
     (model.CHAIN, model.check_chain),
-    (spent.REPLAY, spent.check_replay),
-    (spent.INDEPENDENT, spent.check_independent),
+    (cost.REPLAY, cost.check_replay),
+    (cost.INDEPENDENT, cost.check_independent),
     (noise.NAME, noise.check),
     (published.NAME, published.check),
     (model.NAME, model.check),
@@ -64,7 +55,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     unread = [check.name for check in checks if check.unread]
     left = [check.name for check in checks if check.passed is None and not check.unread]
     worst = _worst(folder)
-    parts = [] if worst is None else _parts(worst, recomputed=not failed and not unread and spent.REPLAY not in left)
+    parts = [] if worst is None else _parts(worst, recomputed=not failed and not unread and cost.REPLAY not in left)
     drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
         kind="record",
@@ -78,7 +69,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
         rows=[("run", _described(folder)), *((check.name, check.line) for check in checks), *rows_of(parts)],
         details={
             "experiment": folder.experiment["name"],
-            "trust": folder.trust,
+            "trust": folder.experiment["privacy"]["trust"],
             "status": folder.summary.get("status", "no summary"),
             "nominal": folder.seeded,
             "failed": failed,
@@ -87,7 +78,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
             "parts": content_of(parts),
             "checks": [check.as_dict() for check in checks],
         },
-        draw=functools.partial(spent.draw, folder, worst) if worst and drawable else None,
+        draw=functools.partial(cost.draw, folder, worst) if worst and drawable else None,
     )
 
 
@@ -97,20 +88,18 @@ def _require_allowed(folder: Folder) -> None:
         _ = folder.settings
     except CodeRefused:
         raise
-    except (ExperimentError, LookupError):
+    except (ValueError, LookupError):
         return
 
 
 def _parts(book: Book, *, recomputed: bool) -> list[AuditedPart]:
     """Rows by kind of the ledger that spent most: all of them are recomputed, and none of them is attacked."""
-    kinds = {"moments": book.moments, "rounds": book.rounds, "scores": book.scores, "kept records": book.tallies}
-    kinds = {name: rows for name, rows in kinds.items() if rows}
-    others = sum(map(len, kinds.values())) < len(book.rows)
+    kinds = {name: rows for name, rows in book.kinds.items() if rows}
     names = [name for name in kinds if name != "kept records"]
     parts = []
     for name, rows in kinds.items():
-        alone = names == [name] and not others  # whose share is known without an account of its own
-        square = 1.0 if alone else max((spent.square(book, group, rows) for group in book.groups), default=0.0)
+        alone = names == [name]  # whose share is known without an account of its own
+        square = 1.0 if alone else max((cost.square(book, group, rows) for group in book.groups), default=0.0)
         how: How = "recomputed" if recomputed else "no verdict"
         parts.append(AuditedPart(name, square, how, f"({len(rows)} of {len(book.rows)} rows)", name == "kept records"))
     return parts
@@ -131,21 +120,33 @@ def _verdict(failed: list[str], unread: list[str], left: list[str], count: int, 
 def _described(folder: Folder) -> str:
     status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
     seeded = ", nominal (seeded)" if folder.seeded else ""
-    return f"{folder.experiment['name']}, trust {folder.trust}{seeded}: {status}"
+    return f"{folder.experiment['name']}, trust {folder.experiment['privacy']['trust']}{seeded}: {status}"
 
 
 def _worst(folder: Folder) -> Book | None:
     """The ledger that spent most by the independent accountant; None if nothing can be reported."""
     try:
-        return max(folder.books, key=lambda book: spent.independent(book).epsilon, default=None)
+        return max(folder.books, key=lambda book: cost.independent(book).epsilon, default=None)
     except Exception:  # the check of the same name says why
         return None
 
 
 def _shown(folder: Folder, worst: Book | None) -> float:
     if worst is not None:
-        return spent.independent(worst).epsilon
-    return math.inf if not folder.noisy else math.nan
+        return cost.independent(worst).epsilon
+    return math.inf if folder.claimed == math.inf else math.nan
 
 
-__all__ = ["CHECKS", "Check", "audit"]
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Folder",
+    "audit",
+    "cost",
+    "model",
+    "noise",
+    "promise",
+    "published",
+    "read_book",
+    "read_folder",
+]

@@ -1,19 +1,33 @@
-"""Checks that a folder holds what was written: every row of every ledger, the checkpoint, the model and its rounds."""
+"""Checks that a folder holds what was written: every row of every ledger, and the model that its rounds made.
+
+The chain of digests is computed here alone, from hashlib and the stored text. The model is made again from the
+checkpoint's vector, or a generator's training, by what made it in the run.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsw.audit.finding import Check, Faults
-from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.audit.record._folder import Book, Folder, without_ledgers
+from fedsw.experiment.task_kinds import MODELS
+from fedsw.learning.models.outer_layers import rescaled
+from fedsw.learning.moments.preparation import folded
+from fedsw.learning.sketches.fit import CheckpointRefused, read_training
+from fedsw.learning.sketches.from_settings import Stage
+from fedsw.learning.sketches.learnt import flat_bytes
+from fedsw.learning.sketches.trees import settle_rows
+from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.releases import of_stage, stored_classifier, stored_sketch
+from fedsw.runs.run_files import RunFile, read_json
 
 CHAIN = "ledger chain"
 
@@ -28,8 +42,12 @@ def check_chain(folder: Folder) -> Check:
     faults = Faults()
     for book in folder.books:
         _follow(book, faults)
+        digests = {0: book.header[1], **{row.sequence: row.digest for row in book.rows}}
         for by, head in _remembered(folder, book):
-            _require_head(book, by, head, faults)
+            sentence = f"{by} remembers row {head['sequence']} of {book.name}, which "
+            faults.require(int(head["sequence"]) in digests, sentence + "is gone")
+            same = digests.get(int(head["sequence"]), head["digest"]) == head["digest"]
+            faults.require(same, sentence + "is another one now")
     if not folder.local and folder.summary:
         ends = folder.summary.get("ledger") or {}
         last = folder.books[0].rows[-1].sequence if folder.books[0].rows else 0
@@ -60,113 +78,74 @@ def _follow(book: Book, faults: Faults) -> None:
         before = row.digest
 
 
-def _remembered(folder: Folder, book: Book) -> list[tuple[str, dict[str, Any]]]:
-    if book.client is not None:
-        beside = book.path.with_suffix(".head")
-        return [(beside.name, json.loads(beside.read_text(encoding="ascii")))] if beside.is_file() else []
-    heads = [("summary.json", folder.summary.get("ledger"))]
-    stored = newest_checkpoint(folder.directory)
-    heads.append(("the checkpoint", stored["ledger"] if stored else None))
-    return [(by, head) for by, head in heads if head]
-
-
-def _require_head(book: Book, by: str, head: dict[str, Any], faults: Faults) -> None:
-    sequence, digest = int(head["sequence"]), str(head["digest"])
-    digests = {0: book.header[1], **{row.sequence: row.digest for row in book.rows}}
-    sentence = f"{by} remembers row {sequence} of {book.name}, which "
-    faults.require(sequence in digests, sentence + "is gone")
-    faults.require(digests.get(sequence, digest) == digest, sentence + "is another one now")
-
-
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-NAME = "model and checkpoint"
+def _remembered(folder: Folder, book: Book) -> list[tuple[str, dict[str, Any]]]:
+    """Rows of a ledger that other files have seen: a client's own file beside it, or summary and checkpoint."""
+    if book.client is not None:
+        beside = book.path.with_suffix(".head")
+        heads = [(beside.name, read_json(beside))]
+    else:
+        stored = folder.checkpoint
+        heads = [("summary.json", folder.summary.get("ledger")), ("the checkpoint", stored and stored["ledger"])]
+    return [(by, head) for by, head in heads if head]
 
-_TITLE = b"fedsw checkpoint 2 "
+
+NAME = "model and checkpoint"
 
 
 def check(folder: Folder) -> Check:
     """Check the parameters bit for bit, and the rounds of checkpoint, metrics, ledger and summary."""
+    model, completed = folder.directory / RunFile.MODEL, folder.summary.get("status") == "completed"
+    faults = Faults()
     if folder.sketch:
-        return sensitivity.model(folder, NAME)
-    stored = newest_checkpoint(folder.directory)
-    model = folder.directory / "model.safetensors"
-    if stored is None:
-        faults = Faults()
+        return _generator(folder, faults)
+    if (stored := folder.checkpoint) is None:
         faults.require(not folder.metrics, "rounds are in metrics.jsonl, and no whole checkpoint is there")
         return faults.check(NAME, "no round was finished, and no checkpoint is there")
-    faults, round_ = Faults(), int(stored["round"])
+    round_, averaged = int(stored["round"]), folder.written.training.averaging > 0
     _rounds(folder, round_, faults)
-    averaged = folder.experiment["training"]["averaging"] > 0
-    if not averaged:
-        same = torch.allclose(stored["theta"], stored["average"], rtol=1e-9, atol=1e-12)  # kept up by additions
-        faults.require(same, "nothing is averaged, and the checkpoint's average is not its iterate")
+    same = averaged or torch.allclose(stored["theta"], stored["average"], rtol=1e-9, atol=1e-12)  # kept up by additions
+    faults.require(same, "nothing is averaged, and the checkpoint's average is not its iterate")
     if not model.is_file():
-        faults.require(folder.summary.get("status") != "completed", "the run is completed, and has no model")
+        faults.require(not completed, "the run is completed, and has no model")
         return faults.check(NAME, f"the checkpoint is of round {round_}; no model was released", round=round_)
     if not str(folder.summary.get("status", "")).startswith(("completed", "stopped")):
         words = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
         return faults.check(NAME, words, round=round_)
-    off = _differing(sensitivity.tensors_of(model), _released(folder, stored["average"]), folder)
+    # A checkpoint's vector is of prepared features where moments were released, and not calibrated where scores were.
+    network = folder.task.prepared(folder.task.build_model().double(), stored["average"])
+    if folder.preparation is not None:
+        network = folded(network, folder.preparation)
+    if calibration := (read_json(folder.directory / RunFile.SCORES) or {}).get("calibration"):
+        network = rescaled(network, folder.task.features, float(calibration["scale"]), calibration["shift"])
+    made = {name: value for name, value in network.named_parameters() if value.requires_grad}
+    off = _differing(made, {name: value for name, value in load_file(model).items() if name in made})
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")
     what = "averaged iterates" if averaged else "iterate"
     return faults.check(NAME, f"the model is the {what} of round {round_}, bit for bit", round=round_)
 
 
-def _released(folder: Folder, theta: Tensor) -> Tensor:
-    """The flat model (r,) for features as they are, calibrated.
+def _differing(
+    made: Mapping[str, Tensor], released: Mapping[str, Tensor], near: frozenset[str] = frozenset()
+) -> list[str]:
+    """Names of tensors that one of two models lacks, or that differ in a bit; those ``near`` in more than `_ROOM`."""
 
-    A checkpoint's is for prepared features where moments were released, and not calibrated where scores were; whether
-    scores say so is checked with their row (`_sums_row`).
-    """
-    calibration = (folder.scores or {}).get("calibration")
-    if folder.preparation is None and calibration is None:
-        return theta
-    from fedsw.learning.models import flatten
-    from fedsw.learning.models.outer_layers import rescaled
-    from fedsw.learning.moments.preparation import folded
+    def alike(name: str) -> bool:
+        one, other = made.get(name), released.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            return False
+        if name in near and one.is_floating_point():
+            return torch.allclose(one, other, rtol=0, atol=_ROOM)
+        return torch.equal(one.to(other.dtype), other)
 
-    task = folder.task
-    model = task.prepared(task.build_model().double(), theta)
-    if folder.preparation is not None:
-        model = folded(model, folder.preparation)
-    if calibration is not None:
-        model = rescaled(model, task.features, float(calibration["scale"]), calibration["shift"])
-    return flatten(model)
-
-
-def newest_checkpoint(directory: Path) -> dict[str, Any] | None:
-    """Read the whole state, with round and ledger's row of the last release on file; None if there is none.
-
-    Releases are only there in a run that is going on or broke off: its parameters are those before them.
-    """
-    path, released = directory / "checkpoint.pt", directory / "checkpoint.released"
-    stored = sensitivity.read_titled(path, _TITLE)
-    if stored is not None and released.is_file():
-        state = path.read_bytes().partition(b"\n")[2]
-        for round_, head in _releases(released.read_bytes(), hashlib.sha256(state).digest()):
-            stored |= {"round": round_, "ledger": head}
-    return stored
-
-
-def _releases(content: bytes, before: bytes) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Round and ledger's row of each whole release: its length, a SHA-256 with the one before, 48 bytes, vector."""
-    while len(content) >= 40:
-        length, digest = int.from_bytes(content[:8], "little"), content[8:40]
-        body, content = content[40 : 40 + length], content[40 + length :]
-        if len(body) < length or hashlib.sha256(before + body).digest() != digest:
-            return
-        sequence, of_row = int.from_bytes(body[8:16], "little"), body[16:48].hex()
-        yield (
-            int.from_bytes(body[:8], "little"),
-            {"sequence": sequence, "digest": of_row} if int(of_row, 16) else None,
-        )
-        before = digest
+    return [name for name in dict.fromkeys((*made, *released)) if not alike(name)]
 
 
 def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
+    """Require that metrics, ledgers and summary have the rounds that end with the checkpoint's."""
     numbers = [int(line["round"]) for line in folder.metrics]
     faults.require(numbers == sorted(set(numbers)), "the rounds of metrics.jsonl do not follow one another")
     # Each process that was killed may have died after its checkpoint and before that round's line.
@@ -177,34 +156,71 @@ def _rounds(folder: Folder, round_: int, faults: Faults) -> None:
     last = max(numbers, default=0)
     ends = last == round_ or (last == round_ - 1 and not folder.summary)
     faults.require(ends, f"the checkpoint is of round {round_}, metrics.jsonl ends at {last}")
-    status = str(folder.summary.get("status", ""))
-    planned = int(folder.experiment["training"]["rounds"])
-    done = status != "completed" or round_ == planned
+    done = folder.summary.get("status") != "completed" or round_ == folder.written.training.rounds
     faults.require(done, f"the run is completed, the checkpoint of round {round_}")
     charged = {row.round for book in folder.books for row in book.rounds}
-    if charged and folder.planned_releases > 1:
-        end = max(charged)
-        faults.require(end >= round_, f"the checkpoint is of round {round_}, the ledger ends at {end}")
+    if charged and folder.written.releases > 1:
+        faults.require(
+            max(charged) >= round_, f"the checkpoint is of round {round_}, the ledger ends at {max(charged)}"
+        )
         attempts = {(row.round, row.attempt) for book in folder.books for row in book.rounds}
         free = [line["round"] for line in folder.metrics if (line["round"], line["attempt"]) not in attempts]
         faults.require(not free, f"rounds {free} of metrics.jsonl are in no ledger")
     if charged and folder.summary and not folder.local:
-        reported = folder.summary["released_rounds"]
-        paid = len(charged)
+        reported, paid = folder.summary["released_rounds"], len(charged)
         faults.require(reported == paid, f"the summary counts {reported} released rounds, the ledger {paid}")
 
 
-def _differing(model: Mapping[str, Tensor], flat: Tensor, folder: Folder) -> list[str]:
-    """Names of parameters whose bits are not those of the flat vector, cast to their type, in the model's order."""
-    names, start = [], 0
-    for name, parameter in folder.task.build_model().named_parameters():
-        if not parameter.requires_grad:
-            continue
-        part = flat[start : start + parameter.numel()]
-        start += parameter.numel()
-        stored = model.get(name)
-        if stored is None or stored.shape != parameter.shape or part.numel() != parameter.numel():
-            names.append(f"{name} is missing or of another shape")
-        elif not torch.equal(stored, part.reshape(parameter.shape).to(stored.dtype)):
-            names.append(name)
-    return [*names, *(["numbers left over"] if start != flat.numel() else [])]
+# Generators
+
+
+def _generator(folder: Folder, faults: Faults) -> Check:
+    """The released generator is its training's last checkpoint, buffers too, at the planned step."""
+    path, completed = folder.directory / RunFile.MODEL, folder.summary.get("status") == "completed"
+    if not path.is_file():
+        faults.require(not completed, "the run is completed, and has no model")
+        return faults.check(NAME, "no generator was released")
+    stages = range(1, 1 + folder.written.stages)
+    last = max(
+        (number for number in stages if (folder.directory / of_stage(RunFile.SKETCH, number)).is_file()), default=1
+    )
+    training, planned = of_stage(RunFile.GENERATOR, last), folder.written.training.rounds
+    try:
+        stored = read_training(folder.directory / training)
+    except (CheckpointRefused, FileNotFoundError):
+        faults.require(False, f"{training} is missing or damaged, and model.safetensors is there")
+        return faults.check(NAME, "")
+    step, numbers = int(stored["step"]), [int(line["round"]) for line in folder.metrics]
+    whole = not completed or (step == planned and last == len(stages))
+    faults.require(whole, f"the run is completed, its training at step {step} of {planned}")
+    faults.require(numbers == sorted(set(numbers)), "the steps of metrics.jsonl do not follow one another")
+    end = max(numbers, default=0)
+    faults.require(end <= (last - 1) * planned + step, f"metrics.jsonl goes on to step {end}")
+    network, released = stored["network"], load_file(path)
+    settled = _settled(folder, network) if MODELS.get(folder.written.model.kind).table else None
+    off = _differing(network, released) if settled is None else _differing(settled, released, _OF_TREE)
+    faults.require(not off, f"model.safetensors is not the training's: {', '.join(off)}")
+    return faults.check(NAME, f"the generator is that of step {step}, bit for bit", step=step)
+
+
+_OF_TREE = frozenset(("moved", "rows", "drawn", "parents", "order", "chances", "proportions"))
+_ROOM = 1e-5
+"""Tolerance: other processors may sum the same numbers to a little more or less."""
+
+
+def _settled(folder: Folder, trained: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """A table generator's tensors once what draws its rows is read off the sketches; None if nothing chooses that."""
+    problem, run = folder.task, RunDirectory(folder.directory)
+    network = problem.build_model()
+    network.load_state_dict(dict(trained))
+    sketches, sketchers = [], []
+    for number in range(1, 1 + len(folder.settings.sketch.shares)):
+        marks = stored_classifier(run, number) if number > 1 else None
+        stage = Stage(number, b"" if marks is None else flat_bytes(marks))
+        stored = stored_sketch(run, law_of_problem(problem, stage), number)
+        if stored is None:
+            break
+        sketches.append(stored.sketch)
+        sketchers.append(sketcher_of(problem, stage))
+    chosen = settle_rows(folder.settings.sketch, network.eval(), sketches, sketchers)
+    return None if chosen is None else network.state_dict()

@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
-from fedsw.audit.record._chain import newest_checkpoint
 from fedsw.audit.record._folder import Folder, real
+from fedsw.runs.run_files import RunFile
 
 NAME = "counts and seconds absent"
 
@@ -67,7 +67,7 @@ _SECTIONS = ("held_out", "epsilon_by_client")
 def check(folder: Folder) -> Check:
     """Check the keys of every published file against what may be there, and what the numbers themselves show."""
     faults = Faults()
-    unsafe = bool(folder.experiment.get("unsafe_metrics"))
+    unsafe = folder.written.unsafe_metrics
     _require_keys("metrics.jsonl", folder.metrics, LINE | (UNSAFE if unsafe else frozenset()), faults)
     _require_keys("log.jsonl", folder.log, LOG, faults)
     _require_keys("summary.json", [folder.summary], SUMMARY, faults)
@@ -79,9 +79,8 @@ def check(folder: Folder) -> Check:
             faults.require(flat, f"round {line.get('round')} of metrics.jsonl: {section} holds more than numbers")
     if unsafe and folder.summary:
         reader = real(folder.summary["epsilon_of_reader"])
-        faults.require(
-            reader == math.inf, f"un-noised metrics are shown, and the reader's ε is said to be {upward(reader, 6)}"
-        )
+        fault = f"un-noised metrics are shown, and the reader's ε is said to be {upward(reader, 6)}"
+        faults.require(reader == math.inf, fault)
     _traffic(folder, faults)
     _ratios(folder, faults)
     keys = _checkpoint(folder, faults)
@@ -110,31 +109,30 @@ def _traffic(folder: Folder, faults: Faults) -> None:
         totals = [int(line[name]) for line in folder.metrics if name in line]
         steps = [after - before for before, after in zip(totals, totals[1:], strict=False)]
         faults.require(all(step >= 0 for step in steps), f"{name} of metrics.jsonl falls: it is no total of the run")
-        released = folder.planned_releases > 1
+        several = folder.written.releases > 1
         alike = len({line.get("clients") for line in folder.metrics}) == 1 and len(totals) == len(folder.metrics)
         events = [line.get("event") for line in folder.log]
         quiet = events.count("run begins") == 1 and set(events) <= _QUIET
         once = all(line.get("attempt") == 0 for line in folder.metrics)
-        if released and alike and quiet and once and len(steps) > 1:
+        if several and alike and quiet and once and len(steps) > 1:
             faults.require(len(set(steps)) == 1, f"{name} of rounds alike differ: their size tells counts")
 
 
 def _ratios(folder: Folder, faults: Faults) -> None:
     """The signal-to-noise ratio follows from the noised gradient's norm and from sigma alone."""
-    stored = newest_checkpoint(folder.directory)
-    if stored is None:
+    if (stored := folder.checkpoint) is None:
         return
     r = stored["theta"].numel()
     for line in folder.metrics:
         sigma, norm, snr = line.get("sigma"), real(line.get("gradient_norm")), line.get("snr")
         expected = math.sqrt(max(0.0, ((norm / sigma) ** 2 - r) / r)) if sigma else None
-        where = f"round {line.get('round')} of metrics.jsonl"
         same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
-        faults.require(same, f"{where}: its snr is not that of the noised gradient")
+        fault = f"round {line.get('round')} of metrics.jsonl: its snr is not that of the noised gradient"
+        faults.require(same, fault)
 
 
 def _releases(folder: Folder, faults: Faults) -> None:
-    stored = folder.directory / "releases"
+    stored = folder.directory / RunFile.RELEASES
     for path in sorted([*stored.glob("*.safetensors"), *stored.glob("scores/*.safetensors")]):
         with safe_open(path, framework="pt") as file:
             more = sorted(set(file.keys()) - RELEASE)
@@ -142,21 +140,15 @@ def _releases(folder: Folder, faults: Faults) -> None:
 
 
 def _checkpoint(folder: Folder, faults: Faults) -> list[str]:
-    stored = newest_checkpoint(folder.directory)
-    if stored is None:
+    if (stored := folder.checkpoint) is None:
         return []
-    for key in sorted(stored.keys() - CHECKPOINT):
-        faults.require(False, f"the checkpoint holds {key!r}")
-    theta, optimizer = stored["theta"], stored["optimizer"]
-    faults.require(set(optimizer) <= {"state", "param_groups"}, "the checkpoint's optimizer holds more than its state")
-    for state in optimizer["state"].values():
-        more = sorted(state.keys() - OPTIMIZER)
-        faults.require(not more, f"the checkpoint's optimizer holds {more}")
-        shapes = [value.shape for value in state.values() if value is not None and value.numel() > 1]
-        same = all(shape == theta.shape for shape in shapes)
-        faults.require(same, "the optimizer's state is not of the model's shape")
-    faults.require(stored["average"].shape == theta.shape, "the checkpoint's average is not of the model's shape")
-    head = stored["ledger"]
-    known = head is None or head.keys() <= {"sequence", "digest"}
-    faults.require(known, "the checkpoint holds more than a ledger's head")
+    theta, optimizer, head = stored["theta"], stored["optimizer"], stored["ledger"] or {}
+    _require_keys("the checkpoint", [stored], CHECKPOINT, faults)
+    _require_keys("the checkpoint's optimizer", [optimizer], frozenset({"state", "param_groups"}), faults)
+    _require_keys("the checkpoint's ledger", [head], frozenset({"sequence", "digest"}), faults)
+    states = list(optimizer["state"].values())
+    _require_keys("the checkpoint's optimizer", states, OPTIMIZER, faults)
+    shapes = [value.shape for state in states for value in state.values() if value is not None and value.numel() > 1]
+    same = all(shape == theta.shape for shape in (*shapes, stored["average"].shape))
+    faults.require(same, "the checkpoint's average or the optimizer's state is not of the model's shape")
     return sorted(stored)

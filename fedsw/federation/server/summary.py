@@ -24,10 +24,12 @@ from fedsw.federation.server.job import planned_cost
 from fedsw.federation.trust.budget_shares import PUBLIC
 from fedsw.federation.trust.context import ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
+from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting import DeltaTooSmall, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.selection import Selection
+from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
@@ -209,30 +211,51 @@ def _guarantee(
     experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None, *, accounted: bool
 ) -> dict[str, Any]:
     privacy, task = experiment.privacy, plan.task
-    bounds = plan.sensitivities
-    stated = privacy.guarantee.by_noise(noised=_statement, none=_no_statement)
+    bounds, numbers = plan.sensitivities, {"epsilon": epsilon, "delta": plan.delta, "multiplier": plan.multiplier}
+    stated = guarantee_of(task, **numbers, selection=selection, replaced=_of_replacement(plan))
     return {
-        "relation": relation_of(experiment),
-        "unit": experiment.data.unit or "record",
+        **stated,
         "protects": _protects(experiment),
         "against": privacy.guarantee.by_noise(
             noised=privacy.model.against(experiment), none="nobody: no noise was added"
         ),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
-        "word": task.objective.word,
-        "accountant": plan.accountant,
-        "accountant_is_guarantee": is_proven(plan.accountant, plan.mechanism),
-        "mechanism": plan.mechanism,
-        "sampling": privacy.model.sampling(experiment),
-        "trust": privacy.trust,
-        "noise_multiplier": plan.multiplier,
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
         **({"noise_multiplier_of_scores": plan.scores} if experiment.share_of_scores else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
         "sampling_rates": dict(zip(task.objective.cells, plan.rates, strict=True)),
-        **_of_replacement(plan),
-        "statement": stated(experiment, plan, epsilon, selection) if accounted else UNACCOUNTED,
+        "statement": stated["statement"] if accounted else UNACCOUNTED,
+    }
+
+
+def guarantee_of(
+    task: Problem,
+    *,
+    epsilon: float,
+    delta: float,
+    multiplier: float,
+    selection: Selection | None,
+    replaced: Mapping[str, float],
+) -> dict[str, Any]:
+    """Promise of a run with these settings and numbers: `fedsw audit` holds a stored summary against it.
+
+    `replaced` has epsilon for a replacement where the run's is for additions and removals alone; else it is empty.
+    """
+    experiment = task.experiment
+    stated = experiment.privacy.guarantee.by_noise(noised=_statement, none=_no_statement)
+    return {
+        "relation": relation_of(experiment),
+        "unit": experiment.data.unit or "record",
+        "word": task.objective.word,
+        "accountant": experiment.accountant,
+        "accountant_is_guarantee": is_proven(experiment.accountant, experiment.mechanism),
+        "mechanism": experiment.mechanism,
+        "sampling": experiment.privacy.model.sampling(experiment),
+        "trust": experiment.privacy.trust,
+        "noise_multiplier": multiplier,
+        **replaced,
+        "statement": stated(task, epsilon, delta, multiplier, selection, replaced),
     }
 
 
@@ -288,12 +311,28 @@ def _protects(experiment: Experiment) -> str:
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."
 
 
-def _no_statement(experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None) -> str:
+def _no_statement(
+    task: Problem,
+    epsilon: float,
+    delta: float,
+    multiplier: float,
+    selection: Selection | None,
+    replaced: Mapping[str, float],
+) -> str:
     return "No privacy: epsilon = infinity (non-private reference)."
 
 
-def _statement(experiment: Experiment, plan: FederationPlan, epsilon: float, selection: Selection | None) -> str:
-    kind = "nominal: sampling and noise are reproducible from the seed, " if plan.nominal else ""
+def _statement(
+    task: Problem,
+    epsilon: float,
+    delta: float,
+    multiplier: float,
+    selection: Selection | None,
+    replaced: Mapping[str, float],
+) -> str:
+    experiment = task.experiment
+    seeded = "nominal: sampling and noise are reproducible from the seed, "
+    kind = "" if experiment.seed is None else seeded
     releases, stages = experiment.releases, experiment.stages
     what = f"all {releases} rounds together" if releases > 1 else "the one release"
     if stages > 1:
@@ -307,25 +346,25 @@ def _statement(experiment: Experiment, plan: FederationPlan, epsilon: float, sel
     if selection is not None:
         what += f", of a run that is {selection.words}"
     unit = experiment.data.unit
-    replaced = "one record" if unit is None else f"all records of one {unit!r}"
+    protected = "one record" if unit is None else f"all records of one {unit!r}"
     apart = "" if unit is None else ", at each client by itself"
-    drawn = experiment.privacy.model.by_release(rounds=plan.task.objective.drawn_by, once=())
+    drawn = experiment.privacy.model.by_release(rounds=task.objective.drawn_by, once=())
     hides = experiment.privacy.hides_sizes
     change = "addition or removal" if hides else "replacement"
-    neighbours = f"{change} of {replaced}{within(experiment, () if hides else drawn)}{apart}"
+    neighbours = f"{change} of {protected}{within(experiment, () if hides else drawn)}{apart}"
     words = (
-        f"{_promise(plan, epsilon)} ({kind}{neighbours}) of {what}, "
-        f"{plan.ratio} = {plan.multiplier:.4g}"
+        f"{_promise(experiment, epsilon, delta)} ({kind}{neighbours}) of {what}, "
+        f"{MECHANISMS.get(experiment.mechanism).ratio} = {multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if (declared := experiment.privacy.records) is not None:
-        other = upward(_of_replacement(plan)["epsilon_of_replacement"], 4)
+        other = upward(replaced["epsilon_of_replacement"], 4)
         words += (
             f" Sums are divided by a declared number of records, {declared}, which is public; how many there are is "
             f"not. This epsilon is not comparable with one for the replacement of a record, which is a removal and an "
             f"addition: for that the same noise has epsilon = {other}."
         )
-    if plan.task.objective.word == "stated":
+    if task.objective.word == "stated":
         stated = ", ".join(name for _, name in penalties_of(experiment) if PENALTIES.get(name).word != "proven")
         words += f" It rests on a bound that the user stated, of the penalty {stated}; nothing here proves it."
     if experiment.data.occurring:
@@ -345,13 +384,13 @@ def _statement(experiment: Experiment, plan: FederationPlan, epsilon: float, sel
             " That held-out rows which equal private ones are of other people is the word of whoever ran this "
             "(data.held_out_overlap = 'other-people')."
         )
-    return doubt(plan.accountant, plan.mechanism) + words
+    return doubt(experiment.accountant, experiment.mechanism) + words
 
 
-def _promise(plan: FederationPlan, epsilon: float) -> str:
-    if accountant_named(plan.accountant).pure:
+def _promise(experiment: Experiment, epsilon: float, delta: float) -> str:
+    if accountant_named(experiment.accountant).pure:
         return f"pure {upward(epsilon, 4)}-differential privacy, delta = 0"
-    return f"({upward(epsilon, 4)}, {upward(plan.delta)})-differential privacy"
+    return f"({upward(epsilon, 4)}, {upward(delta)})-differential privacy"
 
 
 def _delta(plan: FederationPlan) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -110,10 +110,6 @@ class WeightedPenalty(ABC):
         alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
         """How far one replaced record of each cell moves the clipped gradient; `alone` is without the task loss."""
-
-    @abstractmethod
-    def described(self) -> dict[str, Any]:
-        """Plain data that its bound follows from, for an audit to compute it again."""
 
     @property
     def pairs(self) -> tuple[tuple[int, int, float], ...]:

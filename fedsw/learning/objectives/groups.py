@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -142,10 +142,6 @@ class BetweenGroups(WeightedPenalty):
         """Slot means (k, bins) of every cell against those that it is compared with; see `histograms.matched`."""
         return histograms.matched(counts, self, radius), None
 
-    def described(self) -> dict[str, Any]:
-        """The penalty's name."""
-        return {"penalty": self.penalty}
-
     def sensitivities(
         self,
         sizes: Sequence[int],
@@ -250,10 +246,6 @@ class TaskAlone(WeightedPenalty):
     def reach(self, radius: float) -> float:
         """The radius M itself, of slot means that are all 0."""
         return float(radius)
-
-    def described(self) -> dict[str, Any]:
-        """The name of no penalty."""
-        return {"penalty": "none"}
 
     def sensitivities(
         self,

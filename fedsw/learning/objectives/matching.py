@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,12 +113,6 @@ class Matching(WeightedPenalty):
             raise ValueError(f"records are compared with a {self.other_side}'s sample, and none was given")
         seen, pulled = histograms.matched_to_sample(counts[0], sample, directions, radius)
         return [seen], pulled
-
-    def described(self) -> dict[str, Any]:
-        """The name and the prior's radius; TypeError for another side, whose bound an audit reads off the settings."""
-        if self.other_side != "prior":
-            raise TypeError(f"no formula of an audit is that of a penalty to a {self.other_side}")
-        return {"penalty": "prior-matching", "prior_radius": self.radius}
 
     def sensitivities(
         self,

@@ -1,8 +1,8 @@
 """Penalties that a user composes: between groups, within classes, to a prior or a public sample, by weight.
 
 Settings find them by `fedsw.experiment.penalty_names.PENALTIES`; `fedsw.learning.tasks.compared` makes them. Bounds are
-added up in `_weighted_sum`, planned for in `fedsw.runs.single.training_plan` and `fedsw.federation.trust.round_plan`,
-and written again in `fedsw.audit.record._bounds_again`.
+added up in `_weighted_sum`, and planned for in `fedsw.runs.single.training_plan` and
+`fedsw.federation.trust.round_plan`.
 """
 
 from __future__ import annotations
@@ -246,10 +246,6 @@ class StatedPart(WeightedPenalty):
     ) -> tuple[list[Tensor], None]:
         """The `cotangents` (n, d) of every group; no sample is asked for."""
         return self.cotangents(cells, directions, ties=ties, memory_limit=memory_limit), None
-
-    def described(self) -> dict[str, Any]:
-        """That it is stated, and the user's function of sizes and clip that states it."""
-        return {"penalty": "stated", "bounding": self.bounding}
 
     def sensitivities(
         self,

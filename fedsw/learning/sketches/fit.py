@@ -224,7 +224,7 @@ def fit_generator(
     mark = _mark([compared.sketch for compared in targets], network, settings, target, len(restarts))
     cells, training, tried = Cells.of(target, settings.batch), _Training.of(network, settings), list[float]()
     if path is not None and path.exists():
-        state = _read(path, mark)
+        state = read_training(path, mark)
         training.load(state)
         tried = state["tried"]
     elif restarts:
@@ -249,7 +249,7 @@ def tried_in(checkpoint: Path) -> list[float]:
     The first is that of the network itself; the one of the least distance went on. CheckpointRefused if the file is
     damaged.
     """
-    return [float(distance) for distance in _read(checkpoint)["tried"]]
+    return [float(distance) for distance in read_training(checkpoint)["tried"]]
 
 
 def _choose(
@@ -358,8 +358,11 @@ def _save(path: Path, mark: str, training: _Training, tried: list[float]) -> Non
     files.replace(path, title, content.getbuffer())
 
 
-def _read(path: Path, mark: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint of the training with that mark."""
+def read_training(path: Path, mark: str | None = None) -> dict[str, Any]:
+    """Read the checkpoint of a training, of the one with that mark where one is given.
+
+    CheckpointRefused if it is damaged, or of another training.
+    """
     title, _, content = path.read_bytes().partition(b"\n")
     if title != _TITLE + hashlib.sha256(content).hexdigest().encode():
         raise CheckpointRefused(f"{path} is damaged, or no checkpoint of a generator; remove it to start again")

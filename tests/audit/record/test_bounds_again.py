@@ -1,4 +1,4 @@
-"""The formulas of an audit, written again from theory, agree with what a run charges; of several penalties, too."""
+"""Formulas that are written again from theory agree with what a run charges; of several penalties, too."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import math
 
 import pytest
 
-from fedsw.audit.record import _bounds_again as sensitivity
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives.histograms import contribution_sensitivity
 from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.compared import compared_by, objective_of
 from fedsw.privacy.sensitivity import SLACK
+from tests.audit.record import formulas
 
 PARITY = {"penalty": "statistical-parity", "weight": 0.15}
 ODDS = {"penalty": "equality-of-odds", "weight": 0.2, "radius": 0.3, "jacobian": 2.0}
@@ -23,10 +24,10 @@ ALSO = [chosen for count in (1, 2, 3) for chosen in itertools.combinations((PARI
 SHAPE = Shape(4, ("0", "1", "2"), 2, 0)
 
 
-def both(also, penalty, bound, scale=1.0):
+def both(also, penalty, bound):
     """Delta of every stratum by the audit and by the product, for strata of different sizes."""
     weights = {"objective": {"penalty": penalty, "alpha": 0.3, "also": list(also)}, "privacy": {"bound": bound}}
-    clip = {"output": 0.8 * scale, "jacobian": 0.6, "loss": 1.7}
+    clip = {"output": 0.8, "jacobian": 0.6, "loss": 1.7}
     chosen = parse_experiment({"name": "formula", **weights, "clip": clip})
     objective = objective_of(chosen, SHAPE)
     norms = Clip(clip["output"], clip["jacobian"], clip["loss"])
@@ -35,7 +36,7 @@ def both(also, penalty, bound, scale=1.0):
     sizes = [11 + 7 * index for index in range(len(objective.cells))]
     charged = objective.sensitivities(sizes, norms, dimensions=widths, spreads=spreads, bound=bound)
     batch = dict(zip(objective.cells, sizes, strict=True))
-    ours = sensitivity.of_sum(chosen.model_dump(mode="json"), batch, spreads=spreads)
+    ours = formulas.of_sum(chosen.model_dump(mode="json"), batch, spreads=spreads)
     return ours, dict(zip(objective.cells, (SLACK * each.value for each in charged), strict=True))
 
 
@@ -47,18 +48,6 @@ def test_the_sensitivity_of_several_penalties_is_that_of_the_formula_written_aga
     assert ours == {name: pytest.approx(value, rel=1e-9) for name, value in charged.items()}
 
 
-def test_every_penalty_adds_its_part():
-    alone, _ = both([PRIOR], "equality-of-odds", "auto")
-    more, _ = both([PRIOR, ODDS], "equality-of-odds", "auto")
-    assert list(alone) == list(more)
-    task = {name: SLACK * ODDS["weight"] * 2 * 1.7 / sum(11 + 7 * i for i in range(6)) for name in alone}
-    for index, name in enumerate(alone):
-        n = 11 + 7 * index
-        side = (ODDS["radius"], ODDS["jacobian"])
-        part = 0.2 * SLACK * sensitivity.distance(n, side, side, spread=math.ceil(5 / 3) / 5, bound="auto") * 2 / 2
-        assert more[name] == pytest.approx(alone[name] - task[name] + part, rel=1e-9)
-
-
 @pytest.mark.parametrize(("model", "fixed"), [("adaptor", False), ("transported-adaptor", True)])
 def test_the_sensitivity_of_public_records_matched_is_that_of_the_formula_written_again(model, fixed):
     raw = {
@@ -68,11 +57,27 @@ def test_the_sensitivity_of_public_records_matched_is_that_of_the_formula_writte
         "objective": {"task": "adaptation", "penalty": "distribution-matching", "alpha": 0.3},
         "clip": {"output": 0.8, "jacobian": 0.6},
     }
-    ours = sensitivity.of_sum(parse_experiment(raw).model_dump(mode="json"), {"all": 12}, spreads=[0.25])
+    ours = formulas.of_matched(parse_experiment(raw).model_dump(mode="json"), 12, 0.25, still=fixed)
     matching = Matching("domain", 0.3, 0.8, fixed=fixed)
     (charged,) = matching.sensitivities([12], Clip(0.8, 0.6, 1.0), d=16, spread=0.25, bound="auto")
-    assert ours == {"all": pytest.approx(SLACK * charged.value, rel=1e-9)}
+    assert MODELS.get(model).fixed == fixed
+    assert ours == pytest.approx(SLACK * charged.value, rel=1e-9)
 
 
-def test_the_kinds_that_leave_private_records_as_they_are_are_those_of_the_registry():
-    assert {name for name, kind in MODELS.items() if kind.fixed} == sensitivity.STILL
+@pytest.mark.parametrize("penalty", ["statistical-parity", "equality-of-odds"])
+def test_the_sensitivity_of_a_contribution_given_noised_tables_is_that_of_the_formula_written_again(penalty):
+    raw = {"name": "tables", "objective": {"penalty": penalty, "alpha": 0.3}, "clip": {"output": 0.8, "loss": 1.7}}
+    chosen = parse_experiment(raw)
+    objective, norms = objective_of(chosen, SHAPE), Clip(0.8, chosen.clip.jacobian, 1.7)
+    sizes = [11 + 7 * index for index in range(len(objective.cells))]
+    ours = formulas.of_sum(
+        chosen.model_dump(mode="json"),
+        dict(zip(objective.cells, sizes, strict=True)),
+        spreads=[0.4],
+        bound="noised tables",
+    )
+    moved = [
+        contribution_sensitivity(objective.lone, sizes, norms, cell=cell, spread=0.4).value
+        for cell in range(len(sizes))
+    ]
+    assert list(ours.values()) == pytest.approx([SLACK * each for each in moved], rel=1e-9)

@@ -6,22 +6,8 @@ import shutil
 
 import pytest
 
-from fedsw.audit.record import (
-    _promise as promise,
-)
-from fedsw.audit.record import (
-    _published as published,
-)
-from fedsw.audit.record import (
-    _spent as spent,
-)
-from fedsw.audit.record import (
-    _sums_row as noise,
-)
-from fedsw.audit.record import (
-    audit,
-)
-from tests.audit.record.test_record import change_json, failed, forge, without_seconds
+from fedsw.audit.record import audit, cost, noise, promise, published
+from tests.audit.record.test_record import change_json, failed, forge
 from tests.federations import Federation
 from tests.runs.kept_runs import LOCAL, NOBODY, kept_run, tables
 
@@ -37,7 +23,6 @@ def finished(tmp_path_factory):
             directory = home / "-".join([trust, *data])
             chosen = kept_run(tables(home / f"data{len(made)}", 40, 60), *TRUSTS[trust], clients=2, **data)
             Federation(home).run(chosen, directory=directory)
-            without_seconds(directory)
             made[trust, *data] = directory
         return made[trust, *data]
 
@@ -68,7 +53,7 @@ def test_a_release_that_the_settings_do_not_have_is_named(finished, tmp_path):
         (lambda charge: charge.update(sampling_rate=0.5), {noise.NAME}),
         (lambda charge: charge.update(sensitivity=1.0), {noise.NAME}),
         (lambda charge: charge.update(sensitivity=1.5), {noise.NAME}),  # counts by answer alone
-        (lambda charge: charge.update(sensitivity=3.0), {spent.REPLAY}),
+        (lambda charge: charge.update(sensitivity=3.0), {cost.REPLAY}),
     ],
 )
 def test_a_row_that_charges_kept_records_too_little_or_too_much_is_named(copied, change, checks):

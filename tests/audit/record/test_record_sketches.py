@@ -12,26 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import (
-    _chain as model,
-)
-from fedsw.audit.record import (
-    _promise as promise,
-)
-from fedsw.audit.record import (
-    _published as published,
-)
-from fedsw.audit.record import (
-    _sums_row as noise,
-)
-from fedsw.audit.record import (
-    audit,
-)
-from fedsw.audit.record._bounds_again import least_sensitivity
+from fedsw.audit.record import audit, model, noise, promise, published
 from fedsw.federation.engines.driver import run
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.tasks.measures import law_of_problem
 from fedsw.learning.tasks.problem import Problem
+from tests.audit.record import formulas
 from tests.audit.record.test_record import change_json, change_ledger, change_lines, failed
 from tests.federation.sketch_runs import LOCAL, sketched
 from tests.federations import Federation
@@ -83,7 +69,7 @@ def copied(finished, tmp_path):
 def test_the_formula_written_again_is_the_sensitivity_that_is_charged(settings):
     task = Problem.from_experiment(sketched(*settings))
     law = law_of_problem(task)
-    again = least_sensitivity(task.experiment.model_dump(mode="json"), law.cells)
+    again = formulas.of_sketch(task.experiment.model_dump(mode="json"), law.cells)
     assert math.isclose(sketch_sensitivity(law).value, again, rel_tol=1e-12)
 
 

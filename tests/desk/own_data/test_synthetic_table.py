@@ -15,8 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedsw.audit import canary
-from fedsw.audit.record import _chain as model
-from fedsw.audit.record import audit
+from fedsw.audit.record import audit, model
 from fedsw.cli.app import main
 from fedsw.data import read_table
 from fedsw.desk.own_data.drifts import of_each

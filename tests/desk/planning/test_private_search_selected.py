@@ -20,7 +20,7 @@ import pytest
 import fedsw
 from fedsw._tools.settings import FederationError
 from fedsw.audit import record
-from fedsw.audit.record import _spent as spent
+from fedsw.audit.record import cost
 from fedsw.cli.app import main
 from fedsw.desk.planning import private_search as private
 from fedsw.desk.planning.search import Candidate
@@ -362,7 +362,7 @@ def test_an_audit_fails_rows_that_the_selection_did_not_pay_for(chosen):
         stored = book.promise["selection"]
         less = {**stored, "plans": [{**stored["plans"][0], **plan}]}
         short = dataclasses.replace(book, promise={**book.promise, "selection": less})
-        assert spent.replay(short) == math.inf == spent.independent(short).epsilon
+        assert cost.replay(short) == math.inf == cost.independent(short).epsilon
 
 
 def test_a_damaged_selection_is_refused_with_its_file(chosen):

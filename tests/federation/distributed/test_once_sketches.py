@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw._tools.settings import FederationError
-from fedsw.audit.record import _sums_row as noise
-from fedsw.audit.record import audit
+from fedsw.audit.record import audit, noise
 from fedsw.desk.own_data.synthetic_table import as_synthesis
 from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import rows

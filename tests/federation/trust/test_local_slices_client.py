@@ -13,8 +13,8 @@ from fedsw.federation.node import _own_ledger as account
 from fedsw.federation.node._replies import each_pays
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_release._release_plan import release_of
 from fedsw.federation.trust.local_release._released_records import release_due, released_records
+from fedsw.federation.trust.local_release.release_plan import release_of
 from fedsw.federation.trust.local_slices import _noised_slices as local_slices
 from fedsw.federation.trust.local_slices._noised_slices import released_slices, slices_due
 from fedsw.learning.models import flatten

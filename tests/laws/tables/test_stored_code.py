@@ -304,7 +304,7 @@ def test_a_link_in_a_stored_run_is_not_followed(name, received, marker, tmp_path
 def test_a_ledger_with_statements_of_its_own_is_refused(statement, received):
     import sqlite3
 
-    from fedsw.audit.record._folder import read_book
+    from fedsw.audit.record import read_book
     from fedsw.privacy.accounting import LedgerDamaged
 
     path = received / "ledger.sqlite"

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 
-from fedsw.privacy.accounting.selection import Repetitions, selected, with_mean, worst_curve
+from fedsw.privacy.accounting import Step
+from fedsw.privacy.accounting.selection import Repetitions, renyi_of_best, selected, with_mean, worst_curve
 from fedsw.privacy.accounting.stated import Renyi
 
 ORDERS = (1.1, 1.3, 1.6, 2.0, 3.0, 4.5, 7.0, 11.0, 18.0, 30.0, 60.0)
@@ -125,3 +127,29 @@ def test_settings_drawn_at_random_cost_what_the_worst_of_them_costs():
 def test_a_law_that_is_none_is_refused(eta, gamma):
     with pytest.raises(ValueError, match="must be|lies"):
         Repetitions(eta, gamma)
+
+
+def integrated(step: Step, orders: np.ndarray) -> np.ndarray:
+    """Renyi divergences of one step: ln(1 + the integral of a(a-1)(e^((a-1)e) + e^(-ae)) h(e)) / (a-1).
+
+    By x, where e = ln(1 + p(e^x - 1)), h is p times the profile of two normal laws at x.
+    """
+    p, mu, divergences = step.sampling_rate, step.mu, []
+    for a in orders:
+        x = np.linspace(0.0, mu * mu / 2 + a * mu * mu + 12 * mu, 3001)
+        e = np.log1p(p * np.expm1(x))
+        first = special.log_ndtr(-x / mu + mu / 2)
+        log_h = math.log(p) + first + np.log(-np.expm1(np.minimum(x + special.log_ndtr(-x / mu - mu / 2) - first, 0)))
+        logs = np.logaddexp((a - 1) * e, -a * e) + log_h + math.log(p) + x - e
+        divergences.append(np.logaddexp(0.0, math.log(a * (a - 1)) + special.logsumexp(logs, b=x[1])) / (a - 1))
+    return np.array(divergences)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_epsilon_of_a_selection_is_that_of_the_theorem_with_divergences_that_are_integrated_anew(law):
+    a, plans = np.concatenate([1 + np.geomspace(0.02, 1.0, 30), np.geomspace(2.0, 300.0, 90)[1:]]), (Step(0.1, 0.4), 40)
+    run = integrated(*plans[:1], a) * plans[1]
+    second = np.min((1 - 1 / a) * run + math.log(1 / law.gamma) / a)
+    best_of = run + (1 + law.eta) * second + math.log(law.mean) / (a - 1)
+    expected = float(np.min(best_of + (math.log(1 / 1e-5) + a * np.log1p(-1 / a) - np.log(a - 1)) / (a - 1)))
+    assert renyi_of_best(law, [plans]).epsilon(1e-5) == pytest.approx(expected, rel=5e-3)

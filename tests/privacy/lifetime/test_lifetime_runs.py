@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from fedsw._tools.settings import FederationError
-from fedsw.audit.record import _published as published
-from fedsw.audit.record._folder import read_folder
+from fedsw.audit.record import published, read_folder
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation.client import app as client_app

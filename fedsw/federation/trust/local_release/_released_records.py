@@ -22,7 +22,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.trust import Sides, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
 from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.local_release._release_plan import release_charge, release_epsilon, release_of
+from fedsw.federation.trust.local_release.release_plan import release_charge, release_epsilon, release_of
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
