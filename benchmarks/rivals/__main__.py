@@ -32,6 +32,8 @@ OWN = {
     "dp-sgd": ours.dp_sgd,
     "dp-sgd-by-grid": ours.dp_sgd_by_grid,
 }
+ADDED = "fedsw-add-remove"
+"""The default path for additions and removals; measured where --rivals names it beside fedsw, in a --folder apart."""
 ELSEWHERE = ("diffprivlib-logistic", "diffprivlib-naive-bayes", "diffprivlib-linear", "dp-ebm")
 
 
@@ -57,8 +59,8 @@ def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -
         common["loss_of_shares"] = given.loss_of_shares
     if not suits(rival, regression=of.regression, classes=given.classes):
         return {**common, "score": None}
-    if rival == "fedsw":
-        answers, chosen = ours.default(of, epsilon)
+    if rival in ("fedsw", ADDED):
+        answers, chosen = ours.default(of, epsilon, added=rival == ADDED)
         return {**common, **given.measures(answers), **chosen, "seconds": time.process_time() - began}
     if rival in OWN:
         answers = OWN[rival](given, epsilon, delta, seed)
@@ -125,7 +127,7 @@ def main() -> None:
     torch.set_num_threads(1)
     names = [name for name in asked.sets if asked.rivals_python or name in SHIPPED]
     known = ("fedsw", *OWN, *(ELSEWHERE if asked.rivals_python else ()), "not-private")
-    if unknown := set(asked.rivals or ()) - set(known):
+    if unknown := set(asked.rivals or ()) - {ADDED, *known}:
         parser.error(f"no rival {', '.join(sorted(unknown))} here; known: {', '.join(known)}")
     rivals = asked.rivals or known
     cells: list[Cell] = [

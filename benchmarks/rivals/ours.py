@@ -29,16 +29,21 @@ from fedsw.runs.view import read_outputs
 Numbers = NDArray[np.float64]
 
 
-def drafted(of: Split, epsilon: float, *, kind: str | None = None) -> Experiment:
-    """The settings of a draft with every choice left to the preset, but the kind of model where one is named."""
+def drafted(of: Split, epsilon: float, *, kind: str | None = None, added: bool = False) -> Experiment:
+    """The settings of a draft with every choice left to the preset, but the kind of model where one is named.
+
+    Where records are ``added`` or removed, as others have it, the number that is declared is the true one.
+    """
+    relation = {"relation": "add-remove", "sampling": "poisson", "records": len(of.private)} if added else {}
+    penalty = {"penalty": "none"} if added else {"alpha": 0.0}
     return parse_experiment(
         {
             "name": "own",
             "data": {"source": "object", "columns": of.columns.model_dump(), "held_out_overlap": "allow"},
             "model": {} if kind is None else {"kind": kind},
-            "objective": {"task": "regression" if of.regression else "classification", "alpha": 0.0},
+            "objective": {"task": "regression" if of.regression else "classification", **penalty},
             "training": {"preset": "auto"},
-            "privacy": {"epsilon": epsilon, "delta": "auto"},
+            "privacy": {"epsilon": epsilon, "delta": "auto", **relation},
             "evaluation": {"mode": "full"},
             "evaluate_every": 10**6,
             "federation": {"clients": 1},
@@ -46,9 +51,9 @@ def drafted(of: Split, epsilon: float, *, kind: str | None = None) -> Experiment
     )
 
 
-def default(of: Split, epsilon: float) -> tuple[Numbers, dict[str, Any]]:
+def default(of: Split, epsilon: float, *, added: bool = False) -> tuple[Numbers, dict[str, Any]]:
     """Held-out answers of what a draft comes to, and what the preset chose. Its noise is secret, and no seed repeats it."""
-    experiment = drafted(of, epsilon)
+    experiment = drafted(of, epsilon, added=added)
     with tempfile.TemporaryDirectory() as folder:
         found = run(experiment, data=of.private, held_out=of.held_out, runs=Path(folder))
         chosen, outputs = (
