@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
@@ -142,9 +143,10 @@ class NoisePlan(Short):
         theirs = " It rests on a bound that the user stated." if STATED in self.sensitivity.bound else ""
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
+        counted = ", the counts of scores after them" if self.scores else ""
         return (
             f"each {one} replacement {whole}by any other within its stratum, against everybody who sees all "
-            f"{self.rounds} released gradients and everything computed from them. Public: "
+            f"{self.rounds} released gradients{counted} and everything computed from them. Public: "
             f"{', '.join(self.sensitivity.public)}.{theirs}"
         )
 
@@ -238,6 +240,45 @@ def calibrated(
         device=device,
     )
     return needed, epsilon
+
+
+def with_releases(
+    parts: Mapping[str, float],
+    epsilon: float | None,
+    multiplier: float | None,
+    *,
+    delta: float,
+    rate: float,
+    rounds: int,
+    attempts: int = 1,
+    sampling: Sampling = "without-replacement",
+    **by: Any,
+) -> tuple[tuple[float, ...], float, float]:
+    """Split a budget between rounds and releases at rate 1 beside them: noise multipliers of these, and `calibrated`.
+
+    With `epsilon` given, each release gets its part of mu^2, where mu is that of one Gaussian release with the whole
+    budget; what is left is found by composing the rounds with them numerically. With `multiplier` given it is the
+    rounds', and the others get the same parts of all together. Each of the attempts at a release costs its share of the
+    part. A release without a part, and any without noise, has multiplier 0. What is in `by` is `calibrated`'s.
+
+    Guarantee: one release of each, and all rounds, satisfy (epsilon, delta) together. ValueError as `calibrated`.
+    """
+    settled = functools.partial(calibrated, delta=delta, sampling=sampling, **by)
+    if not any(parts.values()):
+        return (0.0,) * len(parts), *settled(epsilon, multiplier, rate=rate, rounds=rounds)
+    alone, left = epsilon, 1.0
+    if multiplier is not None:
+        alone, left = settled(None, multiplier, rate=rate, rounds=rounds)[1], 1 - sum(parts.values())
+        if math.isinf(alone):
+            named = " and ".join(name for name, part in parts.items() if part)
+            raise ValueError(
+                f"{rounds} rounds at privacy.noise_multiplier = {multiplier:g} spend an infinite epsilon, of which "
+                f"{named} have no part: use a larger noise_multiplier"
+            )
+    whole = settled(alone, None, rate=1.0, rounds=1)[0]
+    once = tuple(whole * math.sqrt(left * attempts / part) if part else 0.0 for part in parts.values())
+    beside = tuple((Step(1.0, 1 / one, sampling), attempts) for one in once if one)
+    return once, *settled(epsilon, multiplier, rate=rate, rounds=rounds, beside=beside)
 
 
 def by_fraction(fraction: float, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -6,8 +6,6 @@ out, these records alone.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,30 +98,21 @@ def shares(
 
     Source: docs/guarantees/moments.md, calibration.md, thresholds.md.
     """
-    privacy, parts = experiment.privacy, (float(experiment.privacy.moments), experiment.share_of_scores)
-    many = experiment.training.rounds if rounds is None else rounds
-    by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism}
-    sampling = sampling_of(experiment)
-    settled = functools.partial(plans.calibrated, delta=delta, device=device, sampling=sampling, **by)
-    target = (privacy.epsilon, privacy.noise_multiplier)
-    if not any(parts):
-        return Shares(0.0, *settled(*target, rate=rate, rounds=many))
-    if privacy.noise_multiplier is None:
-        whole = settled(privacy.epsilon, None, rate=1.0, rounds=1)[0]
-        first, last = (whole / math.sqrt(part / attempts) if part else 0.0 for part in parts)
-    else:
-        _, alone = settled(*target, rate=rate, rounds=many)
-        if math.isinf(alone):
-            beside_rounds = " and ".join(name for name, part in zip(("moments", "scores"), parts, strict=True) if part)
-            raise ValueError(
-                f"{many} rounds at privacy.noise_multiplier = {privacy.noise_multiplier:g} spend an infinite epsilon, "
-                f"of which {beside_rounds} have no part: use a larger noise_multiplier"
-            )
-        whole = settled(alone, None, rate=1.0, rounds=1)[0]
-        left = experiment.left_to_rounds
-        first, last = (whole * math.sqrt(left / part * attempts) if part else 0.0 for part in parts)
-    beside = tuple((Step(1.0, 1 / multiplier, sampling), attempts) for multiplier in (first, last) if multiplier)
-    return Shares(first, *settled(*target, rate=rate, rounds=many, beside=beside), last)
+    privacy = experiment.privacy
+    (moments, scores), multiplier, epsilon = plans.with_releases(
+        {"moments": float(privacy.moments), "scores": experiment.share_of_scores},
+        privacy.epsilon,
+        privacy.noise_multiplier,
+        delta=delta,
+        rate=rate,
+        rounds=experiment.training.rounds if rounds is None else rounds,
+        attempts=attempts,
+        accountant=experiment.accountant,
+        mechanism=experiment.mechanism,
+        device=device,
+        sampling=sampling_of(experiment),
+    )
+    return Shares(moments, multiplier, epsilon, scores)
 
 
 _PUBLIC: Mapping[Sampling, str] = {"poisson": DECLARED, "without-replacement": SIZES}

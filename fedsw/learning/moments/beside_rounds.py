@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.models.outer_layers import rescalable
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.score_counts import BOTH, COARSE, EDGES, ScoreCounts
+from fedsw.learning.tasks.score_counts import BOTH, COARSE, EDGES, ScoreCounts, usual
 from fedsw.learning.tasks.tally import Tally
-from fedsw.learning.tasks.task import Inputs
 
 
 def require_moments(problem: Problem, *, alone: bool = False) -> None:
@@ -94,10 +91,7 @@ def uncalibrated(problem: Problem) -> str:
     width = 1 if problem.classes == 2 else problem.classes
     if not (facts.classifies and facts.supervised) or problem.classes < 2 or problem.dimension != width:
         return f"is of a classifier; here objective.task is {task!r}"
-    logits = torch.linspace(-3.0, 3.0, 4 * width).reshape(4, width)
-    usual = torch.sigmoid(logits) if width == 1 else torch.softmax(logits, dim=1)
-    batch = Inputs(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), problem.shape)
-    if not torch.allclose(problem.task.outputs(logits, batch), usual):
+    if not usual(problem.task.outputs, problem.shape):
         return f"scales logits, and objective.task {task!r} makes other outputs of what a model returns"
     model = problem.build_model()
     if not rescalable(model.cpu(), problem.features):

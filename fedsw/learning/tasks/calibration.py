@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts
 
@@ -68,6 +69,10 @@ class LogitCalibration:
     shift: tuple[float, ...]
     log_loss: LogLoss
     evidence: float
+
+    def logits(self, raw: Tensor) -> Tensor:
+        """Calibrated logits of those that the rounds' model returns: (n, 1) of class 1 of two, or (n, classes)."""
+        return self.scale * raw + raw.new_tensor(self.shift)
 
     def of_positive(self, probability: Array, positive: int) -> Array:
         """Calibrated probabilities (n,) of the positive one of two classes, for those of the rounds' model."""

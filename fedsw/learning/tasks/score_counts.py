@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
+from fedsw.experiment.sources import Shape
 from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import unchanged
 from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
 
@@ -93,6 +97,12 @@ class ScoreCounts:
         offsets = 2 * self.bins * torch.arange(self.counted)
         return offsets + 2 * bins + (target[:, None].long() == wanted).long()
 
+    def of(self, outputs: Tensor, target: Tensor, groups: Tensor) -> Tensor:
+        """The counts of records, WITHOUT NOISE, from outputs (n, d), targets and groups (n,): (groups, width) int64."""
+        total = torch.zeros(self.groups * self.width, dtype=torch.int64)
+        places = (groups[:, None] * self.width + self.places(outputs, target)).reshape(-1)
+        return total.index_add_(0, places, torch.ones_like(places)).reshape(self.groups, self.width)
+
     def fits(self, totals: Tensor, records: Tensor) -> bool:
         """True if totals (groups, width) are counts of so many records (groups,), or (1,) of all groups together."""
         if tuple(totals.shape) != (self.groups, self.width) or totals.dtype != torch.int64:
@@ -105,11 +115,19 @@ class ScoreCounts:
 @flushing_to_zero
 def counts_of_scores(problem: Problem, counts: ScoreCounts, records: Records, model: nn.Module) -> Tensor:
     """The counts of all records under a model, WITHOUT NOISE: (groups, width) int64, exact however they are spread."""
-    total = torch.zeros(counts.groups * counts.width, dtype=torch.int64)
     if not len(records):
-        return total.reshape(counts.groups, counts.width)
+        return torch.zeros(counts.groups, counts.width, dtype=torch.int64)
     with torch.no_grad(), unchanged(model, problem.task):
         outputs = Measuring(problem, records, model).outputs.cpu()
     groups = records.sensitive.long() if counts.groups > 1 else torch.zeros(len(records), dtype=torch.int64)
-    places = (groups[:, None] * counts.width + counts.places(outputs, records.target)).reshape(-1)
-    return total.index_add_(0, places, torch.ones_like(places)).reshape(counts.groups, counts.width)
+    return counts.of(outputs, records.target, groups)
+
+
+def usual(outputs: Callable[[Any, Inputs], Tensor], shape: Shape) -> bool:
+    """True if a task's outputs are the usual probabilities of what a model returns, one logit for two classes."""
+    width = 1 if shape.classes == 2 else shape.classes
+    logits = torch.linspace(-3.0, 3.0, 4 * width).reshape(4, width)
+    wanted = torch.sigmoid(logits) if width == 1 else torch.softmax(logits, dim=1)
+    batch = Inputs(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), shape)
+    returned = outputs(logits, batch)
+    return returned.shape == wanted.shape and torch.allclose(returned.to(wanted), wanted)

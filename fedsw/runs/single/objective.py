@@ -30,8 +30,9 @@ from fedsw.learning.objectives.groups import terms_of
 from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
 from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
+from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts, usual
 from fedsw.learning.tasks.task import Inputs, Raw, Task
-from fedsw.mathematics.clipping import Tape, Term, clipped_sum, kept, record
+from fedsw.mathematics.clipping import Tape, Term, clipped_sum, kept, record, unchanged
 from fedsw.mathematics.clipping.clip import Mode
 from fedsw.mathematics.transport.sliced import (
     DEFAULT_MEMORY_LIMIT,
@@ -44,7 +45,7 @@ from fedsw.mathematics.transport.sliced import (
 )
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.release import Bounded, Sample
-from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, worst
+from fedsw.privacy.sensitivity import SIZES, SLACK, Bound, Sensitivity, worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +185,37 @@ class Objective(Deciding):
         """d of every penalty's outputs."""
         assert self.dimension is not None
         return tuple(self.dimension if p.dimension is None else p.dimension for p in self.penalties)
+
+    @property
+    def scores(self) -> ScoreCounts | None:
+        """Counts out of which probabilities are corrected; None if outputs are not the usual ones of logits."""
+        if self.classes < 2 or self.targets:
+            return None
+        try:
+            if not usual(self.learnt.outputs, self._shape(1)):
+                return None
+        except (LookupError, TypeError, ValueError, RuntimeError):  # a task that takes something else than one tensor
+            return None
+        return ScoreCounts(1, 1 if self.classes == 2 else None, COARSE, self.classes)
+
+    def count_scores(self, model: nn.Module, batch: Batch) -> Bounded:
+        """Counts of a batch of all records by class and bin of the model's probability: (1, width).
+
+        Guarantee: the replacement of one record moves them by at most the stated sensitivity, whatever the model is
+        (docs/guarantees/calibration.md). Raises ValueError where `scores` is None.
+        """
+        counts = self.scores
+        if counts is None:
+            raise ValueError("scores are of a classifier whose outputs are the usual probabilities of its logits")
+        total = torch.zeros((1, counts.width), dtype=torch.int64)
+        for chunk in self._chunks(batch.records):
+            inputs = self._inputs(model, chunk)
+            with torch.no_grad(), unchanged(model, self.learnt):
+                outputs = self.learnt.outputs(model(inputs.features), inputs).cpu()
+            total += counts.of(outputs, chunk.target.cpu(), torch.zeros(len(chunk), dtype=torch.int64))
+        sensitivity = SLACK * Sensitivity(counts.moved, "counts of scores", public=(SIZES,))
+        charges = [Charge(name, 1.0, sensitivity.value) for name in self.strata]
+        return Bounded(total.double(), sensitivity, round=batch.round, attempt=batch.attempt, charges=charges)
 
     def require_labels(self, records: Records) -> None:
         """Refuse records whose classes or targets are not those of the objective, when they are loaded.

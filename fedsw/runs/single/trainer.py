@@ -7,9 +7,11 @@ import json
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from fedsw.data.units import repeats_of_records
 from fedsw.learning.models import count_parameters, flatten, load_flat
 from fedsw.learning.models.initial import parted
 from fedsw.learning.objectives import Clip
+from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
 from fedsw.learning.tasks.divergence import Diverged, divergence, stopped_diverged
 from fedsw.learning.tasks.own_task import made_up_features
 from fedsw.mathematics.clipping import unchanged
@@ -29,9 +32,11 @@ from fedsw.privacy.release import Released, release
 from fedsw.runs import checkpoint, recovery, stepping
 from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
+from fedsw.runs.evaluation import group_thresholds
+from fedsw.runs.evaluation.group_thresholds import Scores
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.single import _begun as begun
-from fedsw.runs.single.objective import Objective
+from fedsw.runs.single.objective import Objective, draw_batch
 from fedsw.runs.single.training_plan import Plan
 
 Line = dict[str, Any]
@@ -77,6 +82,10 @@ class PrivateTrainer:
         account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
             for no account: nothing then composes the training with other releases of the same records.
 
+    Attributes:
+        calibration: after `fit`, where the plan has a share for it: how the logits of the model become those of
+            probabilities that can be believed, `trainer.calibration.logits(model(features))`. The model stays as it is.
+
     Raises:
         ValueError: if the optimizer does not hold exactly the model's trainable parameters, or a copy of it, or of the
             scheduler, cannot step once in every round.
@@ -107,6 +116,7 @@ class PrivateTrainer:
         self._directory, self._observer = directory, observer
         self._account = None if account is None else account_named(account)
         self.rounds, self.epsilon = 0, 0.0
+        self.calibration: LogitCalibration | None = None
 
     @functools.cached_property
     def directory(self) -> Path:
@@ -147,6 +157,7 @@ class PrivateTrainer:
                 counted.take_over(ledger)
             try:
                 self._train(records, ledger)
+                self.calibration = self._calibrated(records, ledger) if self.plan.calibration else None
             except (BudgetExhausted, Diverged):
                 counted.settle()  # nothing more can be charged, or is worth it
                 raise
@@ -203,6 +214,34 @@ class PrivateTrainer:
                 self.epsilon = released.spent
                 self._report(batch.attempt, released)
                 self._require_sound(records)
+
+    def _calibrated(self, records: Records, ledger: Ledger) -> LogitCalibration | None:
+        """The calibration of the trained model by the one release of its scores, which is made now or is on file.
+
+        Scores that were charged and are not on file are not released again.
+        """
+        if (scores := group_thresholds.kept(self.directory)) is not None:
+            return scores.calibration
+        plan, counts, round_ = self.plan, self.objective.scores, self.plan.rounds + 1
+        assert counts is not None
+        missing = "scores were counted and charged once, and are not on file: they are not released again"
+        if not any(entry.round == round_ for entry in ledger.entries()):
+            strata, seed = plan.strata_of(records), plan.seed
+            batch = draw_batch(records, strata, plan.sizes, seed=seed, round_=round_, attempt=0)
+            try:
+                bounded = self.objective.count_scores(self.model, batch)
+                released = release(bounded, replace(plan, multiplier=plan.scores), ledger)
+            except BudgetExhausted as exhausted:
+                missing = str(exhausted)
+            else:
+                values, self.epsilon = released.value.numpy(), released.spent
+                calibration = calibration_of(counts, values, released.sigma, float(len(batch)))
+                many = np.array([len(batch)])
+                scores = Scores(values, released.sigma, many, 1, 0, released.spent, calibration)
+                group_thresholds.keep(self.directory, scores)
+                return calibration
+        warnings.warn(f"probabilities are those of the rounds, which are too sure: {missing}", stacklevel=3)
+        return None
 
     def _require_sound(self, records: Records) -> None:
         """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""

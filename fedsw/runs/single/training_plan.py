@@ -17,7 +17,9 @@ from fedsw.experiment import resolve_delta
 from fedsw.learning.objectives import Clip
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accountants import GAUSSIAN
-from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.accounting import Ledger, Step
+from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, added, planned
+from fedsw.privacy.mechanisms import MECHANISMS
 from fedsw.privacy.release import Sample
 from fedsw.privacy.sensitivity import SLACK
 from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
@@ -28,12 +30,20 @@ class Plan(plans.NoisePlan, Deciding):
     """The plan of training on one machine: `fedsw.privacy.plan.NoisePlan`, and its batches. Made by `plan`."""
 
     objective: Objective
+    calibration: float = 0.0
 
     def decisive(self) -> dict[str, Any]:
-        """See `Deciding`: all fields but the objective, which has its own."""
-        return {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "objective"
-        }
+        """See `Deciding`: all fields but the objective, which has its own, and a calibration that is not asked for."""
+        left_out = {"objective"} if self.calibration else {"objective", "calibration"}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in left_out]
+        return {name: getattr(self, name) for name in names}
+
+    def reserved(self) -> Counts:
+        """See `NoisePlan`; counts of scores after the rounds, too."""
+        if not self.calibration:
+            return super().reserved()
+        once = planned(Step(1.0, 1 / self.scores), 1) if self.scores else dict.fromkeys(NO_NOISE, 1)
+        return added(super().reserved(), once)
 
     def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
         """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.
@@ -102,11 +112,13 @@ def plan(
     mechanism: str = GAUSSIAN,
     seed: int | None = None,
     unit: str | None = None,
+    calibration: float = 0.0,
 ) -> Plan:
     """Settle batches, sensitivity and noise from public numbers.
 
-    Guarantee: `rounds` releases with this multiplier satisfy (epsilon, delta)-differential privacy for the replacement
-    of one record of any stratum (docs/guarantees/sampling.md).
+    Guarantee: `rounds` releases with this multiplier, and one of counts of scores where `calibration` asks for it,
+    satisfy (epsilon, delta)-differential privacy for the replacement of one record of any stratum
+    (docs/guarantees/sampling.md, calibration.md).
 
     Args:
         clip: norms M, L and C.
@@ -118,6 +130,8 @@ def plan(
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
         unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
             those of persons, and all records of one are replaced together.
+        calibration: share of the budget (of mu^2), at most half, for one release of counts of scores after the rounds,
+            out of which a classifier's probabilities are corrected (`PrivateTrainer.calibration`); 0 releases none.
 
     Raises:
         ValueError: naming the number that does not fit, and what would.
@@ -131,8 +145,24 @@ def plan(
     bounds = tuple(SLACK * sensitivity for sensitivity in objective.planned_sensitivities(batch, clip))
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
-    multiplier, epsilon_planned = plans.calibrated(
-        epsilon, noise_multiplier, delta=resolved, rate=rate, rounds=rounds, accountant=accountant, mechanism=mechanism
+    if not 0 <= real(calibration, "calibration") <= _MOST_CALIBRATION:
+        raise ValueError(f"calibration = {calibration}; it is a share of the budget, from 0 to {_MOST_CALIBRATION:g}")
+    if calibration:
+        MECHANISMS.get(mechanism).require_norm("the counts of scores", "l2")
+    if calibration and objective.scores is None:
+        raise ValueError(
+            f"calibration = {calibration:g} is of a classifier's probabilities, the sigmoid of one logit for two "
+            "classes or the softmax of one for each, and the objective's outputs are others: set calibration to 0"
+        )
+    (scores,), multiplier, epsilon_planned = plans.with_releases(
+        {"calibration": calibration},
+        epsilon,
+        noise_multiplier,
+        delta=resolved,
+        rate=rate,
+        rounds=rounds,
+        accountant=accountant,
+        mechanism=mechanism,
     )
     return Plan(
         strata=objective.strata,
@@ -149,7 +179,12 @@ def plan(
         seed=seed,
         unit=unit,
         objective=objective,
+        scores=scores,
+        calibration=calibration,
     )
+
+
+_MOST_CALIBRATION = 0.5
 
 
 def _counts(objective: Objective, sizes: Sequence[int] | Mapping[str, int]) -> tuple[int, ...]:
