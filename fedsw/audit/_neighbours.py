@@ -198,6 +198,10 @@ def worst_neighbours(task: Problem, cell: int, client: int, *, tables: bool = Fa
         )
     if task.experiment.privacy.hides_sizes:
         return Neighbours(cell, client, "a record with a loss gradient as long as its clip, there or not", added=True)
+    if not (task.objective.alpha or task.objective.other_side):
+        return Neighbours(
+            cell, client, "loss gradients as long as their clip along one direction, the canary's turned round"
+        )
     if tables:
         why = "the canary's group at M, the canary at -M, a table that pulls each to the other side"
         return Neighbours(cell, client, f"{why}; loss gradients along the same direction", turned=False)

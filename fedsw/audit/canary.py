@@ -481,7 +481,7 @@ def _require_attackable(experiment: Experiment) -> None:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
         )
-    if not (PENALTIES.get(goal.penalty).canary or privacy.hides_sizes):  # where there is no penalty, by any name
+    if not PENALTIES.get(goal.penalty).canary:
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
 

@@ -10,7 +10,7 @@ from fedsw.data.columns.declared_kinds import Number
 from fedsw.experiment import _neighbours
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, kinds_of, penalties_of
+from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
 from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
@@ -217,11 +217,6 @@ def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[str]:
                 f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left "
                 "to the rounds; lower one of them"
             )
-    if settings.thresholds.share and settings.objective.penalty == NO_PENALTY and not settings.privacy.hides_sizes:
-        yield (
-            "thresholds.share asks for the sizes of the groups, which objective.penalty 'none' counts together: set "
-            "objective.alpha to 0 and leave the penalty out"
-        )
     if settings.thresholds.share and columns is not None:
         subject = f"thresholds.share is {settings.thresholds.share:g}, and thresholds are"
         if columns.sensitive is None:

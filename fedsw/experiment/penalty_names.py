@@ -60,7 +60,7 @@ PENALTIES.register(
     PenaltyKind(f"{_MADE}:EqualizedOdds", "groups", ("groups", "classes"), ("group", "label"), canary=True),
 )
 PENALTIES.register("prior-matching", PenaltyKind(f"{_MADE}:ToSample", "sample", ("radius",), canary=True))
-PENALTIES.register(NO_PENALTY, PenaltyKind(f"{_MADE}:NoPenalty", "nothing", beside=False))
+PENALTIES.register(NO_PENALTY, PenaltyKind(f"{_MADE}:NoPenalty", "nothing", beside=False, canary=True))
 PENALTIES.register("distribution-matching", PenaltyKind("", "records", beside=False))
 
 

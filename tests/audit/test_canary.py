@@ -53,8 +53,9 @@ def audited(experiment: Experiment, trials: int = 400_000) -> Finding:
         (*ALL, "objective.penalty=equality-of-odds", "data.row_norm=1.0"),
         (*ALL, "objective.alpha=0.0"),
         (*ALL, "objective.alpha=1.0", "clip.output=0.5", "clip.centre=0.5"),
+        (*ALL, "objective.penalty=none"),
     ],
-    ids=["both terms", "rounds, seeded", "odds", "loss alone", "penalty alone"],
+    ids=["both terms", "rounds, seeded", "odds", "loss alone", "penalty alone", "no penalty"],
 )
 def test_where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown(overrides):
     found = audited(small(*overrides))
@@ -116,9 +117,18 @@ def _one_seed_for_all_noise(monkeypatch):
         (_half_the_noise, HALF, "one release shows"),
         (_sensitivity_for_twice_the_records, ALL, "times the sensitivity"),
         (_no_clip, ALL, "times the sensitivity"),
+        (_no_clip, (*ALL, "objective.penalty=none"), "times the sensitivity"),
         (_one_seed_for_all_noise, ALL, "noise of an earlier one"),
     ],
-    ids=["half", "a tenth less", "half, sampled", "sensitivity for the wrong n", "no clip", "a seed reused"],
+    ids=[
+        "half",
+        "a tenth less",
+        "half, sampled",
+        "sensitivity for the wrong n",
+        "no clip",
+        "of the loss alone",
+        "a seed reused",
+    ],
 )
 def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
     breaks(monkeypatch)

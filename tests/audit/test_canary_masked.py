@@ -35,9 +35,17 @@ def audited(*overrides: str, trials: int = 100_000):
         ("training.rounds=3", "local.colluding=2", "seed=5"),
         ("local.bins=auto",),
         ("objective.alpha=0.0",),
+        ("objective.penalty=none",),
         ("objective.alpha=1.0", "clip.output=0.5", "clip.centre=0.5"),
     ],
-    ids=["both sums", "rounds, half of the sites collude", "bins are chosen", "contribution alone", "penalty alone"],
+    ids=[
+        "both sums",
+        "rounds, half of the sites collude",
+        "bins are chosen",
+        "contribution alone",
+        "no penalty",
+        "penalty alone",
+    ],
 )
 def test_a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more(overrides):
     found = audited(*overrides)

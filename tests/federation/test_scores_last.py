@@ -104,7 +104,9 @@ def test_what_comes_before_and_after_all_rounds_composes_with_them_to_the_promis
 
 
 @pytest.mark.parametrize("trust", TRUSTS)
-@pytest.mark.parametrize("asked", [LAST, CALIBRATED, (*LAST, "calibration.share=0.1")])
+@pytest.mark.parametrize(
+    "asked", [LAST, CALIBRATED, (*LAST, "calibration.share=0.1"), (*LAST, "objective.penalty=none")]
+)
 def test_counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_its_audit(federation, trust, asked):
     chosen = small(*asked, *trust, "privacy.epsilon=4.0")
     summary = federation.run(chosen)

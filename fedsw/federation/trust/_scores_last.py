@@ -85,9 +85,9 @@ class ScoreSum(Sum):
     def counted(self, site: Site) -> NDArray[np.int64]:
         """See `Sum`: by group, or of all together, (S, groups); strata are groups, or classes of them.
 
-        Under additions and removals all groups are one stratum, (S, 1).
+        Where nothing is compared all groups are one stratum, (S, 1).
         """
-        groups = 1 if self.task.experiment.privacy.hides_sizes else self._counts.groups
+        groups = min(self._counts.groups, len(self.task.objective.cells))
         by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, groups).sum(axis=1)
         return by_group
 

@@ -58,6 +58,11 @@ def test_an_experiment_without_a_penalty_draws_from_all_records_and_passes_its_a
     assert found.passed, found.details["checks"]
 
 
+def test_thresholds_part_the_groups_of_one_stratum(federation):
+    summary = federation.run(small("objective.penalty=none", "thresholds.share=0.3", "privacy.epsilon=8.0"))
+    assert set(summary["thresholds"]["by_group"]) == {"A=0", "A=1"} and audit(federation.folder / "run1").passed
+
+
 def test_no_penalty_has_no_weight_and_stands_alone():
     for settings in ({"alpha": 0.3}, {"also": [{"penalty": "statistical-parity", "weight": 0.2}]}):
         with pytest.raises(ExperimentError, match="penalty 'none' is the task loss alone"):
@@ -70,8 +75,6 @@ def test_no_penalty_has_no_weight_and_stands_alone():
         WeightedSum((NoPenalty(), Parity(0.5)))
     with pytest.raises(ValueError, match=r"NoPenalty\(\) for the task loss alone"):
         WeightedSum(())
-    with pytest.raises(ExperimentError, match="thresholds.share asks for the sizes of the groups"):
-        parse_experiment({"name": "x", "objective": {"penalty": "none"}, "thresholds": {"share": 0.1}})
     with pytest.raises(ExperimentError, match="objective.penalty 'none' with objective.task 'generation'"):
         parse_experiment(
             {
