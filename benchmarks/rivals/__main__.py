@@ -79,17 +79,25 @@ def measured(name: str, epsilon: float, rival: str, seed: int, *, python: str) -
                 held_raw=given.held_raw,
                 how=json.dumps(how),
             )
-            program = Path(__file__).with_name("outside.py")
-            done = subprocess.run(
-                [python, str(program), "train", rival, str(arrays), str(found)], capture_output=True, text=True
-            )
-            if done.returncode:
-                raise RuntimeError(f"{rival} did not train on {name}: {done.stderr.strip().splitlines()[-1][:200]}")
+            trainer = _trainer(python)
+            assert trainer.stdin is not None and trainer.stdout is not None
+            trainer.stdin.write(f"{rival}\t{arrays}\t{found}\n")
+            trainer.stdin.flush()
+            if (said := trainer.stdout.readline().strip()) != "trained":
+                raise RuntimeError(f"{rival} did not train on {name}: {said or 'its interpreter ended'}")
             answers = np.load(found)
     found = given.measures(np.nan_to_num(answers))
     if rival == "adassp" and given.classes:  # its answers for a class are no probabilities
         found["loss"] = None
     return {**common, **found, "seconds": time.process_time() - began}
+
+
+@functools.cache
+def _trainer(python: str) -> subprocess.Popen[str]:
+    """The interpreter that trains what other packages ship; it ends with this process."""
+    program = str(Path(__file__).with_name("outside.py"))
+    pipe = subprocess.PIPE
+    return subprocess.Popen([python, program, "train"], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
 
 @functools.lru_cache(maxsize=4)

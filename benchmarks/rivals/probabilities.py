@@ -1,6 +1,6 @@
 """What the preset may choose for classes, by log loss, AUC and accuracy, on sets that judge nothing.
 
-    python -m benchmarks.rivals.probabilities --rivals-python PYTHON [--sets NAME ...] [--ways WAY ...] [--seeds 4] [--tables]
+    python -m benchmarks.rivals.probabilities --rivals-python PYTHON [--sets NAME ...] [--ways WAY ...] [--seeds 4] [--at-noise] [--tables]
 
 Runs are those of `benchmarks.rivals.shapes`, moments, rounds and counts of scores in one short loop, so that seeds give
 the same split and the same noise to all ways. Every way has the same budget. A way that makes no difference to the
@@ -12,20 +12,24 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 from benchmarks.forecast_report import replaced
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
 from benchmarks.rivals import page
+from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import KNOWN, TUNING, parted
 from benchmarks.rivals.shapes import EPSILONS, chosen_of, trained
 from fedsw._tools import text
 from fedsw.experiment import Experiment
+from fedsw.federation.server.settling import numbers_of
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.tasks import calibration
 from fedsw.learning.tasks.problem import Problem
@@ -37,6 +41,23 @@ SETS = (
 )  # fmt: skip
 PRIORS = {"scale .4, shift .7": (0.4, 0.7), "scale .4, shift .4": (0.4, 0.4), "scale .9, shift .7": (0.9, 0.7)}
 """Ways to calibrate more than two classes: the scale that is taken as usual, and the deviation of shifts."""
+NEVER_SHARES = "class shares nowhere"
+"""The way in which the model is kept where counts do not bear it out."""
+NOISES, MANY = ("b 2", "b 3.1", "b 4.5"), 1_000
+NOISED = (
+    "pima",
+    "anes96",
+    "orange-juice",
+    "titanic",
+    "credit-data",
+    "churn",
+    "email",
+    "arrests",
+    "births",
+    "credit-card",
+)
+WAYS_AT_NOISE = ("preset", "linear, moments .2", "linear, no moments", "additive 3")
+"""Sets of two classes, and the models that are compared at some b of three knots; `MANY` records and fewer apart."""
 MEASURES = ("loss", "auc", "score")
 Sections = dict[str, dict[str, Any]]
 
@@ -70,30 +91,48 @@ WAYS: dict[str, Callable[[Experiment], Sections]] = {
 """Ways, each with the sections that are written in place of the preset's choices, of which it is a function."""
 
 
-ALL = (*WAYS, *PRIORS)
+ALL = (*WAYS, *PRIORS, NEVER_SHARES)
 
 
-def measured(way: str, name: str, epsilon: float, *, python: str, seeds: int) -> Row:
+def _prior(usual: float, shifted: float) -> tuple[calibration.Array, calibration.Array]:
+    """Probabilities of scales and shifts before counts are seen."""
+    scales, shifts = calibration._SCALES[:, 0, 0], calibration._SHIFTS[0, :, 0]
+    exponents = (((np.log(scales / usual) / calibration._SPREAD) ** 2), (shifts / shifted) ** 2)
+    by_scale, by_shift = (calibration._shares_of(-each / 2) for each in exponents)
+    return by_scale, by_shift
+
+
+def at_noise(name: str, wanted: float, python: str) -> float:
+    """The epsilon at which b of three knots is nearly that much, rounded."""
+    of, low, high = parted(name, 0, python), 0.02, 20.0
+    sizes = of.private.sensitive.bincount(minlength=len(of.columns.groups)).tolist()
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        numbers = numbers_of(drafted(of, middle), dict(zip(of.columns.groups, sizes, strict=True)))
+        low, high = (middle, high) if numbers.beside(numbers.hats[3]) > wanted else (low, middle)
+    return float(f"{high:.2g}")
+
+
+def measured(way: str, name: str, noise: float | str, *, python: str, seeds: int) -> Row:
     """Log loss, AUC and accuracy on held-out records by seed, and the class shares' log loss; none of a way that
     changes nothing, or has too many columns for moments."""
+    epsilon = at_noise(name, float(noise.split()[1]), python) if isinstance(noise, str) else noise
     preset = chosen_of(name, epsilon, python)
     sections = WAYS[way](preset) if way in WAYS else {}
     chosen = chosen_of(name, epsilon, python, **sections)
     spec = chosen.model
     words = f"{spec.kind} {spec.knots if spec.kind == 'additive' else spec.inputs}, moments {chosen.privacy.moments}"
-    row: Row = {"chosen": words, "calibration": chosen.calibration.share}
+    records = len(parted(name, 0, python).private)
+    row: Row = {"records": records, "epsilon": epsilon, "chosen": words, "calibration": chosen.calibration.share}
     many = chosen.privacy.moments and layout_of(Problem.from_experiment(chosen)) is None
-    unlike = (
-        chosen.calibration.share and len(parted(name, 0, python).columns.classes) > 2
-        if way in PRIORS
-        else (way == "preset" or chosen != preset)
-    )
-    if many or not unlike:
+    calibrated, several = bool(chosen.calibration.share), len(parted(name, 0, python).columns.classes) > 2
+    unlike = {NEVER_SHARES: calibrated, **dict.fromkeys(PRIORS, calibrated and several), "preset": True}
+    if many or not unlike.get(way, chosen != preset):
         return row
-    usual, shifted = PRIORS.get(way, (calibration._USUAL[1], calibration._SHIFTED[1]))
+    of_several = _prior(*PRIORS[way]) if way in PRIORS else calibration._PRIORS[1]
     with (
-        mock.patch.object(calibration, "_USUAL", (calibration._USUAL[0], usual)),
-        mock.patch.object(calibration, "_SHIFTED", (calibration._SHIFTED[0], shifted)),
+        mock.patch.object(calibration, "_PRIORS", [calibration._PRIORS[0], of_several]),
+        mock.patch.object(calibration, "TELLS", -math.inf if way == NEVER_SHARES else calibration.TELLS),
     ):
         found = [trained(name, epsilon, seed, python=python, **sections) for seed in range(seeds)]
     each = [model.of.measures(model.probabilities) for model in found]
@@ -110,13 +149,10 @@ def table(rows: list[Row]) -> str:
     """A line for each way and kind of target: what it gains over the preset where it makes a difference, the mean over
     cells, a set at one epsilon, with its standard error; and in how many of them log loss is above the class shares'."""
     of_preset = {tuple(row["cell"][1:]): row for row in rows if row["cell"][0] == "preset"}
-    lines = []
-    for two, way in itertools.product((True, False), ALL):
-        own = [
-            (row, of_preset[tuple(row["cell"][1:])])
-            for row in rows
-            if row["cell"][0] == way and "loss" in row and (row["classes"] == 2) == two
-        ]
+    known = [row for row in rows if "loss" in row]
+    kinds, lines = sorted({_kind(row) for row in known}, key=lambda kind: (len(kind), kind)), []
+    for kind, way in itertools.product(kinds, ALL):
+        own = [(row, of_preset[tuple(row["cell"][1:])]) for row in known if (_kind(row), row["cell"][0]) == (kind, way)]
         if len(own) < 2:
             continue
         gains = []
@@ -127,9 +163,15 @@ def table(rows: list[Row]) -> str:
                 f"{statistics.fmean(means):+.3f} ± {text.number(statistics.stdev(means) / len(means) ** 0.5, 1)}"
             )
         above = sum(statistics.fmean(row["loss"]) > statistics.fmean(row["loss_of_shares"]) for row, _ in own)
-        lines.append(["two" if two else "more", way, len(own), *(gains if way != "preset" else "–––"), above])
+        lines.append([kind, way, len(own), *(gains if way != "preset" else "–––"), above])
     head = ["classes", "way", "cells", "less log loss", "AUC", "accuracy", "above the class shares'"]
     return text.table(head, lines)
+
+
+def _kind(row: Row) -> str:
+    """What is predicted, and of cells at some noise how much it is, and how many records there are."""
+    classes, noise = "two" if row["classes"] == 2 else "more", row["cell"][2]
+    return f"{classes}, {'few' if row['records'] < MANY else 'many'}, {noise}" if isinstance(noise, str) else classes
 
 
 def main() -> None:
@@ -139,10 +181,16 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=SETS, choices=KNOWN, metavar="NAME")
     parser.add_argument("--ways", nargs="*", default=ALL, choices=ALL, metavar="WAY")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument(
+        "--at-noise", action="store_true", help="models at three b of three knots, on sets of two classes"
+    )
     parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    cells: list[Cell] = [(way, name, epsilon) for name in asked.sets for epsilon in EPSILONS for way in asked.ways]
+    if asked.at_noise:
+        cells: list[Cell] = [(way, *of) for of in itertools.product(NOISED, NOISES) for way in WAYS_AT_NOISE]
+    else:
+        cells = [(way, *of) for of in itertools.product(asked.sets, EPSILONS) for way in asked.ways]
     how = functools.partial(measured, python=asked.rivals_python, seeds=asked.seeds)
     if not asked.tables:
         measure_missing(NAME, (cells, how), page.FOLDER)
