@@ -41,8 +41,8 @@ SETS = (
 )  # fmt: skip
 PRIORS = {"scale .4, shift .7": (0.4, 0.7), "scale .4, shift .4": (0.4, 0.4), "scale .9, shift .7": (0.9, 0.7)}
 """Ways to calibrate more than two classes: the scale that is taken as usual, and the deviation of shifts."""
-NEVER_SHARES = "class shares nowhere"
-"""The way in which the model is kept where counts do not bear it out."""
+EVIDENCE = {"class shares nowhere": -math.inf, "class shares below 1": 1.0}
+"""Log evidence of the model below which the class shares are predicted."""
 NOISES, MANY = ("b 2", "b 3.1", "b 4.5"), 1_000
 NOISED = (
     "pima",
@@ -91,7 +91,7 @@ WAYS: dict[str, Callable[[Experiment], Sections]] = {
 """Ways, each with the sections that are written in place of the preset's choices, of which it is a function."""
 
 
-ALL = (*WAYS, *PRIORS, NEVER_SHARES)
+ALL = (*WAYS, *PRIORS, *EVIDENCE)
 
 
 def _prior(usual: float, shifted: float) -> tuple[calibration.Array, calibration.Array]:
@@ -126,13 +126,13 @@ def measured(way: str, name: str, noise: float | str, *, python: str, seeds: int
     row: Row = {"records": records, "epsilon": epsilon, "chosen": words, "calibration": chosen.calibration.share}
     many = chosen.privacy.moments and layout_of(Problem.from_experiment(chosen)) is None
     calibrated, several = bool(chosen.calibration.share), len(parted(name, 0, python).columns.classes) > 2
-    unlike = {NEVER_SHARES: calibrated, **dict.fromkeys(PRIORS, calibrated and several), "preset": True}
+    unlike = {**dict.fromkeys(EVIDENCE, calibrated), **dict.fromkeys(PRIORS, calibrated and several), "preset": True}
     if many or not unlike.get(way, chosen != preset):
         return row
     of_several = _prior(*PRIORS[way]) if way in PRIORS else calibration._PRIORS[1]
     with (
         mock.patch.object(calibration, "_PRIORS", [calibration._PRIORS[0], of_several]),
-        mock.patch.object(calibration, "TELLS", -math.inf if way == NEVER_SHARES else calibration.TELLS),
+        mock.patch.object(calibration, "TELLS", EVIDENCE.get(way, calibration.TELLS)),
     ):
         found = [trained(name, epsilon, seed, python=python, **sections) for seed in range(seeds)]
     each = [model.of.measures(model.probabilities) for model in found]

@@ -100,7 +100,7 @@ _SEEN_OF_HATS: Mapping[int, Mapping[str, float]] = {
 }
 """The same of an additive model, by its knots: above it one that bends less, or a linear one, is learnt sooner. Of two
 classes of `_MANY` records 3 knots beat columns about their middle at b = 3.1 (.013 of AUC, .011 of log loss, .007 of
-accuracy on four sets), and are level at 4.5; of fewer records (six sets) they are level at 2, and lose .015 of accuracy
+accuracy on four sets), and are level at 4.5; of fewer records (six sets) they are level at 2, and lose .009 of accuracy
 at 3.1 (`python -m benchmarks.rivals.probabilities --at-noise`)."""
 _SEEN_OF_IMAGES = 200.0
 """The same of filtered images, whose spectrum is steep."""
