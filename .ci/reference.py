@@ -24,10 +24,10 @@ from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
-from fedsw.federation.messages._arrays import ArrayField, RecordIds
-from fedsw.federation.messages._codec import Message, fields_of
-from fedsw.federation.messages._fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
 from fedsw.federation.messages._lengths import SYMBOLS
+from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.codec import Message, fields_of
+from fedsw.federation.messages.fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
 
 BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
 _FIELDS = ("", "field", "what it is", "type and shape", "believed", "who may see it", "travels")

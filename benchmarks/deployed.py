@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.machine import describe
 from fedsw.experiment import Experiment, load_experiment
-from fedsw.federation.engines._deployed import local_federation
+from fedsw.federation.engines.deployed import local_federation
 from fedsw.federation.engines.driver import RunResult, prepare_served, run, run_served
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.run_files import round_seconds

@@ -27,7 +27,7 @@ from benchmarks.machine import describe, pace
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.federation.engines.driver import run
-from fedsw.federation.server._from_sketch import settings_of
+from fedsw.federation.server.from_sketch import settings_of
 from fedsw.learning.sketches.fit import fit_generator
 from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fedsw.federation.server import _from_sketch as synthesis
+from fedsw.federation.server import from_sketch as synthesis
 from fedsw.learning.sketches.learnt import Lessons
 from fedsw.runs.evaluation import evaluator as evaluation
 

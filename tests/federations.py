@@ -12,13 +12,13 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from fedsw.experiment import Experiment, parse_experiment, sources
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node import joining
-from fedsw.federation.node._own_ledger import held_open
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.node.own_ledger import held_open
+from fedsw.federation.server.federation import Job, federate
 
 SMALL = {
     "name": "small",

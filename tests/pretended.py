@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsw.federation import _flower
+from fedsw.federation import flower
 from fedsw.federation.engines.inprocess import InProcessGrid
 
 ELSEWHERE = torch.device("meta")
@@ -229,10 +229,10 @@ class DirectGrid(InProcessGrid):
         ids = []
         for message in messages:
             ids.append(secrets.token_hex(16))
-            _flower.number(message, ids[-1])
+            flower.number(message, ids[-1])
             with self._pretended.part(message.metadata.message_type):
                 reply = self._answer(message)
-            _flower.number(reply, "r" + ids[-1])
+            flower.number(reply, "r" + ids[-1])
             self._waiting[ids[-1]] = reply
         return ids
 

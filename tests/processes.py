@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fedsw.experiment import Experiment
-from fedsw.federation.engines._deployed import local_federation
+from fedsw.federation.engines.deployed import local_federation
 from fedsw.federation.engines.driver import RunResult, prepare_served, run_served
 from fedsw.runs.observer import NoObserver
 

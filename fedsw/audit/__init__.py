@@ -5,4 +5,6 @@
 fedsw only what its head names.
 """
 
-__all__ = ["canary", "finding", "one_run", "record"]
+__all__ = [
+    "bounds", "canary", "canary_masked", "canary_once", "canary_pairs", "finding", "neighbours", "one_run", "record",
+]  # fmt: skip

@@ -19,12 +19,12 @@ from scipy import stats
 from torch import Tensor
 
 from fedsw._tools.text import downward, number, upward
-from fedsw.audit import _canary_masked as masked
-from fedsw.audit import _canary_once as once
-from fedsw.audit._bounds import epsilon_of_rates, expected_mu, gaussian_mu, judged, rate_at_least, shown_epsilon
-from fedsw.audit._neighbours import Pair, Trial, TrialRun, View
+from fedsw.audit import canary_masked as masked
+from fedsw.audit import canary_once as once
 from fedsw.audit._parts import AuditedPart, content_of, rows_of, said_of, square_of
+from fedsw.audit.bounds import epsilon_of_rates, expected_mu, gaussian_mu, judged, rate_at_least, shown_epsilon
 from fedsw.audit.finding import AttackResult, Claim, Finding
+from fedsw.audit.neighbours import Pair, Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.trust import Law
@@ -268,7 +268,7 @@ def audit(
     the shown epsilon rests on holds together with ``confidence``.
 
     What leaves once, of all records, is attacked beside the rounds, part by part, each on its own worst neighbours:
-    moments, counts of scores, sums over kept records (`fedsw.audit._canary_once`). Where rounds have no worst
+    moments, counts of scores, sums over kept records (`fedsw.audit.canary_once`). Where rounds have no worst
     neighbours here they are listed as not attacked. The shown epsilon is the largest of any one part.
 
     ExperimentError for a trust model, an objective, a map of inputs or a layer without worst neighbours here, naming

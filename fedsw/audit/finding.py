@@ -16,7 +16,7 @@ from rich.text import Text
 from fedsw._tools import files
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import Short, downward, json_text, upward
-from fedsw.audit._bounds import Attack
+from fedsw.audit.bounds import Attack
 from fedsw.privacy.relations import Sampling
 from fedsw.runs.report.console import named_rows
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["canary", "one-run", "record"]
 Outcome = Literal["passed", "failed", "no verdict", "could not be read"]
-_EXIT_CODES: Mapping[Outcome, Exit] = {
+EXIT_CODES: Mapping[Outcome, Exit] = {
     "passed": Exit.DONE,
     "failed": Exit.FAILED,
     "no verdict": Exit.NO_VERDICT,
@@ -99,7 +99,7 @@ class Finding(Short):
     @property
     def exit_code(self) -> Exit:
         """The exit code of `fedsw audit`."""
-        return _EXIT_CODES[self.outcome]
+        return EXIT_CODES[self.outcome]
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON that is kept and printed; infinity as "inf"."""

@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsw._tools.text import downward, upward
-from fedsw.audit import _canaries as pairs
-from fedsw.audit import _canary_once as once
-from fedsw.audit._bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
-from fedsw.audit._canaries import Attacker, Canaries, Guesses, ReleasedRound
+from fedsw.audit import canary_once as once
+from fedsw.audit import canary_pairs as pairs
 from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of, square_of
+from fedsw.audit.bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
+from fedsw.audit.canary_pairs import Attacker, Canaries, Guesses, ReleasedRound
 from fedsw.audit.finding import Finding
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError

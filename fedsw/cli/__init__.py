@@ -4,4 +4,4 @@
 group's, or what groups share: options, and how a run is carried out.
 """
 
-__all__ = ["app"]
+__all__ = ["app", "columns", "compare", "demo", "deploy", "execution", "options", "show"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli._options import Json, Verbs, answer, echo, echo_json
+from fedsw.cli.options import Json, Verbs, answer, echo, echo_json
 
 if TYPE_CHECKING:
     from fedsw.privacy.accounting.lifetime import DatasetAccount

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedsw._tools.files import fresh_folder
-from fedsw.cli import _options as options
-from fedsw.cli._options import answer_made, changes_of, found
+from fedsw.cli import options
+from fedsw.cli.options import answer_made, changes_of, found
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedsw._tools.later import loading
 from fedsw._tools.text import downward, upward
-from fedsw.cli._options import Json, Set, answer, changes_of, in_parts
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.runs.report.console import named_rows, table_of
 
 _STEPS = 50

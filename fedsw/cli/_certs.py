@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedsw.cli._options import Json, Verbs, echo, echo_json
+from fedsw.cli.options import Json, Verbs, echo, echo_json
 from fedsw.runs.report.console import Screen
 
 certs = Verbs(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fedsw._tools.exits import Exit
-from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, echo, found, require_writable
+from fedsw.cli import options
+from fedsw.cli.options import answer, changes_of, echo, found, require_writable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, echo_json, require_format, require_writable
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo, echo_json, require_format, require_writable
 from fedsw.runs.report.console import Screen, table_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def describe_command(
         directory = runs / source if is_run(runs / source) else None
     with contextlib.ExitStack() as shown:
         if directory is None:
-            from fedsw.cli._execution import showing
+            from fedsw.cli.execution import showing
             from fedsw.desk.own_data.rehearsal import rehearse
             from fedsw.experiment.sources import visible_tables
 
@@ -110,7 +110,7 @@ def _rehearsed(directory: Path, experiment: Experiment) -> None:
 
 
 def _release(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli._execution import followed, require_whole
+    from fedsw.cli.execution import followed, require_whole
     from fedsw.federation.engines.driver import run
 
     def start(observer: Observer) -> RunResult:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedsw._tools.later import loading
-from fedsw.cli import _options as options
-from fedsw.cli._options import answer, changes_of, found, require_format, require_writable
+from fedsw.cli import options
+from fedsw.cli.options import answer, changes_of, found, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from fedsw._tools.later import loading
-from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, found
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo, found
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -98,7 +98,7 @@ def run_command(
     EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
     """
     with loading():
-        from fedsw.cli._execution import execute, rehearsed
+        from fedsw.cli.execution import execute, rehearsed
         from fedsw.desk.own_data.rehearsal import rehearse
         from fedsw.experiment import load_experiment
         from fedsw.experiment.sources import require_runnable
@@ -147,7 +147,7 @@ def resume_command(
     without --go-on.
     """
     with loading():
-        from fedsw.cli._execution import execute, rehearsed
+        from fedsw.cli.execution import execute, rehearsed
         from fedsw.desk.own_data.rehearsal import rehearse
         from fedsw.runs.directory import RunDirectory
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsw.cli import _options as options
-from fedsw.cli._options import changes_of, echo, echo_json, files_of_run, require_format, require_writable
+from fedsw.cli import options
+from fedsw.cli.options import changes_of, echo, echo_json, files_of_run, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def synthesize_command(
     Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
     learnt a table, further rows are drawn from it at no cost.
     """
-    from fedsw.cli._execution import showing
+    from fedsw.cli.execution import showing
     from fedsw.desk.own_data.apart import OtherTable, other_table
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import learnt
@@ -134,7 +134,7 @@ def _experiment(source: str, changes: list[str], epsilon: float | None, trust: s
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli._execution import followed, require_whole
+    from fedsw.cli.execution import followed, require_whole
     from fedsw.federation.engines.driver import run
 
     def start(observer: Observer) -> RunResult:

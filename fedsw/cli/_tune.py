@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import number, upward
-from fedsw.cli import _options as options
-from fedsw.cli._options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
+from fedsw.cli import options
+from fedsw.cli.options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
 from fedsw.runs.report.console import Screen, table_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as
 def _on_records(
     tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
-    from fedsw.cli._execution import rehearsed, showing
+    from fedsw.cli.execution import rehearsed, showing
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.planning.private_search import cost_of, select
     from fedsw.privacy.accounting.selection import with_mean

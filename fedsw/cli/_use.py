@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools import files
 from fedsw._tools.text import number, warning_of_formulas
-from fedsw.cli._options import (
+from fedsw.cli.options import (
     RUNS,
     AllowModule,
     DataDir,
@@ -81,7 +81,7 @@ def predict_command(
     Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
     run. The predicted column need not be there.
     """
-    from fedsw.cli._columns import columns_for_spreadsheets, require_written, texts_in, write_columns
+    from fedsw.cli.columns import columns_for_spreadsheets, require_written, texts_in, write_columns
     from fedsw.desk.use.trained import load
 
     directory = found(run, runs)

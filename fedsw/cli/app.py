@@ -19,19 +19,19 @@ from fedsw.cli._account import account
 from fedsw.cli._audit import audit_command
 from fedsw.cli._budget import budget_command
 from fedsw.cli._certs import certs
-from fedsw.cli._compare import compare_command, demo_command
 from fedsw.cli._data import check_command, distance_command, init_command
-from fedsw.cli._deploy import bundle_command, client_command, deploy, server_command
 from fedsw.cli._describe import describe_command
-from fedsw.cli._options import invoke, new_group, split_debug
 from fedsw.cli._plan import plan_command
 from fedsw.cli._run import resume_command, run_command
-from fedsw.cli._show import list_command, report_command, show_command
 from fedsw.cli._synthesize import synthesize_command
 from fedsw.cli._tune import tune_command
 from fedsw.cli._use import evaluate_command, export_command, predict_command
+from fedsw.cli.compare import compare_command, demo_command
+from fedsw.cli.deploy import bundle_command, client_command, deploy, server_command
+from fedsw.cli.options import invoke, new_group, split_debug
+from fedsw.cli.show import list_command, report_command, show_command
 
-_GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Data": {"init": init_command, "check": check_command, "describe": describe_command, "distance": distance_command},
     "Plan": {"plan": plan_command, "tune": tune_command, "budget": budget_command},
     "Run": {
@@ -61,7 +61,7 @@ _GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 """Every verb in its group, in the order in which `fedsw --help` shows them; it shows last what has verbs of its own."""
 
 app = new_group()
-for group, verbs in _GROUPS.items():
+for group, verbs in GROUPS.items():
     for verb, command in verbs.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=verb, rich_help_panel=group)

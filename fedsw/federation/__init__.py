@@ -9,7 +9,10 @@ children: Flower reads the switches when it is imported, so they are set before 
 
 import os
 
-__all__ = ["OFFLINE", "client", "deploy", "engines", "exchange", "messages", "node", "server", "trust"]
+__all__ = [
+    "OFFLINE", "client", "deploy", "engines", "exchange", "flower", "messages", "node", "origin", "server", "trust",
+    "wire",
+]  # fmt: skip
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",

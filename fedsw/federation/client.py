@@ -18,11 +18,13 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_chosen
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
-from fedsw.federation._origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.messages import AnyExchange, Terms
-from fedsw.federation.messages._common import Here, Joined, Sizes
-from fedsw.federation.node._own_ledger import PlannedCost, account_of, reserve, spent_epsilon
-from fedsw.federation.node._replies import (
+from fedsw.federation.messages.common import Here, Joined, Sizes
+from fedsw.federation.node.joining import join
+from fedsw.federation.node.limits import choice_of, require_code
+from fedsw.federation.node.node import Node
+from fedsw.federation.node.own_ledger import PlannedCost, account_of, reserve, spent_epsilon
+from fedsw.federation.node.replies import (
     COUNTED,
     STATE,
     Handler,
@@ -35,11 +37,9 @@ from fedsw.federation.node._replies import (
     require_charged,
     state_of_node,
 )
-from fedsw.federation.node._same_records import require_same_records
-from fedsw.federation.node.joining import join
-from fedsw.federation.node.limits import choice_of, require_code
-from fedsw.federation.node.node import Node
+from fedsw.federation.node.same_records import require_same_records
 from fedsw.federation.node.simulated import is_simulated, of_one_person
+from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust import promise
 from fedsw.privacy.accounting.lifetime import NO_NOISE, DatasetAccount
 from fedsw.runs import participation

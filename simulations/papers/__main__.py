@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedsw._tools.text import json_text
-from fedsw.cli._options import RUNS, DataDir, Json, Quiet, Runs, invoke, split_debug
+from fedsw.cli.options import RUNS, DataDir, Json, Quiet, Runs, invoke, split_debug
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,7 @@ NOT_PRINTED = {
     "simulations/papers/computed/postprocessing.py",
     "simulations/papers/computed/stored.py",
     "simulations/papers/drawn/errors.py",  # ticks of an axis
-    "fedsw/audit/_canaries.py",
+    "fedsw/audit/canary_pairs.py",
 }
 
 

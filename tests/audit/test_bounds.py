@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsw.audit._bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, rate_at_most, shown_epsilon
+from fedsw.audit.bounds import epsilon_of_rates, gaussian_mu, judged, rate_at_least, rate_at_most, shown_epsilon
 from fedsw.privacy.accounting import Step, epsilon, epsilon_bracket
 from fedsw.privacy.accounting.epsilons import gaussian_epsilon
 from tests.laws.attacks.canaries import shown_mu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from fedsw.audit._bounds import Leakage, curve_p_value, epsilon_of_guesses, excludes, p_value
+from fedsw.audit.bounds import Leakage, curve_p_value, epsilon_of_guesses, excludes, p_value
 from fedsw.privacy.accounting import Step
 
 COUNTS = [(5, 5, 5), (8, 10, 10), (8, 10, 20), (18, 20, 40), (1, 1, 1), (25, 40, 40), (0, 3, 5)]

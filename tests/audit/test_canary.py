@@ -10,14 +10,14 @@ import json
 import pytest
 import torch
 
-import fedsw.federation.node._sample
 import fedsw.federation.node.node
+import fedsw.federation.node.sample
 import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.round_plan
 from fedsw._tools.randomness import Stream
 from fedsw.audit import canary
-from fedsw.audit._neighbours import Freely, free_layer, staged
 from fedsw.audit.finding import Finding
+from fedsw.audit.neighbours import Freely, free_layer, staged
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.trust.round_plan import FederationPlan
@@ -137,14 +137,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = fedsw.federation.node._sample.smallest_keys
+    genuine = fedsw.federation.node.sample.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(fedsw.federation.node._sample, "smallest_keys", first_favoured)
+    monkeypatch.setattr(fedsw.federation.node.sample, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

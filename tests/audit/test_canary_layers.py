@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsw.audit import canary
-from fedsw.audit._neighbours import free_layer, staged, worst_neighbours
+from fedsw.audit.neighbours import free_layer, staged, worst_neighbours
 from fedsw.data import Records
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.learning.models.coded import Centred

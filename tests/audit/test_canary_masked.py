@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedsw._tools.randomness import Stream
-from fedsw.audit import _canary_masked as masked
 from fedsw.audit import canary
+from fedsw.audit import canary_masked as masked
 from fedsw.federation.trust.distributed import attempt_cost as budget
 from fedsw.federation.trust.distributed import members as cohort
 from fedsw.federation.trust.distributed import site

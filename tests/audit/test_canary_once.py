@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from fedsw.audit import _canary_once as once
 from fedsw.audit import canary
+from fedsw.audit import canary_once as once
 from fedsw.cli.app import main
 from fedsw.desk.own_data.description import as_description
 from fedsw.experiment import ExperimentError, parse_experiment
@@ -19,9 +19,9 @@ from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation.engines.driver import run
 from fedsw.federation.trust import Sides, round_plan
 from fedsw.federation.trust import sums_once as sums
-from fedsw.federation.trust.distributed import _once as masked_once
-from fedsw.federation.trust.sketch import _sketch_once as sides
+from fedsw.federation.trust.distributed import once as masked_once
 from fedsw.federation.trust.sketch import sketch_costs as local
+from fedsw.federation.trust.sketch import sketch_once as sides
 from fedsw.federation.trust.sums_once import SUMS
 from fedsw.learning.sketches import noised
 from fedsw.learning.tasks import problem as problems

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from fedsw._tools.exits import Exit
-from fedsw.audit import _canaries as pairs
+from fedsw.audit import canary_pairs as pairs
 from fedsw.audit import one_run
-from fedsw.audit._canaries import Attacker, Guesses
+from fedsw.audit.canary_pairs import Attacker, Guesses
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
 from fedsw.desk.own_data.rehearsal import made_up

@@ -53,7 +53,7 @@ def test_every_verb_shows_its_help(encoding, monkeypatch):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_run_that_was_paid_for_is_shown_and_ends_with_0(fake_runs: FakeRuns, encoding, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedsw.cli._execution.draw_run", lambda *_: [])
+    monkeypatch.setattr("fedsw.cli.execution.draw_run", lambda *_: [])
     code, out, err = said(["run", "fair-classification"], encoding, monkeypatch)
     assert code == 0 and err == "" and (("eps = 1" in out) or ("ε = 1" in out))
     assert said(["show", "fair-classification"], encoding, monkeypatch)[1] == out
@@ -85,7 +85,7 @@ def test_verbs_that_look_say_the_same_json_and_no_error(finished_run, encoding, 
 
 def test_a_table_of_predictions_is_not_written_with_other_letters(monkeypatch):
     """A category that a terminal cannot write would be another one in whoever's table comes of it."""
-    from fedsw.cli._columns import require_written
+    from fedsw.cli.columns import require_written
 
     require_written({"ort": ["Łódź", "Köln"]}, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     require_written({"ort": ["Köln"]}, Strict("latin-1"))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.federation.deploy._processes import free_port, script
+from fedsw.federation.deploy.processes import free_port, script
 from tests.laws.tables.test_every_verb import drafted
 from tests.processes import interruptible, left_of_this_test, mark
 

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from fedsw.cli import _demo as demo
-from fedsw.cli import _execution as execution
 from fedsw.cli import app as cli
-from fedsw.cli._demo import ALPHAS, EPSILONS, missing_cells, read_demo
+from fedsw.cli import demo, execution
+from fedsw.cli.demo import ALPHAS, EPSILONS, missing_cells, read_demo
 from fedsw.experiment import Experiment, load_experiment
 from fedsw.experiment.load import shipped, shipped_experiments
 from fedsw.experiment.task_kinds import task_facts

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsw.cli import _columns
-from fedsw.cli._columns import write_columns
+from fedsw.cli.columns import write_columns
 
 TEXTS = st.one_of(st.sampled_from(["yes", "no", "", " a ", "ä", "a,b", 'a"b', "a\nb", "a\rb"]), st.text(max_size=4))
 
@@ -47,7 +46,7 @@ def test_columns_are_written_as_rows_are(rows, cells):
         "kept": texts,
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_columns, "_ROWS", rows)
+        patch.setattr("fedsw.cli.columns._ROWS", rows)
         assert by_columns(columns) == plainly(columns)
 
 

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from fedsw._tools.exits import Exit
-from fedsw.cli._execution import RunRefused, explaining
-from fedsw.cli._options import RunStopped, invoke, new_group, split_debug
+from fedsw.cli.execution import RunRefused, explaining
+from fedsw.cli.options import RunStopped, invoke, new_group, split_debug
 from fedsw.runs.recovery import RunBusy, explaining_storage
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from fedsw._tools import exits
 from fedsw._tools.exits import MEANINGS, Exit
-from fedsw.audit.finding import _EXIT_CODES, Outcome
+from fedsw.audit.finding import EXIT_CODES, Outcome
 from fedsw.cli import app as cli
-from fedsw.cli._execution import Begun, explaining
-from fedsw.cli._options import RunInterrupted, RunStopped
+from fedsw.cli.execution import Begun, explaining
+from fedsw.cli.options import RunInterrupted, RunStopped
 from fedsw.federation.engines.driver import resume, run
 from fedsw.runs.recovery import held
 from tests.federations import small
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_code_has_one_meaning_that_the_pages_have():
     assert set(MEANINGS) == set(Exit) and len({int(code) for code in Exit}) == len(Exit)
-    assert set(_EXIT_CODES) == set(Outcome.__args__) and set(_EXIT_CODES.values()) <= set(Exit)
+    assert set(EXIT_CODES) == set(Outcome.__args__) and set(EXIT_CODES.values()) <= set(Exit)
     page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     for row in exits.rows():
         assert f"| {' | '.join(row)} |" in page
@@ -43,7 +43,7 @@ def test_no_verb_and_no_page_has_codes_of_its_own():
 def ended(fake_runs: FakeRuns, monkeypatch, tmp_path):
     """A run that ends as it should, and a place for what may go wrong afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedsw.cli._execution.draw_run", lambda *_: [])
+    monkeypatch.setattr("fedsw.cli.execution.draw_run", lambda *_: [])
     return fake_runs
 
 
@@ -68,7 +68,7 @@ AFTERWARDS = {
 def test_what_was_spent_and_could_not_be_shown_has_a_code_of_its_own_and_says_where_it_lies(
     ended, fault, monkeypatch, capsys
 ):
-    monkeypatch.setattr("fedsw.cli._execution.summary_panel", raising(AFTERWARDS[fault]))
+    monkeypatch.setattr("fedsw.cli.execution.summary_panel", raising(AFTERWARDS[fault]))
     assert cli.main(["run", "fair-classification"]) == Exit.NOT_SHOWN
     (folder,) = Path("runs/fair-classification").iterdir()
     said = capsys.readouterr().err
@@ -77,7 +77,7 @@ def test_what_was_spent_and_could_not_be_shown_has_a_code_of_its_own_and_says_wh
 
 @pytest.mark.parametrize("where", ["draw_run", "summary_panel"])
 def test_ctrl_c_after_the_last_round_says_where_the_run_is(ended, where, monkeypatch, capsys):
-    monkeypatch.setattr(f"fedsw.cli._execution.{where}", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(f"fedsw.cli.execution.{where}", raising(KeyboardInterrupt()))
     assert cli.main(["run", "fair-classification"]) == 130
     (folder,) = Path("runs/fair-classification").iterdir()
     assert f"interrupted\nIt has ended, and all that was released is in {folder}" in capsys.readouterr().err
@@ -123,7 +123,7 @@ def test_a_run_that_broke_off_says_whether_something_was_spent(tmp_path):
 
 def test_a_run_that_its_budget_ends_early_does_not_end_with_0(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedsw.cli._execution.draw_run", lambda *_: [])
+    monkeypatch.setattr("fedsw.cli.execution.draw_run", lambda *_: [])
     monkeypatch.setattr("fedsw.desk.own_data.rehearsal.rehearse", lambda *_: None)
     with pytest.raises(RuntimeError), monkeypatch.context() as patch:
         patch.setattr("fedsw.runs.checkpoint.Checkpoints.take", raising(RuntimeError("off")))
@@ -134,7 +134,7 @@ def test_a_run_that_its_budget_ends_early_does_not_end_with_0(tmp_path, monkeypa
 
 def test_a_second_resume_asks_nobody_and_says_that_the_run_has_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedsw.cli._execution.draw_run", lambda *_: [])
+    monkeypatch.setattr("fedsw.cli.execution.draw_run", lambda *_: [])
     ended = run(small("training.rounds=1"), runs=Path("runs"))
     before = (ended.directory / "ledger.sqlite").read_bytes(), (ended.directory / "summary.json").read_bytes()
     monkeypatch.setattr("fedsw.federation.engines.driver._drive", raising(AssertionError("somebody was asked")))

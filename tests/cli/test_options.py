@@ -8,8 +8,8 @@ import click
 import pytest
 import typer
 
-from fedsw.cli._options import changes_of
 from fedsw.cli.app import app, main
+from fedsw.cli.options import changes_of
 
 WITHOUT_JSON = {"init", "certs", "client", "bundle", "certs roster add", "certs roster digest"}
 """Verbs whose answer is a file, or that serve until they are stopped, or one hash."""

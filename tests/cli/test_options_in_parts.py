@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.cli._options import in_parts
+from fedsw.cli.options import in_parts
 
 INIT = """
 from parcel import light

@@ -18,13 +18,13 @@ from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.trust import TRUSTS, register, trust_models
 from fedsw.federation import messages
-from fedsw.federation.messages._noised import NoisedContribution
-from fedsw.federation.node._replies import answer_together
+from fedsw.federation.messages.noised import NoisedContribution
+from fedsw.federation.node.replies import answer_together
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust.central import Central
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.local_gradient import LocalGradients
-from fedsw.federation.trust.local_gradient import _adding as local
+from fedsw.federation.trust.local_gradient import adding as local
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.observer import Outcome
 from tests.federations import Federation, small

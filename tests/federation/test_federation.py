@@ -162,7 +162,7 @@ def test_nothing_un_noised_and_no_secret_is_on_disk(federation, monkeypatch):
 
     monkeypatch.setattr(central, "release", spy)
     keys = []
-    from fedsw.federation.trust.central import _unnoised as client
+    from fedsw.federation.trust.central import unnoised as client
 
     draw_key = client.batch_key
     monkeypatch.setattr(client, "batch_key", lambda *a: keys.append(draw_key(*a)) or keys[-1])

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.federation import _flower
+from fedsw.federation import flower
 from tests.syntax import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(_flower.__file__).resolve()
+HERE = Path(flower.__file__).resolve()
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 HIDDEN = {"_message_id", "_error", "_data", "_content"}
 """Fields of Flower's objects, by which `vars(...)` and `__dict__` would reach them."""
@@ -23,33 +23,31 @@ ASKED = {"_unary_unary", "_runtime_client", "_get_superexec_command", "TaskIdent
 SOURCES = sorted(path.resolve() for folder in ("clients", "server", "fedsw") for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("name", [*_flower.MODULES, *(name for names in _flower.NAMES.values() for name in names)])
+@pytest.mark.parametrize("name", [*flower.MODULES, *(name for names in flower.NAMES.values() for name in names)])
 def test_every_name_is_where_it_is_looked_for_and_is_used(name: str) -> None:
-    assert getattr(_flower, name) is not None
-    use = re.compile(rf"\b(_names|_flower|_?FLOWER)\.{name}\b")
+    assert getattr(flower, name) is not None
+    use = re.compile(rf"\b(_names|flower|_?FLOWER)\.{name}\b")
     assert any(use.search(path.read_text(encoding="utf-8")) for path in SOURCES), f"nothing uses {name}: leave it out"
 
 
 def test_a_name_is_in_the_table_once_and_another_one_is_refused() -> None:
-    names = [*_flower.MODULES, *(name for names in _flower.NAMES.values() for name in names)]
-    assert len(names) == len(set(names)) and not set(_flower.NAMES) & PUBLIC
+    names = [*flower.MODULES, *(name for names in flower.NAMES.values() for name in names)]
+    assert len(names) == len(set(names)) and not set(flower.NAMES) & PUBLIC
     with pytest.raises(AttributeError, match="'Simulation' is no name of Flower.*NAMES"):
-        _ = _flower.Simulation
+        _ = flower.Simulation
 
 
 def test_what_is_replaced_is_there() -> None:
-    assert callable(_flower.superlink_program._get_superexec_command) and callable(_flower.extensions.get_middleware)
-    assert callable(_flower.fleet_handlers.push_messages) and callable(_flower.fleet_handlers.activate_node)
-    client = _flower.node_requests.FleetHttpClient
+    assert callable(flower.superlink_program._get_superexec_command) and callable(flower.extensions.get_middleware)
+    assert callable(flower.fleet_handlers.push_messages) and callable(flower.fleet_handlers.activate_node)
+    client = flower.node_requests.FleetHttpClient
     assert callable(client.ActivateNode) and callable(client.SendNodeHeartbeat) and callable(client.__enter__)
-    assert _flower.heartbeat.HEARTBEAT_DEFAULT_INTERVAL == _flower.node_requests.HEARTBEAT_DEFAULT_INTERVAL
+    assert flower.heartbeat.HEARTBEAT_DEFAULT_INTERVAL == flower.node_requests.HEARTBEAT_DEFAULT_INTERVAL
     assert (
-        _flower.subprocess_executor.subprocess.Popen
-        and _flower.HttpGrid.push_messages
-        and _flower.HttpGrid.pull_messages
+        flower.subprocess_executor.subprocess.Popen and flower.HttpGrid.push_messages and flower.HttpGrid.pull_messages
     )
-    assert hasattr(_flower.EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
-    assert _flower.Run.create_empty(run_id=5).run_id == 5
+    assert hasattr(flower.EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
+    assert flower.Run.create_empty(run_id=5).run_id == 5
 
 
 def test_hidden_fields_are_those_that_flower_reads() -> None:
@@ -59,17 +57,17 @@ def test_hidden_fields_are_those_that_flower_reads() -> None:
 
     inprocess.identify(5)
     message = Message(RecordDict({"config": ConfigRecord({"x": 1})}), 7, "train.x", ttl=1.0)
-    _flower.number(message, "42")
+    flower.number(message, "42")
     assert message.metadata.message_id == "42" and message.metadata.run_id == 5
     assert inprocess.delivered(message).metadata is message.metadata
-    twin = _flower.copied(message)
+    twin = flower.copied(message)
     twin.content["config"]["x"] = 2
-    assert message.content["config"]["x"] == 1 and _flower.records_in(message.content) is not _flower.records_in(
+    assert message.content["config"]["x"] == 1 and flower.records_in(message.content) is not flower.records_in(
         twin.content
     )
-    _flower.put_records(message.content, {"other": ConfigRecord({})})
-    assert list(message.content) == ["other"] and _flower.error_of(message) is None
-    assert _flower.error_of(Message(Error(2, "why"), reply_to=message)).reason == "why"
+    flower.put_records(message.content, {"other": ConfigRecord({})})
+    assert list(message.content) == ["other"] and flower.error_of(message) is None
+    assert flower.error_of(Message(Error(2, "why"), reply_to=message)).reason == "why"
 
 
 def test_clients_of_the_simulation_engine_are_known_by_their_grid() -> None:

@@ -14,15 +14,14 @@ from fedsw.desk.own_data.evaluate import evaluate
 from fedsw.experiment import ExperimentError
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import HELLO, NOISY_TALLY, TALLY, trusts_of
-from fedsw.federation.node import _replies as replies
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node._own_ledger import HELD_OUT, spent_epsilon
+from fedsw.federation.node import replies
 from fedsw.federation.node.held_records import held_out_records, held_records
-from fedsw.federation.server._releases_once import keep
-from fedsw.federation.trust import _held_out as held_out
-from fedsw.federation.trust import promise
-from fedsw.federation.trust._held_out import TallySum
+from fedsw.federation.node.own_ledger import HELD_OUT, spent_epsilon
+from fedsw.federation.server.releases_once import keep
+from fedsw.federation.trust import held_out, promise
 from fedsw.federation.trust.budget_shares import held_out_budget
+from fedsw.federation.trust.held_out import TallySum
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut
@@ -244,7 +243,7 @@ def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeyp
 
     directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
     with monkeypatch.context() as patch, pytest.raises(StorageFault):
-        patch.setattr("fedsw.federation.server._releases_once.keep", failing)
+        patch.setattr("fedsw.federation.server.releases_once.keep", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     assert keep is not failing
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)

@@ -11,8 +11,7 @@ import torch
 from scipy.stats import binom, chi2
 
 from fedsw._tools.installed import code_digest
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.privacy import release as door
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.accounts import read_ledger

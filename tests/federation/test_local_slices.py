@@ -15,10 +15,9 @@ from scipy.stats import chi2, ncx2
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.sources import load_held_out
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.node.joining import join
-from fedsw.federation.trust.local_slices import _noised_slices as local_slices
+from fedsw.federation.trust.local_slices import noised_slices as local_slices
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Slicing, Step, epsilon

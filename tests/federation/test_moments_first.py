@@ -16,16 +16,16 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
-from fedsw.federation.messages._exact_sums import MomentsAsked
+from fedsw.federation.messages.exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
-from fedsw.federation.server import _releases_once
-from fedsw.federation.server._releases_once import unprepared
+from fedsw.federation.server import releases_once
+from fedsw.federation.server.releases_once import unprepared
 from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust._moments_first import MomentSum
 from fedsw.federation.trust.budget_shares import moments_budget, shares
 from fedsw.federation.trust.budget_split import budget_split
-from fedsw.federation.trust.local_gradient._noising import Request
+from fedsw.federation.trust.local_gradient.noising import Request
+from fedsw.federation.trust.moments_first import MomentSum
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
@@ -193,7 +193,7 @@ def test_moments_that_were_charged_and_lost_are_not_released_again_for_nothing(t
 
     chosen, directory = small(*FIRST), tmp_path / "run"
     with monkeypatch.context() as patch, pytest.raises(Exception, match="space"):
-        patch.setattr("fedsw.federation.server._releases_once.write_json", failing)
+        patch.setattr("fedsw.federation.server.releases_once.write_json", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
     entries, epsilon = rows_of(directory / "ledger.sqlite")
@@ -388,7 +388,7 @@ def _off(*_, **__):
 @pytest.mark.parametrize("where", ["before its moments", "once they are charged", "before it stops", "twice"])
 def test_a_run_that_is_to_stop_after_its_moments_stops_there_wherever_it_broke_off(tmp_path, monkeypatch, where):
     """Else going on with it spends what nobody agreed to spend: the whole budget."""
-    breaks = {"once they are charged": (_releases_once, "write_json"), "before it stops": (RunDirectory, "write_model")}
+    breaks = {"once they are charged": (releases_once, "write_json"), "before it stops": (RunDirectory, "write_model")}
     observer = NoObserver() if where in breaks else _OffBeforeRounds()
     with monkeypatch.context() as patch, pytest.raises(_Off):
         if where in breaks:

@@ -13,12 +13,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange import participants as cohort
 from fedsw.federation.messages import Malformed, Terms
-from fedsw.federation.messages._common import Joined
-from fedsw.federation.messages._noised import NoisedContribution, NoisedSlices
+from fedsw.federation.messages.common import Joined
+from fedsw.federation.messages.noised import NoisedContribution, NoisedSlices
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.node.runs import GENERATION
 from tests.federations import Saboteur, array, numbers, small

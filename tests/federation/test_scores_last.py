@@ -21,11 +21,11 @@ from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
-from fedsw.federation.server import _releases_once as server
-from fedsw.federation.trust._scores_last import ScoreSum
+from fedsw.federation.server import releases_once as server
 from fedsw.federation.trust.budget_shares import scores_round, shares
 from fedsw.federation.trust.budget_split import budget_split
 from fedsw.federation.trust.distributed.attempt_cost import planned_shares
+from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.learning.models.outer_layers import made_up_inputs, rescalable, rescaled
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of, tally_of
 from fedsw.learning.sketches.sketch_law import STEP

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedsw._tools.randomness import Stream
-from fedsw.audit._bounds import shown_epsilon
+from fedsw.audit.bounds import shown_epsilon
 from fedsw.audit.record import audit, cost, noise, promise
 from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange import participants as cohort
@@ -21,8 +21,8 @@ from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.server.job import planned_cost
-from fedsw.federation.trust.sketch._sketch_once import SketchSum, make_plan, stage_with
 from fedsw.federation.trust.sketch.sketch_costs import sketch_budget, stage_costs
+from fedsw.federation.trust.sketch.sketch_once import SketchSum, make_plan, stage_with
 from fedsw.learning.models.initial import count_parameters, flatten
 from fedsw.learning.sketches.from_settings import Stage, classifier_of
 from fedsw.learning.sketches.learnt import flat_bytes

@@ -7,7 +7,7 @@ import zlib
 import pytest
 import torch
 
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])

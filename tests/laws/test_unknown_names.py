@@ -46,7 +46,7 @@ VALIDATED = "`Facts` takes known targets alone"
 RAISES = "the last branch raises"
 ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
 DECIDES = {
-    "audit/_canaries.py:_labels_are_free": ATTACK,
+    "audit/canary_pairs.py:_labels_are_free": ATTACK,
     "audit/canary.py:_require_attackable": "all but one are refused",
     "audit/record/_rows.py:check": "one check more for pld; the others have theirs",
     "audit/record/_cost.py:floor": "an accountant without a lower bound has the floor 0",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.federation import _flower
+from fedsw.federation import flower
 from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
 
 TESTS = [
@@ -36,7 +36,7 @@ def test_the_warm_processes_know_every_flower_that_may_be_installed():
     found = re.fullmatch(r">=1\.(\d+),<1\.(\d+)", allowed())
     assert found is not None
     versions = tuple(f"1.{minor}" for minor in range(int(found[1]), int(found[2])))
-    assert versions == _flower.TESTED
+    assert versions == flower.TESTED
 
 
 @pytest.mark.slow

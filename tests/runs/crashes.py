@@ -64,8 +64,8 @@ def _process(directory: str, overrides: list[str], fault: str, round_: int, resu
 
 def _serve(directory: Path, overrides: list[str], fault: str, round_: int, resume: bool) -> None:
     from fedsw.federation.engines.pool import environment
-    from fedsw.federation.node._own_ledger import STATE_VARIABLE, held_open
-    from fedsw.federation.server._federation import Job, federate
+    from fedsw.federation.node.own_ledger import STATE_VARIABLE, held_open
+    from fedsw.federation.server.federation import Job, federate
 
     experiment = small(*overrides)
     clients = experiment.federation.clients

@@ -26,7 +26,7 @@ import fedsw.desk.own_data.rehearsal
 import fedsw.desk.use.model_card
 import fedsw.federation.engines.driver
 import fedsw.learning.tasks.kinds._classification
-from fedsw.cli import _execution, app
+from fedsw.cli import app, execution
 from fedsw.privacy.accounting.journal import Journal
 
 PACKAGE = str(Path(fedsw.__file__).parent)
@@ -139,7 +139,7 @@ def _process(folder: str, line: list[str], at: list[Any] | None, fault: str, see
 
 def main() -> None:
     """Answer every line."""
-    _execution.draw_run = lambda *_: []  # type: ignore[assignment]
+    execution.draw_run = lambda *_: []  # type: ignore[assignment]
     fedsw.desk.own_data.rehearsal.rehearse = lambda *_: None  # type: ignore[assignment]
     for line in sys.stdin:
         print(_process(**json.loads(line)), flush=True)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from fedsw._tools import files
 from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.privacy.accounting import Ledger, LedgerReplaced
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.checkpoint import CheckpointDamaged

@@ -107,4 +107,4 @@ def test_no_verb_finds_a_run_without_saying_which():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and any(each.name == "find_run" for each in node.names)
     }
-    assert finding == {"_options.py"}
+    assert finding == {"options.py"}

@@ -15,8 +15,8 @@ import typer
 
 from fedsw.cli.app import app
 from fedsw.federation import OFFLINE
-from fedsw.federation.deploy._processes import script
 from fedsw.federation.deploy.node_file import read_node_file
+from fedsw.federation.deploy.processes import script
 from fedsw.federation.engines import Engine
 from fedsw.privacy.accounting.lifetime import ACCOUNTS_VARIABLE
 

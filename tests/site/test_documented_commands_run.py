@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsw.federation.deploy._processes import script
+from fedsw.federation.deploy.processes import script
 from tests.site.test_documented_commands import printed
 
 SECONDS = 5

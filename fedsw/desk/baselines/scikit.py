@@ -179,7 +179,7 @@ def fit(
 
 
 def fit_plain(features: Array, target: NDArray[Any], *, classes: int, units: NDArray[np.int64], seed: int) -> Fitted:
-    """`fit` of linear models of two classes, or of numbers, without scikit-learn: the same models within rounding."""
+    """`fit` of linear models of targets (n,), two classes or numbers, without scikit-learn: equal but for rounding."""
     name, weight = ("logistic", "C") if classes else ("ridge", "alpha")
     kind: Callable[[float], Any] = PlainLogistic if classes else PlainRidge
     among = [

@@ -155,7 +155,7 @@ _FORMS: Mapping[Format, _Form] = {
 
 
 def largest_difference(answer: AnsweringModel, content: bytes, form: _Form, features: Tensor) -> float:
-    """The most that answers of a file differ from the model's, for another number of records than it was made with.
+    """Return how far answers of a file differ from the model's, at features (n, q) of another number of records.
 
     It is a part of the largest answer of its kind where this is above 1, as amounts of money are in their own units.
     """

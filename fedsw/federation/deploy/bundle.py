@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedsw._tools.installed import code_digest
 from fedsw._tools.text import installed_version
-from fedsw.federation import _flower
+from fedsw.federation import flower
 
 OWN = "own"
 """The word that stands for the hash of the installed fedsw's own bundle."""
@@ -89,7 +89,7 @@ def bundle_hash() -> str:
     The archive depends on the installed fedsw, file by file, on Flower's version and on zlib's compression, and on
     nothing else: its files are sorted and carry a fixed date.
     """
-    content, _ = _flower.build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
+    content, _ = flower.build_fab_from_files({name: text.encode("utf-8") for name, text in bundle_files().items()})
     return hashlib.sha256(content).hexdigest()
 
 

@@ -26,7 +26,7 @@ from fedsw._tools.installed import code_digest
 from fedsw._tools.text import installed_version
 from fedsw.data import find_table, read_table
 from fedsw.data.columns.declaration import read_columns
-from fedsw.federation import _flower
+from fedsw.federation import flower
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import valid_until, warn_of_expiry
 from fedsw.federation.deploy.executor import words_about_clocks
@@ -231,9 +231,9 @@ def _module(name: str) -> str:
 
 
 def _code(node: NodeSettings, *, stock: bool) -> str:
-    if not stock and (why := _flower.refusal("SuperNode")):
+    if not stock and (why := flower.refusal("SuperNode")):
         raise RuntimeError(why)
-    flower = importlib.metadata.version("flwr")
+    version = importlib.metadata.version("flwr")
     demanded = "any bundle" if node.bundle is None else f"the bundle {node.bundle[:12]}"
     its_own = ", its own" if node.bundle == bundle_hash() else ""
-    return f"fedsw {installed_version()} {code_digest()}, Flower {flower}; it loads {demanded}{its_own}"
+    return f"fedsw {installed_version()} {code_digest()}, Flower {version}; it loads {demanded}{its_own}"

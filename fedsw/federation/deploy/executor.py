@@ -4,7 +4,7 @@
                                --node-config "partition-id=0 num-partitions=5"
 
 Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seconds an exchange. What it uses of
-Flower's private interfaces is in ../_flower.py; it refuses any other Flower. It runs by path and imports neither the
+Flower's private interfaces is in ../flower.py; it refuses any other Flower. It runs by path and imports neither the
 apps nor fedsw: both come with the bundle's entries, in a process of their own.
 
 What the SuperLink says of a bundle is not believed: the node computes the SHA-256 of the bytes it received. A node
@@ -55,7 +55,7 @@ REFUSAL = "FEDSW_REFUSAL"
 
 def _beside(name: str) -> Any:
     """Load a module from its file beside this one, which is no part of an imported package."""
-    spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"_{name}.py"))
+    spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -13,15 +13,15 @@ from pathlib import Path
 from fedsw._tools import files
 from fedsw._tools.settings import require_data_set
 from fedsw.data.columns.declaration import read_columns
-from fedsw.federation._origin import SERVER_KEY, SIGNING_KEY
-from fedsw.federation.deploy._processes import Processes, require_free_port, script
 from fedsw.federation.deploy.bundle import read_bundle, run_config, write_bundle
 from fedsw.federation.deploy.certificates import ServerCertificates, read_signing_key
-from fedsw.federation.exchange._roll import NODE_KEYS
-from fedsw.federation.node._own_ledger import ACCOUNT, ACCOUNTS, SHARED
+from fedsw.federation.deploy.processes import Processes, require_free_port, script
+from fedsw.federation.exchange.roll import NODE_KEYS
 from fedsw.federation.node.limits import CHOICE, read_codes, read_limit, read_modules, read_trust, room_of
+from fedsw.federation.node.own_ledger import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE
+from fedsw.federation.origin import SERVER_KEY, SIGNING_KEY
 from fedsw.runs.run_files import RUNS_TOLD, found_json, runs_told
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))

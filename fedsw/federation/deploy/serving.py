@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fedsw._tools.files import private_folder
-from fedsw.federation.deploy._processes import Processes, free_port, is_this_machine
 from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_expiry
 from fedsw.federation.deploy.executor import REFUSAL
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
+from fedsw.federation.deploy.processes import Processes, free_port, is_this_machine
 from fedsw.runs.client_status import read_client_status
 from fedsw.runs.participation import Participation, participations
 from fedsw.runs.report.account_screens import words_of_run

@@ -19,9 +19,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import Engine, inprocess
 from fedsw.federation.engines.pool import environment
 from fedsw.federation.engines.records_at_hand import at_hand, handed_again, handed_over, require_at_hand
-from fedsw.federation.node._own_ledger import STATE_VARIABLE, held_open
-from fedsw.federation.server._federation import Job
+from fedsw.federation.node.own_ledger import STATE_VARIABLE, held_open
 from fedsw.federation.server.app import app_for
+from fedsw.federation.server.federation import Job
 from fedsw.learning.tasks.needs import require_possible
 from fedsw.learning.tasks.own_task import task_of
 from fedsw.privacy.accounting.lifetime import Binding, account_named, accounts_folder
@@ -100,7 +100,7 @@ def run(
     Raises:
         LimitReached: if the run does not fit below the account's limit; nothing was spent.
         ExperimentError, BadRecords, ValueError: for records that cannot be used, before anything is spent.
-        ValueError, FederationError: see `fedsw.federation.server._federation.federate`; what was released is kept.
+        ValueError, FederationError: see `fedsw.federation.server.federation.federate`; what was released is kept.
     """
     _require_known(engine)
     _require_reachable(engine, metrics)
@@ -202,7 +202,7 @@ def _drive(
             with environment({STATE_VARIABLE: str(ledgers.resolve())}):
                 inprocess.run_on_ray(hosted, client_app, nodes, device=experiment.training.device)
         else:
-            from fedsw.federation.engines import _deployed as deployed  # here, for it takes a second to import
+            from fedsw.federation.engines import deployed  # here, for it takes a second to import
 
             if engine == "flwr":
                 with environment({STATE_VARIABLE: str(ledgers.resolve())}):
@@ -338,7 +338,7 @@ def run_served(
     link: SuperLink, directory: Path, observer: Observer, *, resume: bool, allow_modules: Collection[str] = ()
 ) -> RunResult:
     """Run the job of a folder on the clients that connect to the SuperLink of `fedsw server`, or go on with it."""
-    from fedsw.federation.engines._deployed import follow
+    from fedsw.federation.engines.deployed import follow
 
     experiment, _ = RunDirectory(directory).read_config(allow_modules)
     require_free(directory)

@@ -18,17 +18,16 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.federation import _flower
-from fedsw.federation import _wire as wire
-from fedsw.federation._origin import Carrier
-from fedsw.federation._wire import SERVER_NODE
+from fedsw.federation import flower, wire
 from fedsw.federation.messages import unmade
 from fedsw.federation.node.simulated import simulating
+from fedsw.federation.origin import Carrier
+from fedsw.federation.wire import SERVER_NODE
 
 
 def identify(run_id: int) -> None:
     """Say which run the server's messages made in this process belong to."""
-    _flower.identify(run_id, SERVER_NODE)
+    flower.identify(run_id, SERVER_NODE)
 
 
 def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
@@ -39,7 +38,7 @@ def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Contex
 def delivered(message: Message) -> Message:
     """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
     parts = unmade(message.content)
-    letter: Message = _flower.copied(message, None if parts is None else parts.twin())
+    letter: Message = flower.copied(message, None if parts is None else parts.twin())
     return letter
 
 
@@ -60,7 +59,7 @@ class InProcessGrid(Carrier):
 
     def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self.run = client_app, _flower.Run.create_empty(run_id=self.run_id)
+        self._app, self.run = client_app, flower.Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
@@ -83,7 +82,7 @@ class InProcessGrid(Carrier):
             self._replies = {i: reply for i, reply in self._replies.items() if now < reply.until}
             for message in messages:
                 ids.append(secrets.token_hex(16))
-                _flower.number(message, ids[-1])
+                flower.number(message, ids[-1])
                 self._queue.append(_Sent(message, now + message.metadata.ttl))
             if self._worker is None:
                 self._worker = _Worker(self)
@@ -160,7 +159,7 @@ class _Worker:
                 self.since = None
                 if grid._closed or time.monotonic() >= sent.until:
                     continue
-                _flower.number(reply, "r" + sent.message.metadata.message_id)
+                flower.number(reply, "r" + sent.message.metadata.message_id)
                 grid._replies[sent.message.metadata.message_id] = _Sent(reply, sent.until)
                 if not grid._queue:
                     grid._state.notify_all()
@@ -210,11 +209,11 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
 
     own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
     try:
-        _flower._run_simulation(
+        flower._run_simulation(
             num_supernodes=nodes,
             client_app=client_app,
             server_app=server_app,
-            exit_event=_flower.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+            exit_event=flower.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)},
                 "init_args": own_machine,

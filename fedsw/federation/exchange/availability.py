@@ -13,11 +13,10 @@ from flwr.serverapp import Grid
 
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import upward
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
-from fedsw.federation.exchange._roll import Roll
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Traffic, answers_to
 from fedsw.federation.exchange.participants import Present, Site, clients_of, greeting, site_of
+from fedsw.federation.exchange.roll import Roll
 from fedsw.federation.messages import Fault
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.telemetry import event

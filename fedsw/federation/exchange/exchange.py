@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsw._tools.text import shown
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 from fedsw.federation.messages import Fault, bytes_of
 
 _log = logging.getLogger("fedsw.server")

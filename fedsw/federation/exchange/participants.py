@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from fedsw._tools.installed import code_digest
 from fedsw._tools.settings import FederationError
 from fedsw.experiment.sections import Federation
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
-from fedsw.federation.exchange._roll import Roll
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Traffic, exchange
+from fedsw.federation.exchange.roll import Roll
 from fedsw.federation.messages import MOST_RECORDS, Fault, Malformed, Message, Terms
-from fedsw.federation.messages._common import Greeting, Joined, Sizes, SizesAsked
+from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
 from fedsw.learning.tasks.problem import Problem
 
 Counts = NDArray[np.int64]

@@ -17,7 +17,7 @@ from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.own_records import client_records, numbered
 from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables, visible_places
-from fedsw.federation.node._sample import held_back
+from fedsw.federation.node.sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.learning.tasks.problem import Problem
 

@@ -15,8 +15,6 @@ from fedsw.data.downloads import without_downloads
 from fedsw.data.units import repeats_of_records
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.preset_rules import same_but_for_chosen
-from fedsw.federation.node._sample import require_units
-from fedsw.federation.node._telling import may_be_reported
 from fedsw.federation.node.held_records import held_out_records, held_records, require_agreement
 from fedsw.federation.node.limits import (
     require_delta,
@@ -28,7 +26,9 @@ from fedsw.federation.node.limits import (
     withholds_records,
 )
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.sample import require_units
 from fedsw.federation.node.simulated import is_simulated
+from fedsw.federation.node.telling import may_be_reported
 from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import UnsupportedModule

@@ -17,8 +17,8 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
-from fedsw.federation.node._sample import cells_of_units, sampled
 from fedsw.federation.node.held_records import Held
+from fedsw.federation.node.sample import cells_of_units, sampled
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.objectives.groups import terms_of
 from fedsw.learning.tasks.problem import Problem

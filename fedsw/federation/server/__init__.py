@@ -1,1 +1,1 @@
-"""The ServerApp (`app`) and the loop of a run (`_federation.federate`)."""
+"""The ServerApp (`app`) and the loop of a run (`federation.federate`)."""

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsw._tools.files import fresh_folder
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.commands import SERVICE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import tell_run

@@ -25,9 +25,9 @@ from fedsw.experiment.sources import (
 )
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.exchange._roll import Roll
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import public_sizes
+from fedsw.federation.exchange.roll import Roll
 from fedsw.learning.models.coded import typical_length
 from fedsw.learning.moments import beside_rounds
 from fedsw.learning.moments.moments_sum import layout_of

@@ -16,9 +16,9 @@ from fedsw.experiment.trust import TrustModel
 if TYPE_CHECKING:
     from fedsw.federation.exchange.participants import Site
     from fedsw.federation.messages import AnyExchange
-    from fedsw.federation.node._own_ledger import Promise
-    from fedsw.federation.node._replies import Handler
     from fedsw.federation.node.node import Node
+    from fedsw.federation.node.own_ledger import Promise
+    from fedsw.federation.node.replies import Handler
     from fedsw.federation.trust.context import Context, ServerSide
     from fedsw.federation.trust.round_plan import FederationPlan
     from fedsw.learning.tasks.problem import Problem
@@ -93,7 +93,7 @@ class Sides:
 
 def promise(node: Node, delta: float) -> Promise:
     """The guarantee that a client's own ledger accounts for in its run, at that delta."""
-    from fedsw.federation.node._own_ledger import Promise
+    from fedsw.federation.node.own_ledger import Promise
 
     experiment = node.task.experiment
     return Promise.of(experiment, node.run, experiment.privacy.model.sides.epsilon(node, delta), delta)

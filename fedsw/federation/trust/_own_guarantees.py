@@ -12,12 +12,11 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.participants import Member
 from fedsw.federation.messages import Exchange, Fault, Terms
-from fedsw.federation.messages._noised import Release
+from fedsw.federation.messages.noised import Release
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs.observer import Outcome

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedsw._tools.later import torch
 from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import sampling_of
-from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.moments.moments_sum import Layout
 from fedsw.learning.tasks.problem import Problem

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import TableSettings
-from fedsw.federation.node._own_ledger import GROUP
+from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.trust.budget_shares import shares
 from fedsw.learning.objectives import Clip, WeightedPenalty
 from fedsw.learning.objectives.histograms import contribution_sensitivity, table_sensitivity

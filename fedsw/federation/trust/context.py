@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange._suspension import Suspensions
 from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.exchange.participants import Present, Site, clients_of
 from fedsw.federation.messages import Exchange, Fault, Terms
-from fedsw.federation.messages._exact_sums import ExactSums
-from fedsw.federation.messages._trusted import Contribution
-from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.federation.messages.exact_sums import ExactSums
+from fedsw.federation.messages.trusted import Contribution
+from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.federation.trust.budget_shares import FIRST, scores_round
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.privacy.accounting import Ledger
@@ -70,7 +69,7 @@ class Context:
         return Suspensions()
 
     def require_charged(self, round_: int, released: Outcome) -> Outcome:
-        """Return a released outcome if the run's ledger has a row of it; see `_replies.require_charged` for clients'.
+        """Return a released outcome if the run's ledger has a row of it; see `replies.require_charged` for clients'.
 
         Unaccounted if there is none: nothing may be done with it, and nothing may follow.
         """

@@ -20,11 +20,11 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import Records
 from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
-from fedsw.federation.messages._exact_sums import ExactSums
-from fedsw.federation.messages._noised import Noised
-from fedsw.federation.node._own_ledger import GROUP
-from fedsw.federation.node._replies import Due, Handler, answer_together, answered, each_pays, fresh
+from fedsw.federation.messages.exact_sums import ExactSums
+from fedsw.federation.messages.noised import Noised
 from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.node.own_ledger import GROUP
+from fedsw.federation.node.replies import Due, Handler, answer_together, answered, each_pays, fresh
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod

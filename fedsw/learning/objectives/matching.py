@@ -91,7 +91,7 @@ class Matching(WeightedPenalty):
         ties: sliced.Ties = "shared",
         memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
     ) -> tuple[list[Tensor], Tensor]:
-        """The `cotangents` of the one cell and of the other side's sample."""
+        """The `cotangents` of the one cell (n, d) and of the other side's sample."""
         (outputs,) = cells
         mine, its = self.cotangents(outputs, sample(len(outputs)), directions, ties=ties, memory_limit=memory_limit)
         return [mine], its

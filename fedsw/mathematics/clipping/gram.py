@@ -196,7 +196,7 @@ class Numbers:
         }
 
     def summed_apart(self, factors: Tensor, runs: Sequence[int]) -> None:
-        """As `Products.summed_apart`: numbers are summed one run after the other."""
+        """As `Products.summed_apart` of factors (n,): numbers are summed one run after the other."""
 
 
 RecordTerm = Products | Numbers

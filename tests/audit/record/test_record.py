@@ -20,8 +20,8 @@ from fedsw._tools.settings import FederationError
 from fedsw._tools.text import downward, upward
 from fedsw.audit import record
 from fedsw.audit.record import cost, model, noise, promise, published, read_folder
-from fedsw.cli._options import invoke
 from fedsw.cli.app import app
+from fedsw.cli.options import invoke
 from fedsw.federation import messages
 from fedsw.privacy.accounting import pld
 from fedsw.runs import recovery

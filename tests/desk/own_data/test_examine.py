@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from fedsw._tools.settings import FederationError
-from fedsw.cli._options import of_system
 from fedsw.cli.app import main
+from fedsw.cli.options import of_system
 from fedsw.desk.own_data.examine import examine
 from fedsw.desk.own_data.rehearsal import made_up
 from fedsw.desk.own_data.screen import examination_view, measured_cost

@@ -182,7 +182,7 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
         ("privacy/release.py", "NoLedger"),
     }
     uses = {path.name for path in PACKAGE.rglob("*.py") if "NoLedger" in path.read_text(encoding="utf-8")}
-    assert uses == {"release.py", "_forecast.py"}
+    assert uses == {"release.py", "forecast.py"}
 
 
 def test_noise_costs_what_can_be_learnt():

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedsw._tools.text import harmless, json_text
-from fedsw.cli._options import report_fault
 from fedsw.cli.app import main
+from fedsw.cli.options import report_fault
 from fedsw.runs.report.console import Screen
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\u202e[bold]x[/nothing]"

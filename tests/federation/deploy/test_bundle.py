@@ -24,7 +24,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.cli.app import main
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.federation import _flower
+from fedsw.federation import flower
 from fedsw.federation.deploy import bundle
 from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
 from fedsw.federation.deploy.executor import BundleRefused, NodeLoop, require_bundle
@@ -91,7 +91,7 @@ class Sent:
         node._give = lambda reply, seconds: replies.append(reply)  # type: ignore[method-assign]
         inprocess.identify(1)
         message = Message(RecordDict({"ask": ConfigRecord({})}), 12, "query.tell", ttl=120.0)
-        _flower.number(message, "m")
+        flower.number(message, "m")
         try:
             node._answer(message)
         finally:

@@ -150,7 +150,7 @@ FAULTS: dict[str, tuple[Callable[[Hospital], None], str, str, str]] = {
     "a clock": (lambda h: h.reachable(ahead=300.0), "clock", " s ahead of the server's", "(NTP)"),
     "a module": (lambda h: h.add('modules = ["nowhere_at_all"]'), "module nowhere_at_all", "finds no", "install it"),
     "another Flower": (
-        lambda h: h.patch.setattr(client_check._flower, "refusal", lambda program: "warm clients need Flower 1.41"),
+        lambda h: h.patch.setattr(client_check.flower, "refusal", lambda program: "warm clients need Flower 1.41"),
         "code",
         "need Flower",
         "--stock",

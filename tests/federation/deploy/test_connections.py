@@ -20,9 +20,9 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.superlink.dependencies import linkstate
 
-from fedsw.federation._flower import signed_by_a_node
-from fedsw.federation.deploy import _connections as connections
-from fedsw.federation.deploy._connections import BoundedRequests, Patience, door
+from fedsw.federation.deploy import connections
+from fedsw.federation.deploy.connections import BoundedRequests, Patience, door
+from fedsw.federation.flower import signed_by_a_node
 
 LIMIT, BODY = 20, 1000
 

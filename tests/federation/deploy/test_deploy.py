@@ -27,7 +27,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsw.cli.app import main
-from fedsw.federation.deploy._processes import Processes, free_port
 from fedsw.federation.deploy.certificates import (
     LOOPBACK,
     ServerCertificates,
@@ -42,6 +41,7 @@ from fedsw.federation.deploy.flower_processes import (
     superlink_command,
     supernode_command,
 )
+from fedsw.federation.deploy.processes import Processes, free_port
 from fedsw.federation.deploy.serving import probe
 
 HOSTS = ("fed.example.org", "10.1.2.3", *LOOPBACK)

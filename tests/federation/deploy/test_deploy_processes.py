@@ -19,12 +19,12 @@ import pytest
 
 from fedsw._tools.settings import FederationError
 from fedsw.federation import OFFLINE
-from fedsw.federation.deploy import _processes as deploy_processes
 from fedsw.federation.deploy import executor as warm_executor
+from fedsw.federation.deploy import processes as deploy_processes
 from fedsw.federation.deploy import superlink as warm_superlink
-from fedsw.federation.deploy._processes import MARK, Processes, free_port
-from fedsw.federation.deploy._watchdog import marked
-from fedsw.federation.engines import _deployed as deployed
+from fedsw.federation.deploy.processes import MARK, Processes, free_port
+from fedsw.federation.deploy.watchdog import marked
+from fedsw.federation.engines import deployed
 from fedsw.federation.engines.driver import resume
 from fedsw.federation.engines.following import Follower
 from fedsw.runs.directory import RunDirectory
@@ -147,7 +147,7 @@ def test_the_watchdog_stops_everything_when_its_parent_is_killed(tmp_path: Path)
 
 _ORPHANS = f"""
 import os, pathlib, sys, time
-from fedsw.federation.deploy._processes import Processes
+from fedsw.federation.deploy.processes import Processes
 with Processes(pathlib.Path({{logs!r}})) as processes:
     processes.start("sleeper", [sys.executable, "-c", {SLEEPER!r}])
     part = pathlib.Path({{mark!r}} + ".part")
@@ -244,7 +244,7 @@ def test_another_flower_is_refused_with_the_way_out(main: Any, monkeypatch: pyte
 def test_warm_modules_import_none_of_the_app_s_code() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import {0}; print([m for m in sys.modules if m in {1}])"
     own = ("clients", "fedsw", "server")
-    for name in ("executor", "superlink", "_apps", "_connections"):
+    for name in ("executor", "superlink", "apps", "connections"):
         folder = str(Path(warm_executor.__file__).parent)
         command = [sys.executable, "-P", "-c", code.format(name, own), folder]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "[]"
@@ -262,7 +262,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _end(name: str, mark: str, *, grace: float) -> None:
-    from fedsw.federation.deploy._watchdog import end
+    from fedsw.federation.deploy.watchdog import end
 
     end(name, mark, grace=grace)
 

@@ -15,8 +15,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
-from fedsw.federation import _flower
-from fedsw.federation.deploy._apps import load_client_app
+from fedsw.federation import flower
+from fedsw.federation.deploy.apps import load_client_app
 from fedsw.federation.deploy.executor import NodeLoop, Worker, beaten
 from fedsw.federation.engines import inprocess
 
@@ -91,7 +91,7 @@ class Host:
     def ask(self, run_id: int, what: str = "tell", ttl: float = 120.0) -> Any:
         inprocess.identify(run_id)
         message = Message(RecordDict({"ask": ConfigRecord({"what": what})}), 1234, "query.tell", ttl=ttl)
-        _flower.number(message, f"m{len(self.replies)}")
+        flower.number(message, f"m{len(self.replies)}")
         self.node._answer(message)
         reply = self.replies[-1]
         assert reply.metadata.reply_to_message_id == message.metadata.message_id

@@ -16,15 +16,15 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedsw.federation import _origin as origin
-from fedsw.federation._origin import ORIGIN, SERVER_KEY, NotFromServer, SigningGrid, digest, require_server, signing
+from fedsw.federation import origin
 from fedsw.federation.client import app as client_app
 from fedsw.federation.deploy import superlink
 from fedsw.federation.deploy.certificates import ServerCertificates, read_signing_key, write_certificates
 from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-from fedsw.federation.node._own_ledger import held_open
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.node.own_ledger import held_open
+from fedsw.federation.origin import ORIGIN, SERVER_KEY, NotFromServer, SigningGrid, digest, require_server, signing
+from fedsw.federation.server.federation import Job, federate
 from fedsw.privacy.accounting import Ledger
 from tests.federation.deploy.envelopes import Envelope
 from tests.federations import small

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from fedsw.federation.deploy import _processes as processes
-from fedsw.federation.deploy._processes import free_port
+from fedsw.federation.deploy import processes
 from fedsw.federation.deploy.certificates import write_certificates
 from fedsw.federation.deploy.flower_processes import SuperLink
+from fedsw.federation.deploy.processes import free_port
 
 
 def test_a_port_that_the_system_picks_again_is_not_given_out_again(monkeypatch):

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedsw.federation import _flower, messages
+from fedsw.federation import flower, messages
 from fedsw.federation.client import app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages._common import Greeting
-from fedsw.federation.messages._masked_sums import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
+from fedsw.federation.messages.common import Greeting
+from fedsw.federation.messages.masked_sums import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
 from fedsw.federation.node.roster import KEY_FILE, Roster, RosterSite, read_mask_key, write_mask_key
-from fedsw.federation.trust.distributed import _ranked as ranked
-from fedsw.federation.trust.distributed._once import agreed_sum
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import attempt_of
 from fedsw.federation.trust.distributed.members import Cohort, Party
-from fedsw.federation.trust.sketch._sketch_once import SketchSum, stage_with
+from fedsw.federation.trust.distributed.once import agreed_sum
+from fedsw.federation.trust.sketch.sketch_once import SketchSum, stage_with
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger
@@ -93,7 +93,7 @@ class Sites:
     def _ask(self, exchange, site: int, content, terms: Terms):
         inprocess.identify(self.run_id)
         asked = Message(messages.encode(content, terms), 100 + site, exchange.kind, ttl=60.0)
-        _flower.number(asked, f"m{next(_RUNS)}")
+        flower.number(asked, f"m{next(_RUNS)}")
         reply = app(asked, self.contexts[site])
         if not reply.has_content():
             raise Refused(reply.error.reason)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fedsw.desk.planning.after_moments import summed_noise
 from fedsw.experiment.trust import trust_model
-from fedsw.federation.trust.distributed import _ranked as ranked
 from fedsw.federation.trust.distributed import attempt_cost as budget
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.members import Cohort, Party, own_counts, rate_of
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.objectives.histograms import contribution_sensitivity

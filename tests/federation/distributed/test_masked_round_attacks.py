@@ -13,8 +13,8 @@ from scipy import stats
 
 from fedsw._tools.randomness import Stream
 from fedsw.federation.messages import MASKED_TABLES
-from fedsw.federation.node._answered import AlreadyAnswered
-from fedsw.federation.trust.distributed import _masked_round as client
+from fedsw.federation.node.answered import AlreadyAnswered
+from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed.members import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of, summed
 from tests.federation.distributed.sites import RUN, Refused, Sites, experiment_of

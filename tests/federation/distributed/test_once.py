@@ -11,13 +11,13 @@ import torch
 from fedsw.audit.record import audit
 from fedsw.federation import messages
 from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
-from fedsw.federation.messages._masked_sums import (
+from fedsw.federation.messages.masked_sums import (
     MaskedMomentsAsked,
     MaskedSumAsked,
     MaskedTableAsked,
     MaskedTallyAsked,
 )
-from fedsw.federation.node._own_ledger import HELD_OUT
+from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.federation.trust.budget_shares import TALLY_PART as TALLY
 from fedsw.federation.trust.budget_shares import held_out_budget
 from fedsw.federation.trust.distributed import site as site_of_sums

@@ -20,11 +20,11 @@ from fedsw.desk.planning.words import rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.node.joining import join
-from fedsw.federation.trust.distributed._once import agreed_sum
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import Cohort
-from fedsw.federation.trust.sketch._sketch_once import LOCAL, SketchSum
+from fedsw.federation.trust.distributed.once import agreed_sum
 from fedsw.federation.trust.sketch.sketch_costs import PART, sketch_budget
+from fedsw.federation.trust.sketch.sketch_once import LOCAL, SketchSum
 from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes

@@ -11,7 +11,7 @@ import torch
 from fedsw.audit.record import audit
 from fedsw.experiment import parse_experiment
 from fedsw.federation import messages
-from fedsw.federation.trust.distributed import _ranked as ranked
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import bound_of, noise_of
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

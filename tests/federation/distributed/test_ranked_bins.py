@@ -14,16 +14,16 @@ from fedsw.audit.record import audit
 from fedsw.experiment.sections import AUTO_BINS
 from fedsw.federation import messages
 from fedsw.federation.trust.distributed import (
-    _masked_round as client,
-)
-from fedsw.federation.trust.distributed import (
-    _ranked as ranked,
-)
-from fedsw.federation.trust.distributed import (
     attempt_cost as budget,
 )
 from fedsw.federation.trust.distributed import (
+    masked_round as client,
+)
+from fedsw.federation.trust.distributed import (
     masked_rounds as server,
+)
+from fedsw.federation.trust.distributed import (
+    ranked,
 )
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.audit._bounds import shown_epsilon
-from fedsw.federation.node._telling import WITHHELD
+from fedsw.audit.bounds import shown_epsilon
 from fedsw.federation.node.joining import join
-from fedsw.federation.trust.distributed import _once as once
+from fedsw.federation.node.telling import WITHHELD
+from fedsw.federation.trust.distributed import once
 from fedsw.federation.trust.distributed.members import Cohort, least
-from fedsw.federation.trust.sketch import _sketch_once as sides
+from fedsw.federation.trust.sketch import sketch_once as sides
 from fedsw.federation.trust.sketch.sketch_costs import PART
 from fedsw.learning.sketches.from_settings import classifier_of
 from fedsw.learning.sketches.learnt import flat_bytes

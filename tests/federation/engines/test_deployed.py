@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsw.federation.deploy._processes import MARK, Processes, free_port, script
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_federation, write_node_key
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
+from fedsw.federation.deploy.processes import MARK, Processes, free_port, script
 from fedsw.federation.deploy.serving import probe, serving
-from fedsw.federation.engines._deployed import local_federation
+from fedsw.federation.engines.deployed import local_federation
 from fedsw.federation.engines.driver import resume, run
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.run_files import found_json

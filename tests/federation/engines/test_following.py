@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedsw._tools.installed import code_digest
-from fedsw.cli import _deploy as verbs
+from fedsw.cli import deploy as verbs
 from fedsw.cli.app import main
 from fedsw.federation.deploy import serving
 from fedsw.federation.engines import driver

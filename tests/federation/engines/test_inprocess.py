@@ -13,15 +13,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.inprocess import InProcessGrid, delivered
 from fedsw.federation.exchange.exchange import Traffic, exchange
-from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages import _codec as codec
-from fedsw.federation.messages._arrays import Shared, bytes_in
-from fedsw.federation.messages._trusted import OutputsAsked
+from fedsw.federation.messages import Broadcast, Fault, Terms, codec
+from fedsw.federation.messages.arrays import Shared, bytes_in
+from fedsw.federation.messages.trusted import OutputsAsked
 from fedsw.learning.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, numbers, small
 

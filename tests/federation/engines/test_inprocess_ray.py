@@ -11,8 +11,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedsw.federation.engines import _deployed as deployed
-from fedsw.federation.engines import inprocess
+from fedsw.federation.engines import deployed, inprocess
 from fedsw.runs.run_files import RunFile
 
 

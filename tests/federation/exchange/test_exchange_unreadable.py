@@ -9,8 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
-from fedsw.federation.deploy import _apps as apps
-from fedsw.federation.deploy import executor
+from fedsw.federation.deploy import apps, executor
 from fedsw.federation.engines import inprocess
 from fedsw.federation.exchange.exchange import Traffic, answers_to, exchange
 from fedsw.federation.messages import Fault

@@ -11,10 +11,10 @@ from fedsw._tools.installed import code_digest
 from fedsw._tools.settings import FederationError
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-from fedsw.federation.exchange import _roll as roll_module
-from fedsw.federation.exchange._roll import NODE_KEYS
-from fedsw.federation.node._own_ledger import held_open
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.exchange import roll as roll_module
+from fedsw.federation.exchange.roll import NODE_KEYS
+from fedsw.federation.node.own_ledger import held_open
+from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.roll_call import read_roll
 from fedsw.runs.telemetry import FIELDS
 from tests.federations import Saboteur, small

@@ -12,10 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_model
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 from fedsw.federation.messages import EXCHANGES, SLICES, trusts_of
-from fedsw.federation.messages._codec import fields_of
-from fedsw.federation.messages._fields import Malformed, Seen
+from fedsw.federation.messages.codec import fields_of
+from fedsw.federation.messages.fields import Malformed, Seen
 from tests.federation.messages.inspector import LEAVES, Inspector, exchanges_of
 from tests.federation.node.runs import NOISE, RUNS, SMALLEST, Watched, watched_run
 from tests.federations import SMALL, Federation, digits_for_images

@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsw.experiment.trust import trust_models
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.messages import Malformed, Message, Terms, trusts_of
-from fedsw.federation.messages._arrays import ArrayField
-from fedsw.federation.messages._codec import fields_of
-from fedsw.federation.messages._fields import Limits, Seen, Whole
-from fedsw.federation.messages._trusted import Contribution, Outputs, OutputsAsked
+from fedsw.federation.messages.arrays import ArrayField
+from fedsw.federation.messages.codec import fields_of
+from fedsw.federation.messages.fields import Limits, Seen, Whole
+from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAsked
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.messages.inspector import exchanges_of

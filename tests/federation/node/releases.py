@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsw.federation.messages._noised import ReleaseAsked, ReleasedRecords, SlicesAsked
-from fedsw.federation.node._replies import Due, paid_together
+from fedsw.federation.messages.noised import ReleaseAsked, ReleasedRecords, SlicesAsked
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_gradient import _noising as gradients
-from fedsw.federation.trust.local_release._released_records import release_due, released_records
-from fedsw.federation.trust.local_slices._noised_slices import noised_slices, slices_due
+from fedsw.federation.node.replies import Due, paid_together
+from fedsw.federation.trust.local_gradient import noising as gradients
+from fedsw.federation.trust.local_release.released_records import release_due, released_records
+from fedsw.federation.trust.local_slices.noised_slices import noised_slices, slices_due
 from fedsw.federation.trust.sums_once import Sum, own_due, own_release
 from fedsw.mathematics.transport.flow import Slices
 from fedsw.privacy.release import Paid, Released

@@ -16,13 +16,13 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedsw.experiment import Experiment
-from fedsw.federation import _flower, messages
+from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages._common import Greeting
-from fedsw.federation.messages._exact_sums import NoisyMomentsAsked, NoisyScoresAsked, NoisyTallyAsked, SketchAsked
-from fedsw.federation.messages._noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
+from fedsw.federation.messages.common import Greeting
+from fedsw.federation.messages.exact_sums import NoisyMomentsAsked, NoisyScoresAsked, NoisyTallyAsked, SketchAsked
+from fedsw.federation.messages.noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -76,7 +76,7 @@ class Stock:
         """Why a process of its own answers nothing; None if it answers."""
         inprocess.identify(self.run)
         message = Message(messages.encode(asked, Terms.of(self.task)), 1234, exchange.kind, ttl=60.0)
-        _flower.number(message, "m")
+        flower.number(message, "m")
         context = copy.deepcopy(self.context)
         reply = client_app(message, context)
         if kept:

@@ -20,7 +20,7 @@ from fedsw.federation.node import held_records as partition
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records, require_agreement
 from fedsw.federation.node.joining import join
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from tests.federations import Saboteur

@@ -15,7 +15,7 @@ from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
 from fedsw.federation.node.roster import keyring_of
 from fedsw.federation.node.simulated import ONE_PERSON, is_simulated, of_one_person
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from tests.federations import small
 
 LOCAL = ("privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4")

@@ -9,8 +9,8 @@ import torch
 
 import fedsw.federation.node.node
 import fedsw.federation.trust.central.rounds
-import fedsw.federation.trust.local_gradient._noising
-import fedsw.federation.trust.local_slices._noised_slices
+import fedsw.federation.trust.local_gradient.noising
+import fedsw.federation.trust.local_slices.noised_slices
 from fedsw._tools.subnormal import flushes
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem

@@ -12,14 +12,14 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import BadRecords
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node._sample import require_units
 from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.distributed._once import agreed_sum, bounded_of
+from fedsw.federation.node.sample import require_units
 from fedsw.federation.trust.distributed.members import Cohort
+from fedsw.federation.trust.distributed.once import agreed_sum, bounded_of
 from fedsw.federation.trust.distributed.site import Answering
-from fedsw.federation.trust.local_slices import _noised_slices as local_slices
-from fedsw.federation.trust.sketch import _sketch_once as sketch
+from fedsw.federation.trust.local_slices import noised_slices as local_slices
+from fedsw.federation.trust.sketch import sketch_once as sketch
 from fedsw.learning.sketches.from_settings import FIRST
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.node import releases

@@ -14,7 +14,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.privacy.accounting import Ledger
 from tests.federation.local_runs import TRUST, attempts_in, kind_of
 from tests.federations import Saboteur, small

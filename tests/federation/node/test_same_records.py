@@ -15,17 +15,17 @@ from flwr.common.serde import recorddict_to_proto
 from fedsw.data import Records
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.federation import _flower, messages
+from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
-from fedsw.federation.messages._common import Greeting
+from fedsw.federation.messages.common import Greeting
 from fedsw.federation.node import joining
-from fedsw.federation.node._answered import Answered
-from fedsw.federation.node._same_records import KEY_FILE
+from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.held_records import Held
+from fedsw.federation.node.same_records import KEY_FILE
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.client_status import read_client_status, state_of
 from fedsw.runs.roll_call import read_roll
 from tests.federation.node.runs import RUNS, SMALLEST
@@ -85,7 +85,7 @@ class Client:
         inprocess.identify(process)
         greeting = Greeting(self.experiment.model_dump_json(exclude={"metrics"}), run)
         message = Message(messages.encode(greeting, Terms()), 1000, messages.HELLO.kind, ttl=60.0)
-        _flower.number(message, "m")
+        flower.number(message, "m")
         reply = client_app(message, Context(process, 1000, self.config, RecordDict(), {}))
         self.reply = reply.content if reply.has_content() else RecordDict()
         return "" if reply.has_content() else str(reply.error.reason)

@@ -18,19 +18,18 @@ from fedsw.data import downloads as data_files
 from fedsw.data.downloads import without_downloads
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment import own_records as from_python
-from fedsw.federation import _flower, messages
-from fedsw.federation import _wire as wire
 from fedsw.federation import client as handlers
+from fedsw.federation import flower, messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
 from fedsw.federation.exchange.participants import greeting
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
 from fedsw.federation.node import joining as nodes
-from fedsw.federation.node._replies import HIDDEN, reason_of
-from fedsw.federation.node._telling import WITHHELD, may_be_reported
+from fedsw.federation.node.replies import HIDDEN, reason_of
 from fedsw.federation.node.simulated import ONE_PERSON
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.node.telling import WITHHELD, may_be_reported
+from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.participation import begun, note, participations
@@ -125,7 +124,7 @@ def test_a_full_disk_is_told_to_the_client_s_operator_with_the_folder_and_what_t
     def fails(*_):
         raise RuntimeError("its ledger could not be written") from fault
 
-    _flower.identify(1, 1)
+    flower.identify(1, 1)
     message = Message(RecordDict({}), 1, "train.sum")
     context = Context(run_id=1, node_id=1, node_config=told, state=RecordDict(), run_config={})
     reply = handlers.refusing(message, context, fails)

@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import left_open
-from fedsw.federation import _flower, messages
+from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
@@ -123,7 +123,7 @@ class Asked:
         inprocess.identify(self.run)
         content = messages.encode(exchange.down(experiment.model_dump_json(exclude={"metrics"}), run), Terms())
         message = Message(content, 1234, exchange.kind, ttl=60.0)
-        _flower.number(message, "m")
+        flower.number(message, "m")
         reply = client_app(message, self.context)
         return "" if reply.has_content() else str(reply.error.reason)
 

@@ -10,11 +10,11 @@ import torch
 from scipy.stats import chi2, norm
 
 from fedsw.federation.engines.pool import environment
-from fedsw.federation.node import _own_ledger as account
+from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust.local_gradient._noising import Request
+from fedsw.federation.trust.local_gradient.noising import Request
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

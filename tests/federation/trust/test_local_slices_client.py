@@ -8,15 +8,15 @@ from flwr.app import Context, RecordDict
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment import parse_experiment
-from fedsw.federation.messages._noised import Release, ReleaseAsked, SlicesAsked
-from fedsw.federation.node import _own_ledger as account
-from fedsw.federation.node._replies import each_pays
+from fedsw.federation.messages.noised import Release, ReleaseAsked, SlicesAsked
+from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.local_release._released_records import release_due, released_records
+from fedsw.federation.node.replies import each_pays
 from fedsw.federation.trust.local_release.release_plan import release_of
-from fedsw.federation.trust.local_slices import _noised_slices as local_slices
-from fedsw.federation.trust.local_slices._noised_slices import released_slices, slices_due
+from fedsw.federation.trust.local_release.released_records import release_due, released_records
+from fedsw.federation.trust.local_slices import noised_slices as local_slices
+from fedsw.federation.trust.local_slices.noised_slices import released_slices, slices_due
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import release as door

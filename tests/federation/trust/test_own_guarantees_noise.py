@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedsw._tools.randomness import Stream
-from fedsw.federation.node import _own_ledger as account
 from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust._held_out import TallySum
-from fedsw.federation.trust._moments_first import MomentSum
-from fedsw.federation.trust.local_gradient._noising import Request
-from fedsw.federation.trust.sketch._sketch_once import SketchSum
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.local_gradient.noising import Request
+from fedsw.federation.trust.moments_first import MomentSum
+from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables
 from tests.federation.node import releases

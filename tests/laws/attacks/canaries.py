@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsw.audit._bounds import gaussian_mu, judged
+from fedsw.audit.bounds import gaussian_mu, judged
 from fedsw.privacy.accounting.epsilons import gaussian_epsilon as epsilon_of_gaussian
 
 __all__ = ["CONFIDENCE", "epsilon_of_gaussian", "shown_mu"]

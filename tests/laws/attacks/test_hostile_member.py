@@ -20,13 +20,13 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 
 from fedsw._tools.files import private_folder
-from fedsw.federation import _flower, messages
-from fedsw.federation._origin import ORIGIN
+from fedsw.federation import flower, messages
 from fedsw.federation.deploy import executor
-from fedsw.federation.deploy._processes import Processes
 from fedsw.federation.deploy.flower_processes import NodeSettings
-from fedsw.federation.engines._deployed import LocalFederation, follow, node_name
+from fedsw.federation.deploy.processes import Processes
+from fedsw.federation.engines.deployed import LocalFederation, follow, node_name
 from fedsw.federation.node.simulated import ONE_PERSON
+from fedsw.federation.origin import ORIGIN
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.observer import NoObserver
@@ -110,7 +110,7 @@ class Member:
         self._push("replayed request", self._forged(message, SUPERLINK_NODE_ID, self._own, signed=True))
         self._push("guessed id", self._forged(message, self._own, SUPERLINK_NODE_ID, to=f"{number:064x}"), lenient=True)
         self._post("taken as another", "/v1/fleet/take", PullMessagesRequest(node=NodeProto(node_id=self._others[0])))
-        self._count("garbage", lambda: _flower.call(self._client, "/v1/fleet/give", [b"\xff" * 50, b"\x00"]))
+        self._count("garbage", lambda: flower.call(self._client, "/v1/fleet/give", [b"\xff" * 50, b"\x00"]))
         kind = KINDS[number % len(KINDS)]
         reply = Message(RecordDict({"metrics": ConfigRecord({"epsilon": "much"})}), reply_to=message)
         self._push("malformed reply", broken(kind, reply), lenient=True)
@@ -132,12 +132,12 @@ class Member:
             clientapp_runtime_list=[0.1],
         )
         parts = [push.SerializeToString(), *envelope.objects]
-        self._count(what, lambda: _flower.call(self._client, "/v1/fleet/give", parts), lenient=lenient)
+        self._count(what, lambda: flower.call(self._client, "/v1/fleet/give", parts), lenient=lenient)
         if not lenient:
             self._count(what, lambda: self._client.PushMessages(push))
 
     def _post(self, what: str, path: str, header: Any) -> None:
-        self._count(what, lambda: _flower.call(self._client, path, [header.SerializeToString()]))
+        self._count(what, lambda: flower.call(self._client, path, [header.SerializeToString()]))
 
     def _count(self, what: str, send: Any, *, lenient: bool = False) -> None:
         try:

@@ -15,8 +15,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate

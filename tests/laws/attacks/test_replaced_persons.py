@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records, owners
-from fedsw.federation.node import _sample as node_units
-from fedsw.federation.node._sample import held_back
+from fedsw.federation.node import sample as node_units
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust._held_out import TallySum
+from fedsw.federation.node.sample import held_back
 from fedsw.federation.trust.budget_shares import held_out_budget
-from fedsw.federation.trust.local_slices import _noised_slices as local_slices
-from fedsw.federation.trust.sketch._sketch_once import SketchSum
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.local_slices import noised_slices as local_slices
+from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.sketches.from_settings import FIRST
 from fedsw.learning.sketches.noised import sketch_sensitivity

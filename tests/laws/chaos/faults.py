@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.privacy.accounting import Ledger

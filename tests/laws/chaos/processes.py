@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fedsw.federation.trust.central._unnoised
+import fedsw.federation.trust.central.unnoised
 from fedsw.experiment import Experiment
 from fedsw.federation.node.node import batch_key
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central import rounds as central
 from fedsw.federation.trust.central.rounds import Aggregate
 from fedsw.federation.trust.round_plan import FederationPlan
@@ -93,7 +93,7 @@ class Witness:
 
         _replace(Ledger, "spend", charged)
         _replace(central, "release", released)
-        _replace(fedsw.federation.trust.central._unnoised, "batch_key", drawn)
+        _replace(fedsw.federation.trust.central.unnoised, "batch_key", drawn)
 
 
 def _replace(owner: Any, name: str, function: Callable[..., Any]) -> None:

@@ -16,9 +16,9 @@ import psutil
 
 from fedsw._tools.files import private_folder
 from fedsw.experiment import Experiment
-from fedsw.federation.deploy._processes import Processes
 from fedsw.federation.deploy.flower_processes import SuperLink
-from fedsw.federation.engines._deployed import LocalFederation, follow, node_name
+from fedsw.federation.deploy.processes import Processes
+from fedsw.federation.engines.deployed import LocalFederation, follow, node_name
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.recovery import is_running
 

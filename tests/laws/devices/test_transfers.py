@@ -10,7 +10,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment, sources
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import node_configs
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs import checkpoint

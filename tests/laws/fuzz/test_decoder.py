@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsw.federation import _wire as wire
+from fedsw.federation import wire
 
 SLACK = 2**20
 """Bytes of Python's own objects that a call may take beside the array."""

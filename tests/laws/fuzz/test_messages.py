@@ -8,10 +8,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.messages import EXCHANGES, Malformed, Terms, trusts_of
-from fedsw.federation.messages._codec import declared, fields_of
+from fedsw.federation.messages.codec import declared, fields_of
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.sketch_runs import sketched
 from tests.federations import small

@@ -29,8 +29,8 @@ from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.limits import require_limits
 from fedsw.federation.node.node import Node
 from fedsw.federation.server import summary
-from fedsw.federation.server._lost import _charge, largest_rates
 from fedsw.federation.server.job import planned_cost
+from fedsw.federation.server.lost import charge_lost_attempt, largest_rates
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
 from fedsw.federation.trust.budget_shares import moments_budget
 from fedsw.federation.trust.round_plan import FederationPlan, charges, draw, make_plan
@@ -229,7 +229,7 @@ def test_what_a_lost_folder_may_have_released_is_charged_as_poisson_steps(tmp_pa
     plan, sites = planned("privacy.moments=0.2"), sites_of((3,), (2,))
     with Ledger.create(tmp_path / "ledger.sqlite", plan) as ledger:
         for attempt in ((0, 0), (1, 0)):
-            _charge(plan, ledger, sites, attempt)
+            charge_lost_attempt(plan, ledger, sites, attempt)
         taken = ledger.steps_by_group()["A=0"]
     sampled = {(step.sampling_rate, step.sampling): step.mu for step in taken}
     assert sampled == {

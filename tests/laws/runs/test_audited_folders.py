@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fedsw.audit.record import audit
-from fedsw.cli.app import _GROUPS, main
+from fedsw.cli.app import GROUPS, main
 from fedsw.desk.own_data.description import as_description
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.sections import Model
@@ -200,13 +200,13 @@ MAKE = {
 }
 """The verbs that make a run's folder, each with a command of it."""
 MAKE_NONE = {
-    *_GROUPS["Look"], *_GROUPS["Use"], "init", "check", "distance", "plan", "budget", "certs", "bundle", "client",
+    *GROUPS["Look"], *GROUPS["Use"], "init", "check", "distance", "plan", "budget", "certs", "bundle", "client",
 }  # fmt: skip
 IN_PARTS = {"resume": "goes on in a folder that another verb made", "server": "is what `deploy local` starts"}
 
 
 def test_every_verb_is_known_to_make_a_folder_or_to_make_none():
-    verbs = {verb for verbs in _GROUPS.values() for verb in verbs}
+    verbs = {verb for verbs in GROUPS.values() for verb in verbs}
     assert verbs == {*MAKE, *MAKE_NONE, *IN_PARTS}
 
 

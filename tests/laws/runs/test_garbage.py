@@ -9,8 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.runs.run_files import RunFile, read_lines
 from tests.federation.local_runs import client_of, kind_of
 from tests.federation.sketch_runs import sketched

@@ -19,9 +19,9 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.exchange.participants import Present, Site
 from fedsw.federation.messages import Fault, Malformed, addressed, opened, packed, unpacked
-from fedsw.federation.node._sample import sampled
 from fedsw.federation.node.held_records import clients_of, held_records
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.sample import sampled
 from fedsw.federation.trust.round_plan import draw, make_plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger
@@ -267,7 +267,7 @@ def test_a_federation_that_does_not_fit_together_is_refused_when_it_is_loaded(ov
 def test_nodes_that_hold_other_clients_than_the_experiment_has_are_refused(federation):
     from fedsw.federation.client import app
     from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-    from fedsw.federation.server._federation import Job, federate
+    from fedsw.federation.server.federation import Job, federate
 
     grid = InProcessGrid(app, node_configs(4, federation.folder)[:2])
     try:

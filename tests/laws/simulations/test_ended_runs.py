@@ -90,7 +90,7 @@ def test_a_signal_ends_a_resumed_run_likewise(tmp_path, number):
 def test_a_signal_that_the_caller_ignores_stays_ignored():
     source = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from fedsw.cli._options import _ending_on_signals\n"
+        "from fedsw.cli.options import _ending_on_signals\n"
         "with _ending_on_signals():\n"
         "    os.kill(os.getpid(), signal.SIGHUP); print('on')\n"
     )

@@ -35,13 +35,12 @@ from fedsw.data import as_records
 from fedsw.desk.planning import search
 from fedsw.experiment import ExperimentError, parse_experiment, sources
 from fedsw.federation import messages
-from fedsw.federation.engines import _deployed as deployed
-from fedsw.federation.engines import driver
+from fedsw.federation.engines import deployed, driver
 from fedsw.federation.engines.driver import run
-from fedsw.federation.messages import _fields as fields
-from fedsw.federation.messages._arrays import Broadcast
-from fedsw.federation.messages._codec import fields_of
-from fedsw.federation.node._same_records import KEY_FILE
+from fedsw.federation.messages import fields
+from fedsw.federation.messages.arrays import Broadcast
+from fedsw.federation.messages.codec import fields_of
+from fedsw.federation.node.same_records import KEY_FILE
 from fedsw.federation.server.summary import within
 from fedsw.federation.trust.distributed import site
 from fedsw.privacy import release

@@ -26,7 +26,7 @@ from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.joining import join
-from fedsw.federation.server._federation import Job, federate
+from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.commands import command_for
 from fedsw.runs.directory import RunDirectory

@@ -11,9 +11,9 @@ from flwr.app import Context, RecordDict
 from rich.console import Console
 
 from fedsw._tools.settings import FederationError
-from fedsw.cli._execution import execute
-from fedsw.cli._options import RunStopped
-from fedsw.cli._show import status_view
+from fedsw.cli.execution import execute
+from fedsw.cli.options import RunStopped
+from fedsw.cli.show import status_view
 from fedsw.federation.engines import Engine
 from fedsw.federation.engines.driver import resume
 from fedsw.federation.server.app import job_from

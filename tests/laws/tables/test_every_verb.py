@@ -14,7 +14,7 @@ import pytest
 from fedsw.cli.app import main
 from fedsw.experiment import load_experiment
 from fedsw.experiment.preset_rules import left_open
-from fedsw.federation.deploy._processes import free_port, script
+from fedsw.federation.deploy.processes import free_port, script
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import find_run
 

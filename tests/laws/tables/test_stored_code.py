@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import fedsw
-from fedsw.cli.app import _GROUPS, main
+from fedsw.cli.app import GROUPS, main
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.choices import CodeRefused, modules_of, named_code, require_allowed_code
 from fedsw.federation.node.limits import require_modules
@@ -146,7 +146,7 @@ def words(command: list[str], received: Path) -> list[str]:
 
 
 def verbs() -> dict[str, object]:
-    commands = [command for verbs in _GROUPS.values() for command in verbs.items()]
+    commands = [command for verbs in GROUPS.values() for command in verbs.items()]
     return {verb: command for verb, command in commands if not isinstance(command, typer.Typer)}
 
 
@@ -248,7 +248,7 @@ def test_what_an_allowed_module_defines_is_allowed(reference, received, marker):
     [
         ("model", "fedsw._tools.files:replace"),
         ("model", "fedsw.learning.models.layers:torch.save"),
-        ("model", "fedsw.federation.deploy._processes:Processes"),
+        ("model", "fedsw.federation.deploy.processes:Processes"),
         ("model", "fedsw.learning.models:mlp"),
         ("objective", "fedsw.learning.tasks.kinds._classification:TASK.misfit"),
     ],

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from fedsw.experiment import parse_experiment
-from fedsw.federation.server import _federation as server
+from fedsw.federation.server import federation as server
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.accounting.selection import Selection

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.audit._neighbours import Freely
+from fedsw.audit.neighbours import Freely
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, ModelSizes
 from fedsw.mathematics.clipping import Term, Worst, clipped_sum, layer_rule, record

@@ -14,7 +14,7 @@ from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.engines.pool import settle_run
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
-from fedsw.federation.node._own_ledger import Promise, opened
+from fedsw.federation.node.own_ledger import Promise, opened
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Binding, DatasetAccount
 from tests.federation.test_local_slices import SLICES

@@ -52,7 +52,7 @@ def test_a_run_is_interrupted_and_goes_on_from_the_next_cell(tmp_path: Path) -> 
 
 
 def test_who_interrupts_before_anything_is_spent_leaves_no_folder(tmp_path: Path, monkeypatch) -> None:
-    from fedsw.federation.server import _federation as federation
+    from fedsw.federation.server import federation
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -18,14 +18,14 @@ from torch import Tensor
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals
 from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages._trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
 from fedsw.federation.trust import Sides
-from fedsw.federation.trust._held_out import TallySum
-from fedsw.federation.trust._moments_first import MomentSum
-from fedsw.federation.trust._scores_last import ScoreSum
-from fedsw.federation.trust.central import _unnoised as client
+from fedsw.federation.trust.central import unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.moments_first import MomentSum
 from fedsw.federation.trust.round_plan import Draw, FederationPlan, charges, draw, make_plan, most_drawn, prepared_by
+from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of

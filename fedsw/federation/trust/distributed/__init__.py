@@ -22,7 +22,7 @@ class Distributed(OwnLedgers):
 
     name = "distributed"
     once = "distributed"
-    serves = "fedsw.federation.trust.distributed._once:ROUNDS"
+    serves = "fedsw.federation.trust.distributed.once:ROUNDS"
     compares = frozenset(("groups", "prior", "generator", "domain", "sketch"))
     most_penalties = math.inf
     own_bounds: ClassVar[frozenset[Word]] = frozenset(("proven",))
@@ -98,7 +98,7 @@ def nobody_honest(settings: Any) -> str | None:
 class DistributedSketch(Sketching, Distributed):
     """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
 
-    serves = "fedsw.federation.trust.distributed._once:SKETCHED"
+    serves = "fedsw.federation.trust.distributed.once:SKETCHED"
     compares = frozenset(("sketch",))
     own_bounds = frozenset()
     held_out_to = frozenset(("operator",))

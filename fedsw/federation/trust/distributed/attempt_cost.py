@@ -14,7 +14,7 @@ from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust.budget_shares import Shares, covering, idle, planned_once, shares
-from fedsw.federation.trust.distributed import _ranked as ranked
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.members import Cohort, honest, rate_of
 from fedsw.federation.trust.round_plan import column_sums
 from fedsw.learning.tasks.problem import Problem
@@ -128,7 +128,7 @@ def table_share(
     """The tables' share a of an attempt's mu^2 that makes the gradient's error least, from public numbers.
 
     The noise of the contribution brings an error of mean square y = r Delta^2 / (mu^2 (1 - a)) to the gradient, that of
-    the tables x / (mu^2 a) (`_ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
+    the tables x / (mu^2 a) (`ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
     contributions are all that leaves, they have all of it.
 
     The share affects accuracy alone: no guarantee rests on it. Of the directions (d, k) their number counts.

@@ -1,6 +1,6 @@
 """Trust model `distributed` at the server: it adds up masked numbers, and learns nothing but their sum.
 
-`_masked_round` is the site's side.
+`masked_round` is the site's side.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import numpy as np
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError
-from fedsw.federation import _wire as wire
-from fedsw.federation import messages
+from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import named
 from fedsw.federation.exchange.participants import Present, Site, totals, whole
 from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
-from fedsw.federation.messages._masked_sums import (
+from fedsw.federation.messages.masked_sums import (
     MaskedNumbers,
     MaskedSumAsked,
     MaskedTableAsked,
@@ -29,7 +28,7 @@ from fedsw.federation.messages._masked_sums import (
 )
 from fedsw.federation.node.roster import site_declined
 from fedsw.federation.trust.context import AtClients, Collector, Context
-from fedsw.federation.trust.distributed import _ranked as ranked
+from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import (
     Agreed,
     Attempt,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.messages._masked_sums import (
+from fedsw.federation.messages.masked_sums import (
     MaskedMomentsAsked,
     MaskedNumbers,
     MaskedSketchAsked,
@@ -23,9 +23,9 @@ from fedsw.federation.messages._masked_sums import (
     MaskedTallyAsked,
     Ready,
 )
-from fedsw.federation.node._replies import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.limits import codes_of
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.replies import Due, answered, ledgers_of, node_of, paid_together, state_of_site
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of

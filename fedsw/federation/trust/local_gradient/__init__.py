@@ -16,7 +16,7 @@ class LocalGradients(OwnLedgers):
 
     name = "local-gradient"
     once = "sketch-local"
-    serves = "fedsw.federation.trust.local_gradient._adding:SIDES"
+    serves = "fedsw.federation.trust.local_gradient.adding:SIDES"
     compares = frozenset(("groups",))
     held_out_to = frozenset(("operator", "everybody"))
     law = "clipped contribution"

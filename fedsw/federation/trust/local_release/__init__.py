@@ -18,7 +18,7 @@ class LocalReleased(OwnLedgers):
     """Nobody is trusted: each client noises its records themselves and sends them once."""
 
     name = "local-release"
-    serves = "fedsw.federation.trust.local_release._released_records:SIDES"
+    serves = "fedsw.federation.trust.local_release.released_records:SIDES"
     compares = frozenset(("generator",))
     law = "whole records"
     sections = {"local": ReleaseSettings}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.node._own_ledger import GROUP
+from fedsw.federation.node.own_ledger import GROUP
 from fedsw.privacy.accounting import Charge, Step, epsilon_by
 from fedsw.privacy.local_release import RecordRelease
 

@@ -17,7 +17,7 @@ class LocalSliced(OwnLedgers):
     """Nobody is trusted: each client noises random projections of its features, fresh every round or stored once."""
 
     name = "local-slices"
-    serves = "fedsw.federation.trust.local_slices._noised_slices:SIDES"
+    serves = "fedsw.federation.trust.local_slices.noised_slices:SIDES"
     compares = frozenset(("generator", "domain"))
     law = "random slices"
     sections = {"local": SliceSettings}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import SliceSettings
-from fedsw.federation.node._own_ledger import GROUP
+from fedsw.federation.node.own_ledger import GROUP
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE
 from fedsw.privacy.accounting import Charge, Slicing

@@ -36,7 +36,7 @@ class Sketched(Sketching):
 
     name = "sketch"
     once = "sketch"
-    serves = "fedsw.federation.trust.sketch._sketch_once:TRUSTED"
+    serves = "fedsw.federation.trust.sketch.sketch_once:TRUSTED"
     compares = frozenset(("sketch",))
     law = "sum of waves"
     sections = {"sketch": Sketch}
@@ -61,7 +61,7 @@ class SketchedLocally(Sketching, OwnLedgers):
 
     name = "sketch-local"
     once = "sketch-local"
-    serves = "fedsw.federation.trust.sketch._sketch_once:LOCAL"
+    serves = "fedsw.federation.trust.sketch.sketch_once:LOCAL"
     compares = frozenset(("sketch",))
     law = "sum of waves"
     sections = {"sketch": Sketch}

@@ -1,0 +1,324 @@
+"""Verbs of real processes: `fedsw deploy local`, `server`, `client`, `bundle`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import typer
+
+from fedsw._tools.exits import Exit
+from fedsw.cli import options
+from fedsw.cli._run import MetricsPort, run_command, watched
+from fedsw.cli.options import Verbs, changes_of, echo, echo_json, found
+
+if TYPE_CHECKING:
+    from fedsw.federation.engines.driver import RunResult
+    from fedsw.runs.observer import Observer
+
+
+deploy = Verbs(no_args_is_help=True, help="Run an experiment on real client processes.")
+
+
+@deploy.command("local")
+def deploy_local_command(
+    experiment: options.Name,
+    settings: options.Settings = None,
+    clients: options.Clients = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    seed: options.Seed = None,
+    data_dir: options.DataDir = None,
+    unsafe_metrics: options.UnsafeMetrics = False,
+    evaluate: options.Evaluate = None,
+    metrics_port: MetricsPort = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run one experiment on this machine with a process, a key and a folder for every client.
+
+    Certificates and keys are made for the run; when it ends, every process it started is stopped.
+    """
+    run_command(
+        experiment,
+        settings,
+        engine="deployed",
+        clients=clients,
+        epsilon=epsilon,
+        overrides=overrides,
+        seed=seed,
+        data_dir=data_dir,
+        unsafe_metrics=unsafe_metrics,
+        evaluate=evaluate,
+        metrics_port=metrics_port,
+        runs=runs,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port clients connect to.")]
+_LOOK_SECONDS = 1.0
+
+
+def server_command(
+    certs: Annotated[Path, typer.Option(metavar="DIR", help="The server's folder, made by `fedsw certs`.")],
+    experiment: Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]")] = None,
+    settings: options.Settings = None,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    port: Port = 9092,
+    home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
+    charge_lost: options.ChargeLost = False,
+    go_on: options.GoOn = False,
+    allow_module: options.AllowModule = None,
+    metrics_port: MetricsPort = None,
+    runs: options.Runs = options.RUNS,
+    stock: options.Stock = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Serve clients on other machines.
+
+    With an experiment the server runs it when they are there, and ends. Without an experiment it serves until it is
+    stopped; runs are then submitted with `flwr run` (docs/deploy.md). A line says of each client when it is there, was
+    greeted, refuses, goes or is back.
+    """
+    from fedsw.cli.execution import execute
+    from fedsw.experiment import load_experiment
+    from fedsw.federation.deploy.serving import serving
+
+    if experiment is None and resume is None:
+        from fedsw.federation.engines.following import ServiceFollower
+        from fedsw.runs.progress import RollLines
+
+        def serve(observer: Observer) -> NoReturn:
+            with serving(certs, home, port=port, stock=stock) as link:
+                echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
+                follower = ServiceFollower(link, observer)
+                while link.process.poll() is None:
+                    follower.look()
+                    time.sleep(_LOOK_SECONDS)
+                raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
+
+        watched(serve, port=metrics_port)(RollLines(lambda line: None if quiet else echo(line, err=True)))
+    if experiment is not None and resume is not None:
+        raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
+    from fedsw.experiment.choices import modules_of
+    from fedsw.federation.engines.driver import ended, prepare_served, run_served
+    from fedsw.runs.directory import RunDirectory
+
+    stored = None if resume is None else found(resume, runs)
+    if stored is not None:
+        allowed: Collection[str] = tuple(allow_module or ())
+        chosen, _ = RunDirectory(stored).read_config(allowed)  # refused before anything is started
+        if charge_lost:
+            RunDirectory(stored).agree_to_charge()
+        if go_on:
+            RunDirectory(stored).agree_to_go_on()
+    else:
+        chosen = load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
+        allowed = modules_of(chosen)
+
+    def start(observer: Observer) -> RunResult:
+        if stored is not None and not (charge_lost or go_on) and (whole := ended(stored, chosen)):
+            return whole
+        with serving(certs, home, port=port, stock=stock) as link:
+            directory = stored or prepare_served(chosen, runs)
+            return run_served(link, directory, observer, resume=stored is not None, allow_modules=allowed)
+
+    execute(watched(start, port=metrics_port), label=chosen.name, as_json=as_json, quiet=quiet)
+
+
+_Value = TypeVar("_Value")
+
+
+def client_command(
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server is.")] = None,
+    certs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="This client's folder, made by `fedsw certs`.")
+    ] = None,
+    partition_id: Annotated[int | None, typer.Option(min=0, help="This client's number, from 0.")] = None,
+    num_partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes, which are clients unless there is --num-clients.")
+    ] = None,
+    num_clients: Annotated[
+        int | None, typer.Option(min=1, help="Number of clients, where a node holds several: data-dir/NUMBER for each.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The node key, if not in its folder.")] = None,
+    server_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The server's public key, if not in the folder: it signs requests."),
+    ] = None,
+    data_dir: options.DataDir = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help=f"What must outlive the process: the client's own ledger. [{options.STATE}]"),
+    ] = None,
+    data_path: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The one file of this client's records.")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The columns this client agrees to; limits on its own file ask for them."),
+    ] = None,
+    trust: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Trust models this client agrees to, by commas; any: what the server asks."),
+    ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="The largest ε this client agrees to; seeds and no noise are refused.")
+    ] = None,
+    max_memory: Annotated[
+        float | None, typer.Option(metavar="GIB", help="The most memory of a run. [half of the machine's]")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The most computing of a run. [86400]")
+    ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The public keys of all sites, for trust 'distributed'; see `fedsw certs`."),
+    ] = None,
+    colluding: Annotated[
+        int | None, typer.Option(min=0, help="With --roster: how many clients may be on the server's side.")
+    ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="The data set's name: all local-trust runs on it have one budget."),
+    ] = None,
+    accounts: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
+    ] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The only bundle whose code is loaded; `own`: that of the fedsw installed."),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HASHES",
+            help="The installed fedsw that a server must have, by commas; `own`: this one's. [any; own if distributed]",
+        ),
+    ] = None,
+    allow_module: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A module that an experiment may name here; may be repeated."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with these options; those given here come first.")
+    ] = None,
+    stock: Annotated[
+        bool | None, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")
+    ] = None,
+    init: Annotated[bool, typer.Option("--init", help="Write a commented node file, and end.")] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The node file that --init writes.")
+    ] = Path("node.toml"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Try what can fail later, as the user who runs this, and end.")
+    ] = False,
+) -> None:
+    """Take part with the records of this machine, until stopped.
+
+    A connection that breaks is made again. What it takes part in is for its operator to say: --trust, --max-epsilon,
+    or both, here or in a node file. With --check nothing takes part: state, accounts, disk, HOME, columns, certificate,
+    server, clock and code are tried, each a line with its remedy.
+    """
+    from fedsw._tools.files import private_folder
+    from fedsw.federation.deploy.certificates import ServerCertificates
+    from fedsw.federation.deploy.flower_processes import NodeSettings
+    from fedsw.federation.deploy.node_file import NodeFile, read_node_file, write_node_file
+    from fedsw.federation.deploy.serving import keep_connected
+    from fedsw.federation.node.limits import CHOICE, choice_of
+
+    if init:
+        write_node_file(output)
+        echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
+        return
+    file = NodeFile() if config is None else read_node_file(config)
+    if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
+        raise typer.BadParameter(f"a client says what it takes part in before it starts; {CHOICE}")
+    folder = _needed("certs", certs, file.certs)
+    state = state_dir or file.state_dir or options.STATE
+    agreed = None if file.trust is None else ",".join(file.trust)
+    plain = bool(file.stock) if stock is None else stock
+
+    def settings() -> NodeSettings:
+        return NodeSettings(
+            superlink=_needed("superlink", superlink, file.superlink),
+            authority=ServerCertificates.of(folder).authority,
+            key=key or file.key or folder / "node.key",
+            server_key=server_key or file.server_key or ServerCertificates.of(folder).signing_public,
+            client=_needed("partition-id", partition_id, file.partition_id),
+            clients=_needed("num-partitions", num_partitions, file.num_partitions),
+            num_clients=_first(num_clients, file.num_clients),
+            data_dir=_first(data_dir, file.data_dir),
+            state_dir=private_folder(state),
+            data_path=_first(data_path, file.data_path),
+            schema=_first(schema, file.schema_),
+            trust=_first(trust, agreed),
+            max_epsilon=_first(max_epsilon, file.max_epsilon),
+            max_memory=_first(max_memory, file.max_memory),
+            max_seconds=_first(max_seconds, file.max_seconds),
+            own_data=True,
+            bundle=_first(bundle, file.bundle),
+            code=_first(code, file.code),
+            modules=tuple(allow_module or file.modules or ()),
+            roster=_first(roster, file.roster),
+            colluding=_first(colluding, file.colluding),
+            account=_first(account, file.account),
+            accounts=_first(accounts, file.accounts),
+        )
+
+    if check:
+        from fedsw.federation.deploy.client_check import tried
+
+        faults = 0
+        for outcome in tried(settings, stock=plain):
+            echo(outcome.line())
+            faults += not outcome.good
+        raise typer.Exit(Exit.FAILED if faults else Exit.DONE)
+    node = settings()
+
+    def say(text: str) -> None:
+        echo(f"fedsw: {text}", err=True)
+
+    say(f"this client takes part in {choice_of(node.node_config)}")
+    keep_connected(node, state / "flower", stock=plain, say=say)
+
+
+def _first(chosen: _Value | None, configured: _Value | None) -> _Value | None:
+    return configured if chosen is None else chosen
+
+
+def _needed(name: str, chosen: _Value | None, configured: _Value | None) -> _Value:
+    value = _first(chosen, configured)
+    if value is None:
+        raise typer.BadParameter(f"--{name} is missing; give it here, or {name} in the file of --config")
+    return value
+
+
+def bundle_command(
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Write the bundle's files into it.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the hash of the bundle that this fedsw sends to nodes.
+
+    A node can demand it (`--bundle`). With DIR the files are written there, to be read, or submitted with `flwr run
+    DIR`. With --json also the digest of the fedsw that is installed here, which servers and clients state.
+    """
+    from fedsw._tools.installed import code_digest
+    from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, write_bundle
+
+    if folder is not None:
+        write_bundle(folder)
+    digest, written = bundle_hash(), None if folder is None else str(folder)
+    if as_json:
+        files = sorted(bundle_files())
+        echo_json({"sha256": digest, "code": code_digest(), "files": files, "directory": written})
+    else:
+        echo(digest)

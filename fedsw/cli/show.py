@@ -1,0 +1,348 @@
+"""Verbs that show what there is: `fedsw list`, `show`, `report`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from fedsw._tools.later import loading
+from fedsw._tools.text import number, upward
+from fedsw.cli.options import (
+    RUNS,
+    AllowModule,
+    Force,
+    Json,
+    Run,
+    Runs,
+    answer,
+    echo,
+    echo_json,
+    files_of_run,
+    found,
+    require_format,
+    require_writable,
+)
+from fedsw.runs.report.console import Screen, named_rows
+
+if TYPE_CHECKING:
+    from fedsw.runs.client_status import ClientStatus
+    from fedsw.runs.page.document import Document
+    from fedsw.runs.page.what_ifs import WhatIfs
+    from fedsw.runs.status import Status
+
+
+Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
+Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
+_CLIENT_STYLES = {
+    "greeted": "cyan", "greeted, not taken": "red", "taking part": "green", "quiet": "yellow", "over": "green",
+}  # fmt: skip
+_STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
+
+
+def show_command(
+    run: Run,
+    what: Annotated[
+        Literal["summary", "progress", "ledger", "card", "shapes", "client"],
+        typer.Argument(metavar="[summary|progress|ledger|card|shapes|client]"),
+    ] = "summary",
+    watch: Watch = False,
+    every: Every = 2.0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="card, shapes: where to write it; of a card the run's card.md."
+        ),
+    ] = None,
+    coded: Annotated[
+        bool, typer.Option("--coded", help="summary: errors of a number as training has them, of 0 to 1.")
+    ] = False,
+    force: Force = False,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Show a run: its summary, progress, ledger or card.
+
+    RUN is the run's directory, or an experiment's name for its latest run. Its summary is what it printed when it
+    ended; progress has rounds, ε spent, signal to noise, clients, bytes, pace and the time left; ledger replays what
+    it spent; card writes its model card again; shapes are an additive model's functions, one of each column, drawn
+    into -o FILE.png where that is given. With client, RUN is the --state-dir of `fedsw client`: the runs that
+    this machine takes part in, and what its own ledgers have spent.
+    """
+    if watch and what != "progress":
+        raise typer.BadParameter("--watch follows a run at its server: fedsw show RUN progress --watch")
+    if output is not None and what not in ("card", "shapes"):
+        raise typer.BadParameter("--output is where a card or shapes are written: fedsw show RUN card -o FILE")
+    if what == "client":
+        from fedsw.runs.client_status import read_client_status
+
+        status = read_client_status(Path(run).expanduser())
+        answer(status.as_dict(), lambda: named_rows(_client_rows(status)), as_json=as_json, highlight=True)
+        return
+    directory = found(run, runs)
+    if what == "progress":
+        _show_progress(directory, watch=watch, every=every, as_json=as_json)
+    elif what == "ledger":
+        from fedsw.runs.accounts import read_ledger
+        from fedsw.runs.report.screens import ledger_report
+
+        account = read_ledger(directory)
+        answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
+    elif what == "card":
+        from fedsw._tools import files
+        from fedsw.desk.use.model_card import write_card
+
+        if output is not None:
+            require_writable(output, force=force, read=files_of_run(directory))
+            require_format(output, "the card")
+            files.new_folder(output.parent)
+        _answer_path("card", write_card(directory, output), as_json=as_json)
+    elif what == "shapes":
+        _show_shapes(directory, output, force=force, as_json=as_json)
+    else:
+        from fedsw.cli.execution import print_run
+
+        print_run(directory, as_json=as_json, coded=coded)
+
+
+def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: bool) -> None:
+    from fedsw.experiment import ExperimentError
+    from fedsw.runs.additive_shapes import read_shapes
+    from fedsw.runs.report.figures import save
+    from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes
+    from fedsw.runs.run_files import RunFile
+    from fedsw.runs.view import read_run
+
+    experiment = read_run(directory).experiment
+    shapes = read_shapes(directory, experiment)
+    if not shapes and not (directory / RunFile.MODEL).is_file():
+        raise ExperimentError(
+            f"{directory} has no shapes: the run has released no model; `fedsw show {directory} progress` shows how "
+            "far it is"
+        )
+    if not shapes:
+        raise ExperimentError(
+            f"{directory} has no shapes: a model of model.kind 'additive' has them; this one is "
+            f"{experiment.model.kind!r}"
+        )
+    if output is not None:
+        require_writable(output, force=force, read=files_of_run(directory))
+        require_format(output, "the picture")
+        figure = draw_shapes(shapes, experiment.name)
+        assert figure is not None
+        _answer_path("shapes", save(figure, output), as_json=as_json)
+        return
+    answer([shape.as_dict() for shape in shapes], lambda: named_rows(rows_of_shapes(shapes)), as_json=as_json)
+
+
+def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
+    from fedsw.runs.status import read_status
+
+    if not watch:
+        status = read_status(directory)
+        answer(status.as_dict(), lambda: status_view(status), as_json=as_json, highlight=True)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        if as_json:
+            _follow(directory, every, lambda status: echo_json(status.as_dict(), indent=None))
+        else:
+            with Live(console=Screen(), auto_refresh=False) as live:
+                _follow(directory, every, lambda status: live.update(status_view(status), refresh=True))
+
+
+def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
+    """A client's own side: each run, the last at the end, and ledgers of other runs."""
+    from fedsw.runs.client_status import state_of
+    from fedsw.runs.report.account_screens import words_of_run
+
+    for run in status.runs:
+        state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
+        why = f": {run.refused}" if run.refused else ""
+        about = Text.assemble((state, _CLIENT_STYLES[state]), why, f", last asked {ago} ago")
+        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, status.ledgers)))
+    known = {run.run for run in status.runs}
+    for ledger in status.ledgers:
+        if ledger.run not in known:
+            spent = f"ε = {upward(ledger.epsilon, 4)} of {upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
+            yield f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
+    yield "folder", Text(status.folder, style="cyan")
+
+
+def status_view(status: Status) -> RenderableType:
+    """The status as a small table."""
+    return named_rows(_status_rows(status))
+
+
+def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
+    from fedsw.experiment.load import of_unit
+    from fedsw.runs.commands import command_for
+    from fedsw.runs.roll_call import WAITED_FOR
+
+    state = Text(status.state, style=_STYLES[status.state])
+    yield "state", Text.assemble(state, f"  {status.why}" if status.why else "")
+    bar = ProgressBar(total=status.rounds, completed=status.round, width=24)
+    yield "round", Group(Text(f"{status.round} of {status.rounds}"), bar)
+    yield "ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"
+    if status.unit != "record":
+        yield "ε is for", of_unit(status.unit)
+    for client, spent in status.epsilon_by_client.items():
+        yield f"  client {client}", upward(spent)
+    if status.snr is not None:
+        yield "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
+    if status.clients_alive is not None:
+        yield "clients", f"{status.clients_alive} of {status.clients} in the last round"
+    for entry in status.roll:
+        yield "  roll call", Text(entry.line(), style="" if entry.state in WAITED_FOR else "red")
+    if status.bytes_up is not None and status.bytes_down is not None:
+        yield "traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"
+    if status.seconds_per_round is not None:
+        left = "" if status.seconds_left is None else f", about {_duration(status.seconds_left)} left"
+        yield "pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)"
+    yield "last sign", f"{_duration(status.seconds_since)} ago"
+    yield "folder", Text(status.directory, style="cyan")
+    if status.state == "stopped":
+        yield "go on", Text(command_for(Path(status.directory)), style="cyan")
+
+
+def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:
+    from fedsw.runs.status import read_status
+
+    while True:
+        status = read_status(directory)
+        show(status)
+        if status.state in ("finished", "stopped"):
+            return
+        time.sleep(every)
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
+
+
+def list_command(as_json: Json = False) -> None:
+    """List the shipped experiments."""
+    from fedsw.experiment.load import shipped_experiments
+    from fedsw.runs.report.facts import target_epsilon
+    from fedsw.runs.report.screens import experiments_table
+
+    experiments = shipped_experiments()
+    listed = [
+        {
+            "name": experiment.name,
+            "title": experiment.title,
+            "task": experiment.objective.task,
+            "penalty": experiment.objective.penalty,
+            "alpha": experiment.objective.alpha,
+            "epsilon": experiment.privacy.epsilon,
+            "target": target_epsilon(experiment),
+            "rounds": experiment.training.rounds,
+            "clients": experiment.federation.clients,
+        }
+        for experiment in experiments
+    ]
+    answer(listed, lambda: experiments_table(experiments), as_json=as_json, highlight=True)
+
+
+def report_command(
+    run: Annotated[list[str], typer.Argument(metavar="PATH...")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; the first run's folder.")
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Times, traffic and all metrics, too: not for publication.")
+    ] = False,
+    what_ifs: Annotated[
+        bool, typer.Option("--what-ifs", help="Forecast other ε and numbers of records, on public twins: a minute.")
+    ] = False,
+    registry: Annotated[
+        bool, typer.Option("--registry", help="Write the entry for the OpenDP Deployments Registry (YAML) instead.")
+    ] = False,
+    force: Force = False,
+    allow_module: AllowModule = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write a page (HTML) of runs, a comparison or a plan.
+
+    Several runs stand side by side. Verdict, guarantee, what ε means for a person, budget, metrics with intervals,
+    settings, and how to verify it. It needs no network, and shows nothing that the run's guarantee does not cover. PATH
+    is a run's directory, or an experiment's name for its latest run; the directory of a comparison; or what `fedsw plan
+    --json` printed, as a file .json. A synthetic table has its page beside it.
+    """
+    with loading():
+        from fedsw._tools import files
+        from fedsw.runs.write import write_entry, write_page
+
+    if document_of := next(filter(None, map(_document, run)), None):
+        if len(run) > 1 or registry or operator or what_ifs:
+            raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
+        document, target, read = document_of
+        require_writable(*([output] if output else []), force=force, read=read)
+        if output is not None:
+            require_format(output, "the page")
+            files.new_folder(output.parent)
+        files.replace(output or target, document.page().encode(), durable=False)
+        _answer_path("report", output or target, as_json=as_json)
+        return
+    folders = [found(name, runs) for name in run]
+    if output is not None:
+        require_writable(output, force=force, read=[path for folder in folders for path in files_of_run(folder)])
+        if not registry:
+            require_format(output, "the page")
+        files.new_folder(output.parent)
+    if registry and (len(folders) > 1 or operator or what_ifs):
+        raise typer.BadParameter("--registry is for one run, by itself")
+    if registry:
+        _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
+    else:
+        forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
+        path = write_page(folders, output, operator=operator, what_ifs=forecast)
+        _answer_path("report", path, as_json=as_json)
+
+
+def _answer_path(what: str, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({what: str(path)})
+    else:
+        echo(path)
+
+
+def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
+    """Return the page of a comparison's folder or a plan's file, where it goes, and which files were read.
+
+    None for the name of a run.
+    """
+    from fedsw.desk.compare import GRID
+    from fedsw.runs.run_files import RunFile, read_json
+
+    path = Path(name)
+    if (path / GRID).is_file():
+        from fedsw.desk.compare.comparison_page import read_comparison
+
+        return read_comparison(path).document(), path / RunFile.REPORT, files_of_run(path)
+    if path.suffix == ".json" and path.is_file():
+        from fedsw.desk.planning.words import plan_document
+
+        return plan_document(read_json(path) or {}), path.with_suffix(".html"), [path]
+    return None
+
+
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
+    from fedsw.desk.planning.after_moments import sizes_of
+    from fedsw.desk.planning.run_plan import planned
+    from fedsw.desk.planning.words import as_plain
+    from fedsw.runs.page.what_ifs import WhatIfs
+
+    return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))
