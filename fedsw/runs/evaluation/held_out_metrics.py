@@ -252,14 +252,19 @@ def _area(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
 
 
 def _miscalibration(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
-    """The calibration error by noised counts (bins,) of both classes, whose scores lie about the middle of a bin."""
+    """The calibration error by noised counts (bins,) of both classes, whose scores lie about the middle of a bin.
+
+    The value is less what noise adds to a gap's square.
+    """
     ends = np.array(CHANCES)
     middle, total = (ends[1:] + ends[:-1]) / 2, np.maximum(ones + others, 0.0)
     n = max(1.0, float((ones + others).sum()))
     gaps = (1 - middle) * ones - middle * others
     drawn, within = total * middle * (1 - middle), total * np.diff(ends) / _WITHIN
-    errors = np.sqrt(sigma**2 * (middle**2 + (1 - middle) ** 2) + drawn + within**2)
-    return float(np.abs(gaps).sum()) / n, intervals.sum_of_sizes(gaps / n, errors / n)
+    noise = sigma**2 * (middle**2 + (1 - middle) ** 2)
+    around = intervals.sum_of_sizes(gaps / n, np.sqrt(noise + drawn + within**2) / n)
+    value = float(np.sqrt(np.maximum(np.square(gaps) - noise, 0.0)).sum()) / n
+    return min(max(value, around.low), around.high), around
 
 
 _WITHIN = 6.0

@@ -226,8 +226,7 @@ class PrivateTrainer:
         assert counts is not None
         missing = "scores were counted and charged once, and are not on file: they are not released again"
         if not any(entry.round == round_ for entry in ledger.entries()):
-            strata, seed = plan.strata_of(records), plan.seed
-            batch = draw_batch(records, strata, plan.sizes, seed=seed, round_=round_, attempt=0)
+            batch = draw_batch(records, plan.strata_of(records), plan.sizes, seed=plan.seed, round_=round_, attempt=0)
             try:
                 bounded = self.objective.count_scores(self.model, batch)
                 released = release(bounded, replace(plan, multiplier=plan.scores), ledger)
@@ -236,8 +235,7 @@ class PrivateTrainer:
             else:
                 values, self.epsilon = released.value.numpy(), released.spent
                 calibration = calibration_of(counts, values, released.sigma, float(len(batch)))
-                many = np.array([len(batch)])
-                scores = Scores(values, released.sigma, many, 1, 0, released.spent, calibration)
+                scores = Scores(values, released.sigma, np.array([len(batch)]), 1, 0, released.spent, calibration)
                 group_thresholds.keep(self.directory, scores)
                 return calibration
         warnings.warn(f"probabilities are those of the rounds, which are too sure: {missing}", stacklevel=3)
