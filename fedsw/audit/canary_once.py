@@ -27,8 +27,7 @@ from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust import sums_once as sums
-from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART, scores_round
-from fedsw.federation.trust.budget_shares import PART as MOMENTS
+from fedsw.federation.trust.budget_shares import TALLY_PART, rounds_beside
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import honest
 from fedsw.federation.trust.round_plan import FederationPlan
@@ -78,7 +77,7 @@ def _stages(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
 def _beside(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
     experiment, known = task.experiment, dict[str, tuple[OnceRelease, ...]]()
     theta = torch.randn(task.parameters, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    rounds = {MOMENTS: FIRST, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: scores_round(experiment)}
+    rounds = rounds_beside(experiment)
     for part, kind in sums.SUMS.items():
         if hasattr(sides, part):
             release = OnceRelease(kind, rounds.get(part, max(rounds.values()) + 1), theta)

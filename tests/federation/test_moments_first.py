@@ -22,7 +22,7 @@ from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once
 from fedsw.federation.server.releases_once import unprepared
 from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust.budget_shares import moments_budget, shares
+from fedsw.federation.trust.budget_shares import PART, shares, sum_budget
 from fedsw.federation.trust.budget_split import budget_split
 from fedsw.federation.trust.local_gradient.noising import Request
 from fedsw.federation.trust.moments_first import MomentSum
@@ -132,7 +132,7 @@ def test_what_is_added_to_moments_is_noise_of_the_planned_scale_in_every_number(
         found = stored(federation.folder / f"run{federation.runs}")
         added.append((found["values"] - exact(chosen)).reshape(-1))
     multiplier = shares(chosen, rate=0.2, delta=1e-5).moments
-    least = moments_budget(moments_layout(Problem.from_experiment(chosen)), multiplier, relation_of(chosen)).sigma
+    least = sum_budget(PART, moments_layout(Problem.from_experiment(chosen)), multiplier, relation_of(chosen)).sigma
     assert found["sigma"] == pytest.approx(least * (math.sqrt(3) if trust else 1.0), rel=1e-6)
     require_gaussian(torch.stack(added), found["sigma"])
 

@@ -22,7 +22,7 @@ from fedsw.federation import messages
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once as server
-from fedsw.federation.trust.budget_shares import scores_round, shares
+from fedsw.federation.trust.budget_shares import SCORES_PART, rounds_beside, shares
 from fedsw.federation.trust.budget_split import budget_split
 from fedsw.federation.trust.distributed.attempt_cost import planned_shares
 from fedsw.federation.trust.scores_last import ScoreSum
@@ -112,7 +112,7 @@ def test_counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_i
     summary = federation.run(chosen)
     folder = federation.folder / "run1"
     for entries, epsilon in books(folder, trust):
-        last = [entry for entry in entries if entry.round == scores_round(chosen)]
+        last = [entry for entry in entries if entry.round == rounds_beside(chosen)[SCORES_PART]]
         assert entries[-len(last) :] == last and {entry.sampling_rate for entry in last} == {1.0}
         assert all(entry.sensitivity >= math.sqrt(2) for entry in last)
         steps = [(Step(e.sampling_rate, e.sensitivity / e.sigma), 1) for e in entries if e.group == last[0].group]

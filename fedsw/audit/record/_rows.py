@@ -25,7 +25,7 @@ from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.budget_shares import moments_budget, scores_budget, scores_round
+from fedsw.federation.trust.budget_shares import PART, SCORES_PART, rounds_beside, sum_budget
 from fedsw.federation.trust.budget_split import asks_tables
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one, bound_of, noise_of
 from fedsw.federation.trust.distributed.members import honest
@@ -289,8 +289,8 @@ def _sums_of(folder: Folder) -> tuple[_Sum, ...]:
     def whole(stored: Mapping[str, Any]) -> bool:
         return all((2 * float(value)).is_integer() for row in stored["values"] for value in row)  # some count in halves
 
-    moments = None if layout is None else moments_budget(layout, 1.0, relation).sensitivity.value
-    scores = None if counts is None else scores_budget(counts, 1.0, relation).sensitivity.value
+    moments = None if layout is None else sum_budget(PART, layout, 1.0, relation).sensitivity.value
+    scores = None if counts is None else sum_budget(SCORES_PART, counts, 1.0, relation).sensitivity.value
     tallies = None if tally is None else SLACK * tally.moved
     return (
         _Sum("moments", "moments", RunFile.MOMENTS, _KEYS | {"counted"}, moments, math.inf, counted_exactly),
@@ -328,7 +328,7 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
         faults.require(
             not (row.kept and said), f"{where} releases kept records and charges {sorted(said)} for training"
         )
-        late = sum_.kind == "scores" and row.round != scores_round(folder.written)
+        late = sum_.kind == "scores" and row.round != rounds_beside(folder.written)[SCORES_PART]
         faults.require(not late, f"{where} releases something in round {row.round}, after the last")
     if stored is None:
         of_it = ("held_out_release",) if sum_.kind == "kept records" else ("calibration", "thresholds")

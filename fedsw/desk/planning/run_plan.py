@@ -50,7 +50,7 @@ from fedsw.experiment.task_kinds import MODELS, task_facts
 from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
-from fedsw.federation.trust.budget_shares import scores_budget
+from fedsw.federation.trust.budget_shares import SCORES_PART, sum_budget
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of
@@ -293,7 +293,9 @@ def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) 
     if counts is None or not plan.scores or not problem.experiment.thresholds.share:
         return {}
     experiment = problem.experiment
-    sigma = scores_budget(counts, plan.scores, plan.relation).sigma * experiment.privacy.model.summed(experiment)
+    sigma = sum_budget(SCORES_PART, counts, plan.scores, plan.relation).sigma * experiment.privacy.model.summed(
+        experiment
+    )
     sigma *= 2 if experiment.privacy.hides_sizes else 1  # a share of a number that is noised, too
     return {group: band_of(sigma, size) for group, size in by_group.items()}
 

@@ -6,25 +6,17 @@ Source: docs/guarantees/attempts.md.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsw.experiment.compatibility import relation_of, sampling_of
+from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.answered import LAST
-from fedsw.federation.trust.budget_shares import (
-    FIRST,
-    held_out_budget,
-    idle,
-    moments_budget,
-    scores_budget,
-    scores_round,
-)
+from fedsw.federation.trust.budget_shares import FIRST, idle
 from fedsw.federation.trust.round_plan import FederationPlan
-from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.federation.trust.sums_once import beside_training
 from fedsw.privacy.accounting import Charge, Ledger, LedgerReplaced
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.commands import command_to_charge
@@ -149,18 +141,9 @@ def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str
 def charge_lost_attempt(plan: FederationPlan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
     """Charge an attempt for the most that it may have cost: its batch, and who was in it, are not known."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
-    counts, tally = scores_of(plan.task), tally_of(plan.task)
-    if counts is not None and attempt[0] == scores_round(experiment):
-        scores = scores_budget(counts, plan.scores, relation_of(experiment))
-        ledger.charge_lost(*attempt, scores.charges(cells, experiment), scores.sigma)
-        return
-    if tally is not None and attempt[0] > experiment.training.rounds:
-        budget = held_out_budget(experiment, tally, plan.epsilon if plan.multiplier else math.inf, plan.delta)
+    if (total := beside_training(plan.task, attempt[0])) is not None:
+        budget = total.budget(plan.delta, plan.shares)
         ledger.charge_lost(*attempt, budget.charges(cells, experiment), budget.sigma)
-        return
-    if attempt[0] == FIRST and (layout := moments_layout(plan.task)) is not None:
-        moments = moments_budget(layout, plan.moments, relation_of(experiment))
-        ledger.charge_lost(*attempt, moments.charges(cells, experiment), moments.sigma)
         return
     rates, sensitivity = largest_rates(plan, sites), 1.0
     for entry in ledger.entries():  # rounds before may have had other clients, or other records

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment.sources import load_class_names
-from fedsw.federation.trust.budget_shares import FIRST, scores_round
+from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART, rounds_beside
 from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
@@ -136,7 +136,7 @@ def measure_kept(
         weights = theta if cut is None else torch.cat([theta.double(), cut.flat()])
         recovery.require_space(directory.path, 32 * tally.groups * tally.width)
         try:
-            round_ = task.experiment.training.rounds + 1
+            round_ = rounds_beside(task.experiment)[TALLY_PART]
             outcome = context.require_charged(round_, asking.round(round_, weights))
         except Unaccounted:
             raise
@@ -223,7 +223,7 @@ def without_scores(task: Problem, why: str) -> dict[str, Any]:
 def _scores(context: Context, method: Callable[[], ServerSide], theta: Tensor, directory: RunDirectory) -> Scores:
     """The one release of scores; FederationError if the ledger has a row of it already."""
     task = context.plan.task
-    counts, round_ = scores_of(task), scores_round(task.experiment)
+    counts, round_ = scores_of(task), rounds_beside(task.experiment)[SCORES_PART]
     assert counts is not None
     if context.ledger is not None and any(entry.round == round_ for entry in context.ledger.entries()):
         raise FederationError(_CHARGED, recorded=_CHARGED)

@@ -119,33 +119,25 @@ _PUBLIC: Mapping[Sampling, str] = {"poisson": DECLARED, "without-replacement": S
 """The number of records that a sum over all of them rests on, by the sampling of the neighbours."""
 
 
-def moments_budget(layout: Layout, multiplier: float, relation: str) -> SumBudget:
-    """The release of moments.
-
-    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where
-    that is the relation (`fedsw.learning.moments.moments_sum.Layout.moved_for`).
-    """
-    public = _PUBLIC[RELATIONS.get(relation).sampling]
-    return SumBudget(PART, SLACK * Sensitivity(layout.moved_for(relation), "moments", relation, (public,)), multiplier)
-
-
 SCORES_PART = "scores"
 
-
-def scores_round(experiment: Experiment) -> int:
-    """The round that the release of scores has in ledgers and messages: after those of training and of kept records."""
-    return experiment.training.rounds + 2
+_ABOUT: Mapping[str, str] = {PART: "moments", SCORES_PART: "counts of scores"}
 
 
-def scores_budget(counts: ScoreCounts, multiplier: float, relation: str) -> SumBudget:
-    """The release of scores.
+def sum_budget(part: str, counted: Layout | ScoreCounts, multiplier: float, relation: str) -> SumBudget:
+    """The release of moments before the rounds, or of counts of scores after them.
 
-    Guarantee: the counts move by at most the sensitivity when one record is replaced by any other, or comes or goes
-    where that is the relation (`fedsw.learning.tasks.score_counts.ScoreCounts.moved_for`).
+    Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where
+    that is the relation (`Layout.moved_for`, `ScoreCounts.moved_for`).
     """
     public = _PUBLIC[RELATIONS.get(relation).sampling]
-    sensitivity = Sensitivity(counts.moved_for(relation), "counts of scores", relation, (public,))
-    return SumBudget(SCORES_PART, SLACK * sensitivity, multiplier)
+    moved = Sensitivity(counted.moved_for(relation), _ABOUT[part], relation, (public,))
+    return SumBudget(part, SLACK * moved, multiplier)
+
+
+def rounds_beside(experiment: Experiment) -> dict[str, int]:
+    """The rounds that releases beside those of training have in ledgers and messages, by part: before, or after."""
+    return {PART: FIRST, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: experiment.training.rounds + 2}
 
 
 TALLY_PART = "tally"

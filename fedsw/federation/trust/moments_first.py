@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.budget_shares import PART, Shares, SumBudget, moments_budget
+from fedsw.federation.trust.budget_shares import PART, Shares, SumBudget, sum_budget
 from fedsw.federation.trust.sums_once import Sum, records_of
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
@@ -51,7 +51,7 @@ class MomentSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return moments_budget(self._layout, shared().moments, relation_of(self.task.experiment))
+        return sum_budget(PART, self._layout, shared().moments, relation_of(self.task.experiment))
 
     def most(self, records: int) -> float:
         """See `Sum`."""

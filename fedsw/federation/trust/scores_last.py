@@ -17,7 +17,7 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.budget_shares import SCORES_PART, Shares, SumBudget, scores_budget
+from fedsw.federation.trust.budget_shares import SCORES_PART, Shares, SumBudget, sum_budget
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.sums_once import LocalSums, Sum, records_of
 from fedsw.learning.moments.beside_rounds import scores_of
@@ -72,7 +72,7 @@ class ScoreSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return scores_budget(self._counts, shared().scores, relation_of(self.task.experiment))
+        return sum_budget(SCORES_PART, self._counts, shared().scores, relation_of(self.task.experiment))
 
     def most(self, records: int) -> float:
         """See `Sum`."""

@@ -28,7 +28,7 @@ from fedsw.federation.node.replies import Due, Handler, answer_together, answere
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust._own_guarantees import LocalMethod
-from fedsw.federation.trust.budget_shares import Shares, SumBudget
+from fedsw.federation.trust.budget_shares import Shares, SumBudget, rounds_beside
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
@@ -145,6 +145,17 @@ class SiteSums:
     site: Site
     steps: Tensor
     included: NDArray[np.bool_]
+
+
+def beside_training(task: Problem, round_: int) -> Sum | None:
+    """The sum that a run releases once in a round beside those of training; None where it releases none."""
+    experiment = task.experiment
+    assert experiment.privacy.model.sides  # whose modules register their sums
+    part = next((part for part, number in rounds_beside(experiment).items() if number == round_), "")
+    try:
+        return SUMS[part].at(task, round_, torch.zeros(task.parameters, dtype=torch.float64))
+    except (KeyError, RuntimeError):  # no round of the kind, or a run that releases nothing of it
+        return None
 
 
 def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:

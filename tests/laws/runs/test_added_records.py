@@ -32,7 +32,7 @@ from fedsw.federation.server import summary
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.server.lost import charge_lost_attempt, largest_rates
 from fedsw.federation.server.settling import numbers_of, sizes_at_hand
-from fedsw.federation.trust.budget_shares import moments_budget
+from fedsw.federation.trust.budget_shares import PART, sum_budget
 from fedsw.federation.trust.round_plan import FederationPlan, charges, draw, make_plan
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
@@ -168,7 +168,7 @@ def test_a_record_that_comes_or_goes_moves_moments_by_at_most_1_however_it_is_so
         sums = [sums_of(task, layout, worst.take(np.arange(count))).double() * STEP for count in (9, 8)]
         found.append(float((sums[0] - sums[1]).norm()))
     assert 0.7 < max(found) <= layout.moved_for(ADD_OR_REMOVE) == 1.0
-    budget = moments_budget(layout, 2.0, ADD_OR_REMOVE)
+    budget = sum_budget(PART, layout, 2.0, ADD_OR_REMOVE)
     assert (budget.sensitivity.value, budget.sensitivity.relation) == (SLACK, ADD_OR_REMOVE)
     assert [charge.sampling for charge in budget.charges(("A",), task.experiment)] == ["poisson"]
     with pytest.raises(KeyError):
