@@ -100,7 +100,8 @@ class LogitCalibration:
         value, low, high = (float(loss[name]) for name in ("value", "low", "high"))
         shift = tuple(float(number) for number in content["shift"])
         of_shares = LogLoss(value, low, high, float(content["log_loss_of_shares"]))
-        return cls(float(content["scale"]), shift, of_shares, float(content["evidence"]))
+        # without evidence it is of an older version, which calibrated every model
+        return cls(float(content["scale"]), shift, of_shares, float(content.get("evidence", math.inf)))
 
 
 def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float | None) -> LogitCalibration:

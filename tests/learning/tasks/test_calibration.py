@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,8 @@ def test_whatever_the_noise_made_of_counts_scores_keep_their_order_and_stay_fini
     assert 0 <= found.scale <= 2.5 and np.isfinite(found.shift).all()
     assert (found.scale == 0) == (found.evidence < calibration.TELLS)
     assert LogitCalibration.read(found.said()) == found
+    older = LogitCalibration.read({name: said for name, said in found.said().items() if name != "evidence"})
+    assert (older.scale, older.shift) == (found.scale, found.shift) and older.evidence == math.inf
     chances = found.of_positive(np.array([0.0, 0.2, 0.5, 0.9, 1.0]), positive)
     assert np.all(np.diff(chances) >= 0) and chances.min() >= 0 and chances.max() <= 1
 
