@@ -16,7 +16,7 @@ from fedsw.experiment.choices import CodeRefused, modules_of
 from fedsw.experiment.penalty_names import PENALTIES, PenaltyKind
 from fedsw.experiment.sources import Shape
 from fedsw.federation.node.limits import require_modules, require_proven
-from fedsw.learning.objectives._weighted_sum import with_slack
+from fedsw.learning.objectives.weighted_sum import with_slack
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import STATED

@@ -74,7 +74,7 @@ def faults(package: Path, tests: Path) -> Iterator[str]:
         if path.name == "__init__.py" or path.parent == package or name in STARTED:
             continue
         outside, inside = used[name] - {room(name)}, path.name.startswith("_")
-        if inside and outside - {"tests"}:
+        if inside and outside:
             yield f"{name} is used in {', '.join(sorted(outside)) or 'fedsw'}: it has no underscore"
         if not inside and not outside:
             yield f"{name} is used in its own room alone, and not in tests: it begins with an underscore"
@@ -134,9 +134,7 @@ def written(place: Path, **files: str) -> Path:
 
 def test_a_house_in_order_has_no_fault(tmp_path: Path) -> None:
     package = written(tmp_path, data__cells="", desk___look="from fedsw.data import cells\n", desk__rows="")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_rows.py").write_text("from fedsw.desk.rows import read\n")
-    assert list(faults(package, tmp_path / "tests")) == []
+    assert not list(faults(package, written(tmp_path / "tests", desk__test_rows="from fedsw.desk.rows import read\n")))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +155,12 @@ def test_a_house_in_order_has_no_fault(tmp_path: Path) -> None:
 def test_a_breach_is_a_fault(tmp_path: Path, files: dict[str, str], fault: str) -> None:
     (found,) = faults(written(tmp_path, **files), tmp_path / "tests")
     assert fault in found
+
+
+def test_a_test_that_looks_inside_is_a_fault(tmp_path: Path) -> None:
+    tests = written(tmp_path / "tests", data__test_cells="from fedsw.data._cells import read\n")
+    fault = "fedsw.data._cells is used in tests: it has no underscore"
+    assert list(faults(written(tmp_path, data___cells=""), tests)) == [fault]
 
 
 def test_a_room_more_or_less_is_a_fault(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ RAISES = "the last branch raises"
 ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
 DECIDES = {
     "audit/canary_pairs.py:_labels_are_free": ATTACK,
-    "audit/canary.py:_require_attackable": "all but one are refused",
+    "cli/_data.py:init_command": "the option takes the two relations alone",
     "audit/record/_rows.py:check": "one check more for pld; the others have theirs",
-    "audit/record/_cost.py:floor": "an accountant without a lower bound has the floor 0",
-    "audit/record/_cost.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
+    "audit/record/cost.py:floor": "an accountant without a lower bound has the floor 0",
+    "audit/record/cost.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_columns": VALIDATED,

@@ -17,9 +17,7 @@ from pathlib import Path
 import sklearn.metrics  # noqa: F401
 import torch._dynamo  # noqa: F401
 
-import fedsw.federation.engines.driver
-import fedsw.federation.server.app
-import fedsw.learning.tasks.kinds._classification  # noqa: F401
+from fedsw.learning.tasks import Classification  # noqa: F401
 from tests.federations import small
 from tests.laws.chaos.faults import Chaos, ChaosGrid, Fault
 

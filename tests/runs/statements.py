@@ -25,8 +25,8 @@ import torch._dynamo  # noqa: F401
 import fedsw.desk.own_data.rehearsal
 import fedsw.desk.use.model_card
 import fedsw.federation.engines.driver
-import fedsw.learning.tasks.kinds._classification
 from fedsw.cli import app, execution
+from fedsw.learning.tasks import Classification  # noqa: F401
 from fedsw.privacy.accounting.journal import Journal
 
 PACKAGE = str(Path(fedsw.__file__).parent)

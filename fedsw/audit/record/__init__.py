@@ -1,7 +1,7 @@
 """`fedsw audit RUN`: everything that a run left in its folder, checked by recomputation.
 
 Read `_folder` first, then a file for each subject: the chain of digests and the model (`_chain`), what rows cost
-(`_cost`), their noise against how far a record moves what they release (`_rows`), the guarantee wherever it is written
+(`cost`), their noise against how far a record moves what they release (`_rows`), the guarantee wherever it is written
 (`_promise`), and what may be published (`_published`). Digests and the composition of the rows are computed apart from
 what made them. What a row should be charged, and what a summary should say, are asked of the functions that charge and
 say it in a run: that these are right is what the tests of each of them show, by formulas written again.
@@ -17,10 +17,10 @@ from pathlib import Path
 from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of
 from fedsw.audit.finding import Check, Finding
 from fedsw.audit.record import _chain as model
-from fedsw.audit.record import _cost as cost
 from fedsw.audit.record import _promise as promise
 from fedsw.audit.record import _published as published
 from fedsw.audit.record import _rows as noise
+from fedsw.audit.record import cost
 from fedsw.audit.record._folder import Book, Folder, made, read_book, read_folder
 from fedsw.experiment.choices import CodeRefused
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
-from fedsw.audit.record._cost import SAME, recomputed, steps_of
 from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Unchecked, real
+from fedsw.audit.record.cost import SAME, recomputed, steps_of
 from fedsw.experiment import read_delta
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.server.summary import guarantee_of

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
-from fedsw.audit.record._cost import planned_cost
 from fedsw.audit.record._folder import Folder, Row, real, without_ledgers
+from fedsw.audit.record.cost import planned_cost
 from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import TableSettings

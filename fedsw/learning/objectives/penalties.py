@@ -1,7 +1,7 @@
 """Penalties that a user composes: between groups, within classes, to a prior or a public sample, by weight.
 
 Settings find them by `fedsw.experiment.penalty_names.PENALTIES`; `fedsw.learning.tasks.compared` makes them. Bounds are
-added up in `_weighted_sum`, and planned for in `fedsw.runs.single.training_plan` and
+added up in `weighted_sum`, and planned for in `fedsw.runs.single.training_plan` and
 `fedsw.federation.trust.round_plan`.
 """
 

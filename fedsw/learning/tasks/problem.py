@@ -27,8 +27,8 @@ from fedsw.experiment.sources import Shape, load_shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
-from fedsw.learning.objectives._weighted_sum import with_slack
 from fedsw.learning.objectives.penalties import ToModel, ToSample
+from fedsw.learning.objectives.weighted_sum import with_slack
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks._coding import coded_once, coding_of

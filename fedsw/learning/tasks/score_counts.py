@@ -124,7 +124,7 @@ def counts_of_scores(problem: Problem, counts: ScoreCounts, records: Records, mo
 
 
 def usual(outputs: Callable[[Any, Inputs], Tensor], shape: Shape) -> bool:
-    """True if a task's outputs are the usual probabilities of what a model returns, one logit for two classes."""
+    """True if a task's outputs are the usual probabilities of raw outputs (n, d), one logit for two classes."""
     width = 1 if shape.classes == 2 else shape.classes
     logits = torch.linspace(-3.0, 3.0, 4 * width).reshape(4, width)
     wanted = torch.sigmoid(logits) if width == 1 else torch.softmax(logits, dim=1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsw.audit import record
-from fedsw.audit.record._cost import few, lower_bound, profile, recomputed
+from fedsw.audit.record.cost import few, lower_bound, profile, recomputed
 from fedsw.privacy.accounting import Slicing, Step, epsilon
 
 
