@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsw._tools.randomness import Stream
 from fedsw.audit.bounds import shown_epsilon
-from fedsw.audit.record import audit, cost, noise, promise
+from fedsw.audit.record import audit, cost, noise, promise, read_book
 from fedsw.experiment import ExperimentError
 from fedsw.federation.exchange import participants as cohort
 from fedsw.federation.exchange.participants import Site
@@ -249,9 +248,7 @@ def test_the_audit_passes_a_run_in_stages_and_names_a_stage_that_has_less_noise_
     assert noise.NAME in failed(found := audit(directory)) and "not on the grid" in str(found.rows)
     sketch.write_bytes(released)
     path = directory / ("clients/client-1.sqlite" if trust else "ledger.sqlite")
-    database = sqlite3.connect(path)
-    (body,) = database.execute("SELECT body FROM rows WHERE sequence = (SELECT MAX(sequence) FROM rows)").fetchone()
-    database.close()
+    body = read_book(path).rows[-1].body
     changed = json.loads(body)
     changed["sigma"] *= 0.9
     said = json.dumps(changed, sort_keys=True, separators=(",", ":"))

@@ -38,8 +38,8 @@ CHECKS = (
 def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     """Check a run's folder, finished, stopped or broken off; every check is made, whatever another one finds.
 
-    What is shown is the epsilon of the recorded rows by an accountant that shares nothing with fedsw's; it is not
-    random, so it has no confidence. Nothing here can tell rows that were never written, noise that was never added,
+    What is shown is the epsilon of the recorded rows by a composition that is not fedsw's; it is not random, so it has
+    no confidence. Nothing here can tell rows that were never written, noise that was never added,
     or a folder that was put back as a whole from an earlier copy.
 
     The settings may name `allow_modules` as `module:name`; their code runs.
@@ -56,20 +56,24 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
     left = [check.name for check in checks if check.passed is None and not check.unread]
     worst = _worst(folder)
     parts = [] if worst is None else _parts(worst, recomputed=not failed and not unread and cost.REPLAY not in left)
+    name, trust = folder.experiment["name"], folder.experiment["privacy"]["trust"]
+    status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
+    run = f"{name}, trust {trust}{', nominal (seeded)' if folder.seeded else ''}: {status}"
+    unknown = math.inf if folder.claimed == math.inf else math.nan  # without a ledger that can be read
     drawable = worst is not None and bool(worst.rows) and all(0 < row.sigma < math.inf for row in worst.rows)
     return Finding(
         kind="record",
         subject=str(directory),
         claimed=folder.claimed,
         delta=folder.delta,
-        shown=_shown(folder, worst),
+        shown=unknown if worst is None else cost.independent(worst).epsilon,
         confidence=None,
         outcome="failed" if failed else "could not be read" if unread else "passed",
         verdict=_verdict(failed, unread, left, len(checks), parts),
-        rows=[("run", _described(folder)), *((check.name, check.line) for check in checks), *rows_of(parts)],
+        rows=[("run", run), *((check.name, check.line) for check in checks), *rows_of(parts)],
         details={
-            "experiment": folder.experiment["name"],
-            "trust": folder.experiment["privacy"]["trust"],
+            "experiment": name,
+            "trust": trust,
             "status": folder.summary.get("status", "no summary"),
             "nominal": folder.seeded,
             "failed": failed,
@@ -117,12 +121,6 @@ def _verdict(failed: list[str], unread: list[str], left: list[str], count: int, 
     return f"{sentence}; not checked: {', '.join(left)}" if left else sentence
 
 
-def _described(folder: Folder) -> str:
-    status = folder.summary.get("status", "no summary: it was killed, or its last process did not end in order")
-    seeded = ", nominal (seeded)" if folder.seeded else ""
-    return f"{folder.experiment['name']}, trust {folder.experiment['privacy']['trust']}{seeded}: {status}"
-
-
 def _worst(folder: Folder) -> Book | None:
     """The ledger that spent most by the independent accountant; None if nothing can be reported."""
     try:
@@ -131,22 +129,6 @@ def _worst(folder: Folder) -> Book | None:
         return None
 
 
-def _shown(folder: Folder, worst: Book | None) -> float:
-    if worst is not None:
-        return cost.independent(worst).epsilon
-    return math.inf if folder.claimed == math.inf else math.nan
-
-
 __all__ = [
-    "CHECKS",
-    "Check",
-    "Folder",
-    "audit",
-    "cost",
-    "model",
-    "noise",
-    "promise",
-    "published",
-    "read_book",
-    "read_folder",
-]
+    "CHECKS", "Check", "Folder", "audit", "cost", "model", "noise", "promise", "published", "read_book", "read_folder",
+]  # fmt: skip

@@ -12,7 +12,7 @@ from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Unchecked, real
 from fedsw.audit.record.cost import SAME, recomputed, steps_of
 from fedsw.experiment import read_delta
 from fedsw.experiment.compatibility import relation_of
-from fedsw.federation.server.summary import guarantee_of
+from fedsw.federation.server.summary import guarantee_of, versions
 from fedsw.federation.trust.local_release.release_plan import release_epsilon
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.accounting import Step
@@ -123,6 +123,10 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     expected = guarantee_of(
         task, epsilon=claim, delta=delta, multiplier=multiplier, selection=selection, replaced=replaced
     )
+    wrote, reads = summary["versions"].get("fedsw"), versions()["fedsw"]
+    if wrote != reads:  # the same promise, in words that may have changed since
+        expected.pop("statement")
+        faults.left = f"whether the summary's sentence is the settings': fedsw {wrote} wrote it, and this is {reads}"
     for name, value in expected.items():
         said = guarantee.get(name)
         faults.require(said == value or name in replaced, f"summary: {name} is {said!r}, and is {value!r}")

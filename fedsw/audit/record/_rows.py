@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,7 +159,7 @@ def _sums(folder: Folder, row: Row) -> Expected:
 def _masked(folder: Folder, row: Row) -> Expected:
     """A masked sum: every client's row is that of the contributions of all of them, or of tables where none leave."""
     fraction, task = folder.written.training.batch_fraction, folder.prepared
-    batch = [max(1, math.floor(fraction * size)) for size in folder.sizes.values()]
+    batch = by_fraction(fraction, [folder.sizes[cell] for cell in task.objective.cells])
     spreads, directions = _spreads(folder, row), task.all_directions(row.round, row.attempt)
     least = bound_of(task, batch, spreads).value
     if not least:
@@ -178,7 +177,8 @@ def _contributions(folder: Folder, row: Row) -> Expected:
     settings, task = folder.written, folder.prepared
     share = settings.own(TableSettings).table_share if asks_tables(settings) else 0.0
     fraction, clients = settings.training.batch_fraction, settings.federation.clients
-    largest = [min(size, math.floor(fraction * size) + clients) for size in folder.sizes.values()]
+    sizes = [folder.sizes[cell] for cell in task.objective.cells]
+    largest = [min(size, math.floor(fraction * size) + clients) for size in sizes]
     (uneven,), penalty = _spreads(folder, row), task.objective.lone
     assert penalty is not None
     moved = [
@@ -433,7 +433,8 @@ def _sketch(folder: Folder, number: int, faults: Faults) -> None:
     faults.require(on_grid, f"the sketch is not on the grid that noise of σ = {sigma:.6g} leaves: it has none, or less")
     rows = [(book, row) for book in folder.books for row in book.rows if row.round == number]
     if folder.local and not folder.masked:  # every client's release is in its own file, of whatever attempt
-        inside = _inside(folder.directory, number)
+        places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
+        inside = {int(release.stem.removeprefix("client-")) for release in folder.directory.glob(places)}
         faults.require(len(inside) == int(clients), f"the sketch says {clients:g} clients, and {len(inside)} released")
         of_it = [row for book, row in rows if int(book.client or -1) in inside]
     else:
@@ -446,12 +447,6 @@ def _sketch(folder: Folder, number: int, faults: Faults) -> None:
         total = sigma_of(folder, part, clients)
         same = math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(same, f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")
-
-
-def _inside(directory: Path, number: int) -> set[int]:
-    """Find the clients whose releases a stage's sketch adds up."""
-    places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
-    return {int(release.stem.removeprefix("client-")) for release in directory.glob(places)}
 
 
 def _on_grid(values: Tensor, least: float) -> bool:

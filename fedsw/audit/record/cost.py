@@ -336,8 +336,7 @@ def profile(step: Step, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
     """delta(epsilon) of a step's profile, any sign of epsilon: 1 - e^-x + e^-x delta(x) at -x (theory, section 5.1)."""
     size = np.abs(epsilon)
     above = step_profile(step, size)
-    delta: NDArray[np.float64] = np.where(epsilon >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
-    return delta
+    return np.where(epsilon >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
 
 
 def _composed(steps: Steps, delta: float, width: float) -> float:

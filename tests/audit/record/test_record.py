@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import downward, upward
 from fedsw.audit import record
-from fedsw.audit.record import cost, model, noise, promise, published, read_folder
+from fedsw.audit.record import cost, model, noise, promise, published, read_book, read_folder
 from fedsw.cli.app import app
 from fedsw.cli.options import invoke
 from fedsw.federation import messages
@@ -120,28 +120,25 @@ def change_ledger(path: Path, *statements: str) -> None:
 def forge(directory: Path, change: Callable[[dict[str, Any]], object], *, header: bool = False) -> None:
     """Change every row (or the header) and every digest that commits to it, wherever it is remembered."""
     path = directory / "ledger.sqlite"
-    database = sqlite3.connect(path)
-    (body, previous), *_ = database.execute("SELECT body, digest FROM header").fetchall()
-    rows = database.execute("SELECT sequence, key, body FROM rows ORDER BY sequence").fetchall()
-    database.close()
-    statements = []
+    book, statements = read_book(path), []
+    body, previous = book.header
     if header:
         content = json.loads(body)
         change(content)
         body = json.dumps(content, sort_keys=True, separators=(",", ":"))
         previous = hashlib.sha256(body.encode()).hexdigest()
         statements.append(f"UPDATE header SET body = '{body}', digest = '{previous}'")
-    for sequence, key, text in rows:
-        content = json.loads(text)
+    for row in book.rows:
+        content = json.loads(row.body)
         if not header:
             change(content)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(json.dumps([previous, sequence, key, text]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([previous, row.sequence, row.key, text]).encode()).hexdigest()
         values = f"body = '{text}', previous = '{previous}', digest = '{digest}'"
-        statements.append(f"UPDATE rows SET {values} WHERE sequence = {sequence}")
+        statements.append(f"UPDATE rows SET {values} WHERE sequence = {row.sequence}")
         previous = digest
     change_ledger(path, *statements)
-    head = {"sequence": len(rows), "digest": previous}
+    head = {"sequence": len(book.rows), "digest": previous}
     change_json(directory / "summary.json", lambda summary: summary.update(ledger=head))
     change_checkpoint(directory, lambda stored: stored.update(ledger=head))
 
@@ -329,6 +326,15 @@ def test_a_sentence_that_rounds_down_fails(copied):
     words = summary["guarantee"]["statement"].replace(upward(summary["delta"]), downward(summary["delta"]))
     assert words != summary["guarantee"]["statement"]
     change_json(directory / "summary.json", lambda found: found["guarantee"].update(statement=words))
+    assert failed(audit(directory)) == [promise.NAME]
+
+
+def test_the_sentence_of_another_version_is_said_to_be_unchecked_and_its_numbers_are_checked(copied):
+    directory = copied()
+    change_json(directory / "summary.json", lambda summary: summary["versions"].update(fedsw="0.0"))
+    found = audit(directory)
+    assert found.passed and found.details["not_checked"] == [promise.NAME] and "fedsw 0.0 wrote it" in str(found.rows)
+    change_json(directory / "summary.json", lambda summary: summary["guarantee"].update(trust="local-gradient"))
     assert failed(audit(directory)) == [promise.NAME]
 
 

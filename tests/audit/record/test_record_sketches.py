@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import audit, model, noise, promise, published
+from fedsw.audit.record import audit, model, noise, promise, published, read_book
 from fedsw.federation.engines.driver import run
 from fedsw.learning.sketches.noised import sketch_sensitivity
 from fedsw.learning.tasks.measures import law_of_problem
@@ -125,12 +125,8 @@ def test_a_correct_run_of_every_kind_of_sketch_passes_and_a_little_less_than_its
 
 
 def _body(path: Path):
-    import sqlite3
-
-    database = sqlite3.connect(path)
-    ((body,),) = database.execute("SELECT body FROM rows").fetchall()
-    database.close()
-    return json.loads(body)
+    (row,) = read_book(path).rows
+    return json.loads(row.body)
 
 
 def test_a_generator_whose_buffers_are_not_the_trainings_is_named(copied):
