@@ -43,7 +43,7 @@ class Settings(sections.Section):
     @property
     def left_to_rounds(self) -> float:
         """Part of the budget, of mu^2, that releases before and after the rounds leave to them."""
-        return 1 - float(self.privacy.moments) - self.share_of_scores
+        return 1 - self.privacy.histograms - float(self.privacy.moments) - self.share_of_scores
 
     @property
     def share_of_scores(self) -> float:

@@ -38,6 +38,7 @@ def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
         yield from _of_coding(settings)
         yield from _of_inputs_by_noise(settings, kind)
         yield from _of_trust(settings, kind)
+        yield from _of_histograms(settings)
         yield from _of_scores(settings, kind)
     yield from _of_flow(settings)
     if kind is not None:
@@ -193,6 +194,38 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[str | None]:
             f"data.held_out_to 'everybody' measures a trained model at the clients, and trust {name!r} asks them once, "
             "before there is one: set data.held_out_to to 'operator'"
         )
+
+
+def _of_histograms(settings: Settings) -> Iterator[str]:
+    """Histograms give bins to an additive model, which then starts from moments; bins are of its columns of numbers."""
+    privacy, model, columns = settings.privacy, settings.model, settings.data.columns
+    if privacy.histograms:
+        subject = f"privacy.histograms is {privacy.histograms:g}, and histograms"
+        if privacy.trust not in (able := releasing_gradients()):
+            yield f"{subject} are released before rounds under {_either(able)}, not {privacy.trust!r}: set it to 0"
+        if not MODELS.get(model.kind).columns and "kind" not in left_open(settings).get("model", ()):
+            yield f"{subject} give bins to model.kind 'additive', not to {model.kind!r}: set it to 0"
+        if not privacy.moments and "moments" not in left_open(settings).get("privacy", ()):
+            yield f"{subject} go before moments, and privacy.moments is 0: set a share of these, as in 0.2"
+        if privacy.moments != "auto" and settings.left_to_rounds < _LEAST_TO_ROUNDS:
+            yield f"{subject} with moments and scores leave less than {_LEAST_TO_ROUNDS:g} of the budget to the rounds"
+    numbers = {
+        name: feature
+        for feature in (() if columns is None else columns.features)
+        for name in (() if feature.categories else feature.columns)
+    }
+    for binned in model.bins:
+        subject = f"model.bins has column {binned.column!r}"
+        if binned.column not in numbers:
+            yield f"{subject}, which is no declared column of numbers: leave it out"
+        else:
+            feature = numbers[binned.column]
+            low, high = feature.reader.bounds(feature) or (-math.inf, math.inf)
+            last = binned.edges[-1] > high if feature.reader.whole else binned.edges[-1] >= high
+            if binned.edges[0] <= low or last:
+                yield f"{subject} with an edge out of its bounds, {low:g} to {high:g}: put edges between them"
+    if len({binned.column for binned in model.bins}) < len(model.bins):
+        yield "model.bins has a column twice: keep one of its entries"
 
 
 def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[str]:

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from fedsw._tools.text import shown
 from fedsw.experiment import Experiment
-from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_chosen
+from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_bins, same_but_for_chosen
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
@@ -117,7 +117,7 @@ def sizes(message: Message, context: Context) -> Message:
     public. A run accepts one experiment; later messages may change only preset settings.
     """
     request = asked_of(messages.SIZES, message.content, Terms())
-    _require_same_run(request.experiment, request.run, context)
+    require_same_run(request.experiment, request.run, context)
     experiment = Experiment.model_validate_json(request.experiment)
     _require_counted(experiment)
     require_code(experiment, request.code, context.node_config)
@@ -138,16 +138,20 @@ def _require_counted(experiment: Experiment) -> None:
         )
 
 
-def _require_same_run(experiment: str, run: str, context: Context) -> None:
-    """Refuse an experiment that this node has not agreed to in its run, unless they differ in what a preset chooses."""
+def require_same_run(experiment: str, run: str, context: Context) -> None:
+    """Refuse an experiment that this node has not agreed to in its run, unless they differ in what a preset chooses.
+
+    What has agreed may be greeted with the bins that released histograms gave: whatever they are, a record's code has
+    norm 1 at most, and every sum costs what it did.
+    """
     counted = cast(dict[str, Any], context.state.get(COUNTED, {}))
     agreed = state_of_node(context) if STATE in context.state else counted
     if not agreed:
         return
     same = agreed["experiment"] == experiment
-    if not same and agreed is counted:
+    if not same:
         one, other = (Experiment.model_validate_json(settings) for settings in (str(agreed["experiment"]), experiment))
-        same = same_but_for_chosen(one, other)
+        same = same_but_for_chosen(one, other) if agreed is counted else same_but_for_bins(one, other)
     if not same or agreed["run"] != run:
         raise RuntimeError("this node agreed to another experiment in this run; start a new run for this one")
 
@@ -161,7 +165,7 @@ def hello(message: Message, context: Context) -> Message:
     """
     request = asked_of(messages.HELLO, message.content, Terms())
     experiment, run = request.experiment, request.run
-    _require_same_run(experiment, run, context)
+    require_same_run(experiment, run, context)
     require_code(Experiment.model_validate_json(experiment), request.code, context.node_config)
     node = join(experiment, run, context.run_id, context.node_config)
     require_settled(node.task.experiment)

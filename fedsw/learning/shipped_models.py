@@ -50,7 +50,7 @@ def _logistic(spec: Model, sizes: ModelSizes) -> nn.Module:
     return logistic(sizes.features, sizes.outputs, seed=spec.seed)
 
 
-@model("additive", "predictor", reads=("knots",), linear=True, columns=True, chosen=("knots",))
+@model("additive", "predictor", reads=("knots", "bins"), linear=True, columns=True, chosen=("knots",))
 def _additive(spec: Model, sizes: ModelSizes) -> nn.Module:
     return _logistic(spec, sizes)
 

@@ -42,7 +42,8 @@ class NoisePlan(Short):
         mechanism: the noise of every release, in `fedsw.privacy.mechanisms.MECHANISMS`.
         seed: of sampling and noise; None for secret ones. With a seed epsilon is nominal.
         unit: what all records of a person are called, where they are one unit; the sizes are then those of units.
-        moments, scores: noise multipliers of releases before and after the rounds; 0 without one, or without noise.
+        moments, scores, histograms: noise multipliers of releases before and after the rounds, and before moments; 0
+            without one, or without noise.
     """
 
     strata: tuple[str, ...]
@@ -60,6 +61,7 @@ class NoisePlan(Short):
     unit: str | None = None
     moments: float = 0.0
     scores: float = 0.0
+    histograms: float = 0.0
 
     def __post_init__(self) -> None:
         """ValueError for bounds of other neighbours than replaced records, or in another norm than its noise's.

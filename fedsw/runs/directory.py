@@ -85,6 +85,11 @@ class RunDirectory:
             content["selection"] = selection.as_dict()
         write_json(self.path / RunFile.CONFIG, jsonable(content))
 
+    def write_experiment(self, experiment: Experiment) -> None:
+        """Store an experiment in place of the one that the run began with; all else of it stays."""
+        content = found_json(self.path / RunFile.CONFIG) | {"experiment": experiment.model_dump(mode="json")}
+        write_json(self.path / RunFile.CONFIG, jsonable(content))
+
     def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
         """The experiment and engine of a run that was started here, with code of the allowed modules alone.
 

@@ -6,13 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedsw._tools import files
-from fedsw.learning.moments.beside_rounds import moments_layout
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout
+from fedsw.learning.moments.column_counts import Histograms
 from fedsw.learning.moments.released_moments import Moments
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law
@@ -121,6 +123,21 @@ def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredS
     return StoredSketch(
         NoisedSketch(law, tensors[VALUE], sigma, int(records)), int(clients), int(attempt), float(spent)
     )
+
+
+def kept_histograms(task: Problem, directory: RunDirectory) -> Histograms | None:
+    """The histograms of columns that a run has; None before they were released."""
+    path = directory.path / RunFile.HISTOGRAMS
+    if (content := read_json(path)) is None:
+        return None
+    counts = histograms_of(task)
+    try:
+        values = np.array(content["values"], dtype=np.float64)
+        if counts is None or values.shape != (len(counts.columns), counts.width):
+            raise ValueError(f"its values are of shape {values.shape}")
+        return Histograms(counts, values, float(content["sigma"]), sum(content["records"]))
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
 
 
 def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:

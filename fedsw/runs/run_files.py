@@ -40,6 +40,8 @@ class RunFile:
     """Held-out outputs of the released model, and what else the plots need."""
     HELD_OUT = "held_out.json"
     """Noised counts and sums over records that clients kept out of training."""
+    HISTOGRAMS = "histograms.json"
+    """Noised counts of all columns of numbers, released before the moments: bins of columns are read off them."""
     MOMENTS = "moments.json"
     """Noised counts, means and second moments of all records, released before the first round."""
     SCORES = "scores.json"
@@ -107,6 +109,7 @@ RELEASABLE = (
     RunFile.ATTEMPTS,
     RunFile.METRICS,
     RunFile.LEDGER,
+    RunFile.HISTOGRAMS,
     RunFile.MOMENTS,
     RunFile.SKETCH,
     RunFile.GENERATOR,

@@ -38,6 +38,7 @@ _SHOWN = (
     RunFile.CONFIG,
     RunFile.METRICS,
     RunFile.LEDGER,
+    RunFile.HISTOGRAMS,
     RunFile.MOMENTS,
     RunFile.SKETCH,
     RunFile.MODEL,
@@ -204,8 +205,8 @@ _NUMBERS = ("epsilon", "epsilon_spent", "epsilon_of_reader", "delta", "seconds")
 _OBJECTS = (
     "epsilon_spent_by_client", "guarantee", "signal_to_noise", "held_out", "held_out_intervals",
     "held_out_standard_errors", "held_out_by_group", "held_out_by_group_intervals", "held_out_measured_on", "constant",
-    "constant_intervals", "gain", "best_threshold", "versions", "hardware", "ledger", "account", "sketch", "moments",
-    "calibration", "thresholds", "held_out_at_thresholds",
+    "constant_intervals", "gain", "best_threshold", "versions", "hardware", "ledger", "account", "sketch", "histograms",
+    "moments", "calibration", "thresholds", "held_out_at_thresholds",
 )  # fmt: skip
 _OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
 """Objects whose values are numbers."""

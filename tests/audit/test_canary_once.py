@@ -121,6 +121,7 @@ BESIDE = (
     "data.held_out_fraction=0.2",
     "data.held_out_to=everybody",
 )
+COLUMNS = ("model.kind=additive", "privacy.histograms=0.2")
 ROUNDS = {
     "name": "own",
     "data": {
@@ -140,7 +141,7 @@ NOISED = [trust for trust in releasing_gradients() if trust != "none"]
 
 
 def beside(trust: str, *overrides: str, trials: int = 100_000):
-    experiment = parse_experiment(ROUNDS, (f"privacy.trust={trust}", *BESIDE, *overrides))
+    experiment = parse_experiment(ROUNDS, (f"privacy.trust={trust}", *BESIDE, *COLUMNS, *overrides))
     return canary.audit(experiment, trials=trials, confidence=1 - 1e-8, draws=2000, singly=10)
 
 

@@ -16,7 +16,7 @@ from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
     "accounting", "added_records", "canaries",
-    "clients", "clipping", "deploy", "device", "first_moments", "held_out", "ledger", "lifetime", "local",
+    "clients", "clipping", "deploy", "device", "first_moments", "held_out", "histograms", "ledger", "lifetime", "local",
     "masked_sketches", "masks", "messages", "moments", "noise", "own_tables", "penalties", "ranks", "records",
     "resumed", "sampling", "sensitivity", "shown", "sketched_runs", "sketches", "tasks", "thresholds",
     "units",

@@ -15,6 +15,9 @@ from fedsw._tools.database import opened
 from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
+from fedsw.experiment.compatibility import relation_of
+from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, sum_budget
+from fedsw.learning.moments.column_counts import ColumnCounts, counts_of_columns
 from fedsw.learning.moments.preparation import Preparation, prepare
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accountants import accountant_named
@@ -61,7 +64,8 @@ class Row:
 class Book:
     """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow.
 
-    After the ``last`` round of training come sums over kept records, and scores.
+    After the ``last`` round of training come sums over kept records, and scores. Histograms, whose rows are charged by
+    the sensitivity ``of_histograms``, come before moments; it is 0 where none are asked for.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Book:
     delta: float
     groups: tuple[str, ...]
     last: float = math.inf
+    of_histograms: float = 0.0
 
     @property
     def client(self) -> str | None:
@@ -84,11 +89,22 @@ class Book:
     @cached_property
     def kinds(self) -> dict[str, list[Row]]:
         """The rows by what they release: moments come before the first round, and scores after the last."""
-        kinds: dict[str, list[Row]] = {"moments": [], "rounds": [], "scores": [], "kept records": []}
+        kinds: dict[str, list[Row]] = {"histograms": [], "moments": [], "rounds": [], "scores": [], "kept records": []}
+        first = [row for row in self.rows if row.round == 0]
+        counted = [any(math.isclose(c["sensitivity"], self.of_histograms) for c in row.trained) for row in first]
+        if self.of_histograms and all(counted):  # of one column, which moves as moments do: the earlier half
+            counted = [number < (len(first) + 1) // 2 for number in range(len(first))]
+        for row, of_histograms in zip(first, counted, strict=True):
+            kinds["histograms" if of_histograms else "moments"].append(row)
         for row in self.rows:
-            trained = "moments" if row.round == 0 else "rounds" if row.round <= self.last else "scores"
-            kinds["kept records" if row.kept else trained].append(row)
+            if row.round:
+                kinds["kept records" if row.kept else "rounds" if row.round <= self.last else "scores"].append(row)
         return kinds
+
+    @property
+    def released_once(self) -> list[Row]:
+        """The last row of each sum over all records of training that is released beside the rounds."""
+        return [row for kind in ("histograms", "moments", "scores") for row in self.kinds[kind][-1:]]
 
     @property
     def rounds(self) -> list[Row]:
@@ -125,6 +141,12 @@ class Folder:
             return Problem.from_experiment(self.settings.on_host())
         except OSError as fault:
             raise Unchecked(f"the shape of the data set is not known here: {fault}") from fault
+
+    @cached_property
+    def counts_of_columns(self) -> ColumnCounts | None:
+        """Counts of columns that histograms are of, by the settings alone; None where none are released."""
+        columns = self.written.data.columns if self.written.privacy.histograms else None
+        return None if columns is None else counts_of_columns(columns, self.written.model)
 
     @cached_property
     def preparation(self) -> Preparation | None:
@@ -211,7 +233,10 @@ class Folder:
     def books(self) -> list[Book]:
         """The ledgers: the server's, or the clients' as far as they are in the folder."""
         last = math.inf if self.sketch else self.written.training.rounds
-        return [read_book(path, last) for path in ledgers(self.directory)]
+        counts, of_histograms = self.counts_of_columns, 0.0
+        if counts is not None:
+            of_histograms = sum_budget(HISTOGRAMS_PART, counts, 1.0, relation_of(self.written)).sensitivity.value
+        return [replace(read_book(path, last), of_histograms=of_histograms) for path in ledgers(self.directory)]
 
 
 def read_folder(directory: Path, allow_modules: Collection[str] = ()) -> Folder:

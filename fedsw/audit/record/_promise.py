@@ -139,7 +139,7 @@ def _replaced(folder: Folder, faults: Faults) -> float:
     """
     said, book = real(folder.summary["guarantee"].get("epsilon_of_replacement")), folder.books[0]
     rows = [row for row in book.rounds[-1:] for _ in range(folder.written.releases)]
-    rows += [*book.kinds["moments"][-1:], *book.kinds["scores"][-1:]]
+    rows += book.released_once
     twice: Counter[Step] = Counter()
     for step, times in steps_of(book, book.groups[0], rows).items():
         twice[Step(step.sampling_rate, 2 * step.mu)] += times

@@ -26,8 +26,8 @@ there, and metrics on records outside the guarantee."""
 
 _QUIET = frozenset(
     {
-        "roll call", "run begins", "round released", "kept records released", "moments released", "scores released",
-        "run ended",
+        "roll call", "run begins", "round released", "kept records released", "histograms released", "moments released",
+        "scores released", "run ended",
     }
 )  # fmt: skip
 """Events of a run in which every round is like the others."""
@@ -52,7 +52,7 @@ SUMMARY = frozenset(
         "bytes_up", "bytes_down", "seed",
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
         "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",
-        "signal_to_noise", "warnings", "account", "selection", "moments",
+        "signal_to_noise", "warnings", "account", "selection", "histograms", "moments",
         "calibration", "thresholds", "held_out_at_thresholds",
     }
 )  # fmt: skip

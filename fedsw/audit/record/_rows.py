@@ -24,11 +24,11 @@ from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.budget_shares import PART, SCORES_PART, rounds_beside, sum_budget
+from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, PART, SCORES_PART, rounds_beside, sum_budget
 from fedsw.federation.trust.budget_split import asks_tables
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one, bound_of, noise_of
 from fedsw.federation.trust.distributed.members import honest
-from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.beside_rounds import binned, moments_layout, scores_of, tally_of
 from fedsw.learning.objectives.histograms import contribution_sensitivity
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.noised import sketch_sensitivity
@@ -37,7 +37,8 @@ from fedsw.learning.tasks.measures import law_of_problem
 from fedsw.mathematics.transport.sliced import spread
 from fedsw.privacy.plan import by_fraction
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.runs.releases import FACTS, VALUE, of_stage
+from fedsw.runs.directory import RunDirectory
+from fedsw.runs.releases import FACTS, VALUE, kept_histograms, of_stage
 from fedsw.runs.run_files import RunFile, read_json
 
 NAME = "noise against Δ"
@@ -271,6 +272,7 @@ class _Sum:
     exact: Callable[[Mapping[str, Any]], bool]
 
 
+_FIRST = ("histograms", "moments")
 _KEYS = frozenset({"values", "sigma", "records", "clients", "attempt", "epsilon"})
 
 
@@ -289,10 +291,14 @@ def _sums_of(folder: Folder) -> tuple[_Sum, ...]:
     def whole(stored: Mapping[str, Any]) -> bool:
         return all((2 * float(value)).is_integer() for row in stored["values"] for value in row)  # some count in halves
 
-    moments = None if layout is None else sum_budget(PART, layout, 1.0, relation).sensitivity.value
-    scores = None if counts is None else sum_budget(SCORES_PART, counts, 1.0, relation).sensitivity.value
+    columns = folder.counts_of_columns
+    histograms, moments, scores = (
+        None if summed is None else sum_budget(part, summed, 1.0, relation).sensitivity.value
+        for part, summed in ((HISTOGRAMS_PART, columns), (PART, layout), (SCORES_PART, counts))
+    )
     tallies = None if tally is None else SLACK * tally.moved
     return (
+        _Sum("histograms", "histograms", RunFile.HISTOGRAMS, _KEYS, histograms, math.inf, whole),
         _Sum("moments", "moments", RunFile.MOMENTS, _KEYS | {"counted"}, moments, math.inf, counted_exactly),
         _Sum("kept records", "kept records", RunFile.HELD_OUT, _KEYS | {"round", "cut"}, tallies, attempts, whole),
         _Sum("scores", "scores", RunFile.SCORES, _KEYS | {"calibration"}, scores, attempts, whole),
@@ -315,8 +321,8 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
         silent = [row.sequence for row in book.rows if len(row.charges) == len(row.trained)]
         stated = sum_.kind != "kept records" or not silent
         faults.require(stated, f"{book.name} does not say what rows {silent} cost kept records")
-        missing = sum_.kind == "moments" and book.rounds and not (rows if folder.masked else many)
-        faults.require(not missing, f"{book.name} has rounds, and no release of moments")
+        missing = sum_.kind in _FIRST and book.rounds and not (rows if folder.masked else many)
+        faults.require(not missing, f"{book.name} has rounds, and no release of {sum_.about}")
     for book, row in rows:
         where = f"{book.name}, row {row.sequence}"
         for charge in row.kept or row.trained:
@@ -333,7 +339,7 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
     if stored is None:
         of_it = ("held_out_release",) if sum_.kind == "kept records" else ("calibration", "thresholds")
         shown = [name for name in of_it if (folder.summary.get(name) or {}).get("sigma") is not None]
-        shown = shown if sum_.kind != "moments" else ["rounds in metrics.jsonl"] if folder.metrics else []
+        shown = shown if sum_.kind not in _FIRST else ["rounds in metrics.jsonl"] if folder.metrics else []
         faults.require(not shown, f"there are {', '.join(shown)}, and there is no {sum_.file}")
         return f"; no {sum_.about} were released"
     more = sorted(stored.keys() - sum_.keys)
@@ -342,7 +348,18 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
     faults.require(not sum_.exact(stored), f"{sum_.file} holds whole numbers, as counts without noise are")
     if sum_.kind == "scores":
         _require_calibration(folder, stored, faults)
+    if sum_.kind == "histograms":
+        _require_bins(folder, faults)
     return f"; {sum_.about} of {sum(stored['records'])} records released once"
+
+
+def _require_bins(folder: Folder, faults: Faults) -> None:
+    """Require that the model's bins are what the counts on file say; a run has them before it has moments."""
+    histograms = kept_histograms(folder.task, RunDirectory(folder.directory))
+    again = None if histograms is None else binned(folder.task, histograms).model.bins
+    waits = not (folder.directory / RunFile.MOMENTS).is_file()
+    same = waits or again == folder.settings.model.bins
+    faults.require(same, f"the model's bins are not what the counts of {RunFile.HISTOGRAMS} say")
 
 
 def _require_sigma(folder: Folder, stored: Mapping[str, Any], file: str, rows: Sequence[Row], faults: Faults) -> None:

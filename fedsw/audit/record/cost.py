@@ -215,7 +215,7 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
         if group == HELD_OUT:
             continue
         planned = Steps({step: folder.written.releases for step in steps_of(book, group, book.rounds[-1:])})
-        planned.update(steps_of(book, group, [*book.kinds["moments"][-1:], *book.kinds["scores"][-1:]]))
+        planned.update(steps_of(book, group, book.released_once))
         costs.append(_by(frozenset(planned.items()), book.delta, book.accountant))
     return max(costs, key=lambda cost: cost.epsilon)
 

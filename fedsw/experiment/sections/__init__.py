@@ -5,6 +5,7 @@ from fedsw.experiment.sections._learning import (
     Also,
     Calibration,
     ClipSettings,
+    ColumnBins,
     Evaluation,
     Federation,
     Model,
@@ -32,9 +33,9 @@ from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
-    "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "DEFAULT_DELTA", "Data", "Evaluation",
-    "Federation", "LEAST_DELTA", "Local", "MaskedSettings", "Model", "ObjectDescription", "ObjectiveSettings",
-    "Partition", "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart", "SketchPrivacy",
-    "SliceSettings", "SlicingSettings", "TableSettings", "ThresholdSettings", "Training", "read_delta",
-    "resolve_delta",
+    "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "ColumnBins", "DEFAULT_DELTA", "Data",
+    "Evaluation", "Federation", "LEAST_DELTA", "Local", "MaskedSettings", "Model", "ObjectDescription",
+    "ObjectiveSettings", "Partition", "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart",
+    "SketchPrivacy", "SliceSettings", "SlicingSettings", "TableSettings", "ThresholdSettings", "Training",
+    "read_delta", "resolve_delta",
 ]  # fmt: skip

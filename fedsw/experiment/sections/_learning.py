@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -25,6 +26,8 @@ from fedsw.experiment.task_kinds import MODELS, TASKS
 
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_LAYERS = 100
+_MOST_BINS = 150
+"""Edges of one column."""
 
 
 class Training(Section):
@@ -125,6 +128,21 @@ class Training(Section):
         return self
 
 
+class ColumnBins(Section):
+    """ColumnBins of one column of numbers, by the edges between them: a number on an edge is in the bin above it."""
+
+    column: str
+    edges: Annotated[
+        tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1, max_length=_MOST_BINS)
+    ]
+
+    @model_validator(mode="after")
+    def _increasing(self) -> ColumnBins:
+        if any(low >= high for low, high in pairwise(self.edges)):
+            raise ValueError(f"edges of column {self.column!r} must increase: sort them, and leave equal ones out")
+        return self
+
+
 class Model(Section):
     """The trained model and its initialisation seed (apart from sampling and noise).
 
@@ -134,7 +152,8 @@ class Model(Section):
     `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
 
     An "additive" model is a sum of functions of one declared column each: straight lines between so many `knots` of a
-    number (`knots` of a column says where they are), a value for every category, and one for a missing cell. `inputs`
+    number (`knots` of a column says where they are), a value for every category, and one for a missing cell. The
+    functions of columns in `bins` are level in a bin, and jump: `privacy.histograms` finds such bins. `inputs`
     "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
     can be is 4.5 away; "constant-first" does the same, and where `privacy.moments` are released they are those of the
     target alone, so that a linear model starts at the best constant. "by-noise" takes columns as they
@@ -153,6 +172,7 @@ class Model(Section):
     code: PositiveFloat = 1.0
     activation: Literal["relu", "tanh", "elu"] = "tanh"
     knots: Annotated[int, Field(ge=2, le=64, strict=True)] = 5
+    bins: Annotated[tuple[ColumnBins, ...], at_most(1_000, "columns")] = ()
     orders: Annotated[int, Field(ge=1, le=2, strict=True)] = 2
     inputs: Literal["plain", "centred", "constant-first", "by-noise"] = "plain"
     seed: Seed = 0

@@ -57,6 +57,8 @@ class Privacy(Section):
 
     `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
     inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
+    `histograms` is the share that buys, before these, counts of all columns of numbers, off which an additive model
+    gets `model.bins` for columns with point masses or long tails, in place of those that are written.
     """
 
     trust: Annotated[str, among(trust_models)] = "central"
@@ -69,6 +71,7 @@ class Privacy(Section):
     relation: Literal["replace-one", "add-remove"] = "replace-one"
     records: PositiveInt | None = None
     moments: Literal["auto"] | Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    histograms: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     device: Literal["cpu", "cuda"] | None = None
 
     @model_validator(mode="before")

@@ -59,6 +59,7 @@ class ReportedEpsilons:
 
 _log = logging.getLogger("fedsw.server")
 
+_AGREES = "it has not agreed to the bins of columns yet"
 _LOOK_SECONDS = 5.0  # a look at greetings of the dead takes Flower up to a second
 _POLL_SECONDS = 0.02
 
@@ -157,6 +158,13 @@ class Availability:
             self.away.lose_client(site, client, reason)
         self._roll.mark(site.node, "away", reason)
 
+    def agree_again(self, task: Problem) -> None:
+        """Greet all sites with a run's new settings, and wait for those that are online; the others agree once back."""
+        self._task = task
+        for site in self._sites:
+            self.away.lose(site, _AGREES)
+        self.present(sum(len(site.clients) for site in self._sites))
+
     def hear_clients(self) -> None:
         """Take note of what the clients' own ledgers have spent; see `ReportedEpsilons`."""
         for site in self._sites:
@@ -250,7 +258,11 @@ class Availability:
             self.away.lose(site, str(fault))
             self._roll.mark(site.node, "not taken", str(fault))
             return
+        agreed = self.away.sites.get(site.node) == _AGREES
         self.away.back(site)
+        if agreed:
+            self._roll.mark(site.node, "greeted")
+            return
         self._roll.mark(site.node, "back")
         name = named(site)
         _log.info("%s is back", name[0].lower() + name[1:], extra=event("client back", client=int(site.clients[0])))

@@ -24,7 +24,9 @@ from fedsw.federation.messages.common import MOST_BELIEVED as MOST_BELIEVED
 from fedsw.federation.messages.common import MOST_RECORDS as MOST_RECORDS
 from fedsw.federation.messages.common import ROLL as ROLL
 from fedsw.federation.messages.common import SIZES as SIZES
+from fedsw.federation.messages.exact_sums import HISTOGRAMS as HISTOGRAMS
 from fedsw.federation.messages.exact_sums import MOMENTS as MOMENTS
+from fedsw.federation.messages.exact_sums import NOISY_HISTOGRAMS as NOISY_HISTOGRAMS
 from fedsw.federation.messages.exact_sums import NOISY_MOMENTS as NOISY_MOMENTS
 from fedsw.federation.messages.exact_sums import NOISY_SCORES as NOISY_SCORES
 from fedsw.federation.messages.exact_sums import NOISY_TALLY as NOISY_TALLY
@@ -33,6 +35,7 @@ from fedsw.federation.messages.exact_sums import SCORES as SCORES
 from fedsw.federation.messages.exact_sums import SKETCH as SKETCH
 from fedsw.federation.messages.exact_sums import TALLY as TALLY
 from fedsw.federation.messages.fields import Malformed as Malformed
+from fedsw.federation.messages.masked_sums import MASKED_HISTOGRAMS as MASKED_HISTOGRAMS
 from fedsw.federation.messages.masked_sums import MASKED_MOMENTS as MASKED_MOMENTS
 from fedsw.federation.messages.masked_sums import MASKED_SCORES as MASKED_SCORES
 from fedsw.federation.messages.masked_sums import MASKED_SKETCH as MASKED_SKETCH
@@ -54,7 +57,9 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     ROLL,
     SIZES,
     HELLO,
+    HISTOGRAMS,
     MOMENTS,
+    NOISY_HISTOGRAMS,
     NOISY_MOMENTS,
     OUTPUTS,
     GRADIENTS,
@@ -65,6 +70,7 @@ EXCHANGES: tuple[AnyExchange, ...] = (
     MASKED_TABLES,
     MASKED_SUM,
     MASKED_SKETCH,
+    MASKED_HISTOGRAMS,
     MASKED_MOMENTS,
     MASKED_TALLY,
     MASKED_SCORES,

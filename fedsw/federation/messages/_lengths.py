@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fedsw.experiment.sections import TableSettings
-from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.sketches.from_settings import sent_size
 from fedsw.learning.tasks.measures import sketcher_of
@@ -38,10 +38,12 @@ SYMBOLS: Mapping[str, str] = {
     "o": "numbers of a block's scores: counts by class and bin of the probability",
     "b": "blocks of moments: the cells, or 1 where no penalty compares them",
     "u": "numbers of a block's moments: products of 1, inputs and target in pairs",
+    "f": "columns of numbers that histograms are of",
+    "p": "public parts of the column that has most, with one for a missing cell",
     "v": "numbers of a preparation: a centre, a square matrix and a scale, all of the inputs",
     "A": "exchanges that the node has answered in this run before; 0 in a new one",
     "x": "numbers of all tables of an attempt: of every penalty, cell, direction and bin",
-    "y": "numbers of a masked sum: of all tables, the contribution, a sketch, the moments, a tally or scores",
+    "y": "numbers of a masked sum: of all tables, the contribution, a sketch, histograms, moments, a tally or scores",
     "e": "3: what an exchange is numbered by",
     "N_j": "records of the node's clients in cell j",
 }
@@ -75,6 +77,8 @@ class Terms:
                 known["h"] = 3 * tally.targets
         if (counts := scores_of(task)) is not None:
             known |= {"s": counts.groups, "o": counts.width}
+        if (histograms := histograms_of(task)) is not None:
+            known |= {"f": len(histograms.columns), "p": histograms.width}
         if (layout := moments_layout(task)) is not None:
             known |= {"b": layout.cells, "u": layout.width, "v": Preparation.length(task.features)}
         return cls(task, {**known, **sizes})

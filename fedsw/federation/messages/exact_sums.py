@@ -90,6 +90,30 @@ class NoisyMoments(Noised):
     values: Annotated[Tensor, "sums over the client's records by block, noised", _noised("b", "u")]
 
 
+class HistogramsAsked(MomentsAsked):
+    """Once, before the moments, with `privacy.histograms`: exact counts of all records by parts of every column."""
+
+
+class ExactHistograms(ExactSums):
+    """Counts of the asked clients' records in public parts of every column of numbers, without noise."""
+
+    steps: Annotated[
+        Tensor,
+        "counts of records by column and part of its bounds; checked against their number",
+        _steps("f", "p", limits=Limits(0, 2**53)),
+    ]
+
+
+class NoisyHistogramsAsked(NoisyMomentsAsked):
+    """Once, before the moments, with `privacy.histograms`: a client's noised counts by parts of every column."""
+
+
+class NoisyHistograms(Noised):
+    """A client's histograms of columns, noised by itself."""
+
+    values: Annotated[Tensor, "counts of the client's records by column and part, noised", _noised("f", "p")]
+
+
 class SumOfRecordsAsked(Asked):
     """Once per stage of a sketch (its number is the round): the exact sum over all records, which the server noises."""
 
@@ -187,6 +211,8 @@ class NoisyScores(Noised):
 
 MOMENTS = Exchange("train.moments", MomentsAsked, ExactMoments)
 NOISY_MOMENTS = Exchange("train.noisy_moments", NoisyMomentsAsked, NoisyMoments)
+HISTOGRAMS = Exchange("train.histograms", HistogramsAsked, ExactHistograms)
+NOISY_HISTOGRAMS = Exchange("train.noisy_histograms", NoisyHistogramsAsked, NoisyHistograms)
 RECORDS_SUM = Exchange("train.records_sum", SumOfRecordsAsked, SumOfRecords)
 SKETCH = Exchange("train.sketch", SketchAsked, NoisySketch)
 TALLY = Exchange("evaluate.tally", TallyAsked, ExactTally)

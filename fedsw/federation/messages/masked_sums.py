@@ -103,6 +103,10 @@ class MaskedMomentsAsked(Asked):
     cohort: Sites
 
 
+class MaskedHistogramsAsked(MaskedMomentsAsked):
+    """Once, before the moments, with `privacy.histograms`: the masked sum of counts by parts of every column."""
+
+
 class MaskedTallyAsked(AskedUnderModel):
     """Once, after the last round, with `data.held_out_to = "everybody"`: the masked sum over kept records."""
 
@@ -121,5 +125,6 @@ MASKED_TABLES = Exchange("train.masked_tables", MaskedTableAsked, MaskedNumbers,
 MASKED_SUM = Exchange("train.masked_sum", MaskedSumAsked, MaskedNumbers)
 MASKED_SKETCH = Exchange("train.masked_sketch", MaskedSketchAsked, MaskedNumbers)
 MASKED_MOMENTS = Exchange("train.masked_moments", MaskedMomentsAsked, MaskedNumbers)
+MASKED_HISTOGRAMS = Exchange("train.masked_histograms", MaskedHistogramsAsked, MaskedNumbers)
 MASKED_TALLY = Exchange("evaluate.masked_tally", MaskedTallyAsked, MaskedNumbers)
 MASKED_SCORES = Exchange("train.masked_scores", MaskedScoresAsked, MaskedNumbers)

@@ -29,7 +29,7 @@ from fedsw.federation.node.node import Node
 from fedsw.federation.node.sample import require_units
 from fedsw.federation.node.simulated import is_simulated
 from fedsw.federation.node.telling import may_be_reported
-from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
+from fedsw.learning.moments.beside_rounds import require_histograms, require_moments, require_scorable
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import UnsupportedModule
 
@@ -72,6 +72,7 @@ def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, cli
     try:
         with nullcontext() if is_simulated(node_config) else without_downloads():
             task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+            require_histograms(task)
             require_moments(task)
             require_scorable(task)
             require_proven(task, node_config)

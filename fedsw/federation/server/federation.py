@@ -37,6 +37,7 @@ from fedsw.federation.server.releases_once import (
     at_thresholds,
     measure_kept,
     prepared,
+    release_histograms,
     release_moments,
     release_scores,
     said_of,
@@ -49,7 +50,7 @@ from fedsw.federation.trust.budget_shares import FIRST
 from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.beside_rounds import require_moments, require_scorable
+from fedsw.learning.moments.beside_rounds import binned, require_histograms, require_moments, require_scorable
 from fedsw.learning.tasks.divergence import stopped_diverged
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
@@ -161,6 +162,7 @@ def _joined(grid: Grid, job: Job) -> _Run:
     new = not job.resume or bool(left_open(job.experiment))  # a run that was stopped before it began begins here
     job = replace(job, experiment=settled_among(grid, job.experiment, name, traffic, roll))
     task = Problem.from_experiment(job.experiment)
+    require_histograms(task)
     require_moments(task, alone=directory.stops_after_moments())
     require_scorable(task)
     trainer = Trainer(flatten(task.build_model()), job.experiment.training)
@@ -293,8 +295,8 @@ def _synthesis(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
 
 def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
     """All rounds, and what comes before and after them; see `_carried_on`."""
+    stopped = _bin_columns(run, log) or _open(run, log) or _train(run, log)
     job, task, directory = run.job, run.task, run.directory
-    stopped = _open(run, log) or _train(run, log)
     released = unprepared(run.plan.task, run.trainer.model)
     directory.write_model(task.prepared(task.build_model(), released))  # before scores are asked for: it stays
     if job.experiment.share_of_scores and stopped != ALONE:
@@ -438,6 +440,35 @@ def _stopped(run: _Run) -> str:
     spent = run.side.epsilon() if run.ledger is None else run.ledger.epsilon()
     words = {"spent": upward(spent, 5), "promised": upward(run.plan.epsilon, 6)}
     return stopped_diverged(why, round_=trainer.steps, planned=planned, **words)
+
+
+def _bin_columns(run: _Run, log: logging.Logger) -> str:
+    """Release histograms if the run has them, and go on with the bins that they give; returns why it stops, or ""."""
+    experiment = run.job.experiment
+    if not experiment.privacy.histograms:
+        return ""
+    try:
+        side = functools.partial(run.trust.sides.histograms, run.context)
+        histograms = release_histograms(run.context, side, run.directory, log)
+    except BudgetExhausted as exhausted:
+        return f"stopped before round 1: {exhausted}"
+    refined = binned(run.task, histograms)
+    run.about["histograms"] = {
+        "share": experiment.privacy.histograms,
+        "sigma": histograms.sigma,
+        "records": histograms.records,
+        "columns": [column.name for column in histograms.counts.columns],
+        "bins": {column.column: len(column.edges) + 1 for column in refined.model.bins},
+    }
+    if refined != experiment:  # clients agree to it before they are asked for moments of it
+        run.directory.write_experiment(refined)
+        run.job, run.task = replace(run.job, experiment=refined), Problem.from_experiment(refined)
+        run.plan = run.context.plan = replace(run.plan, task=run.task)
+        run.side.prepare(run.plan)
+        run.trainer = Trainer(flatten(run.task.build_model()), refined.training)
+        run.evaluator = Evaluator(run.task, run.job.metrics)
+        run.context.availability.agree_again(run.task)
+    return ""
 
 
 def _open(run: _Run, log: logging.Logger) -> str:

@@ -81,7 +81,8 @@ def budgeted(plan: FederationPlan, directory: Path, run: str, *, resume: bool) -
 def planned_cost(plan: FederationPlan) -> Cost:
     """The largest cost of a run to any record: of all rounds, or of the one release of held-out records."""
     experiment = plan.task.experiment
-    beside = bool(experiment.privacy.moments) + bool(experiment.share_of_scores)
+    privacy = experiment.privacy
+    beside = sum(map(bool, (privacy.histograms, privacy.moments, experiment.share_of_scores)))
     training: Counts = {step: plan.rounds + beside for step in NO_NOISE}
     if plan.multiplier:
         stages = functools.partial(planned_stages, plan.task, plan.delta)
@@ -90,11 +91,11 @@ def planned_cost(plan: FederationPlan) -> Cost:
 
 
 def _of_rounds(plan: FederationPlan) -> Counts:
-    """All rounds, at the largest rate that an attempt may have, moments and scores."""
+    """All rounds, at the largest rate that an attempt may have, and what is released once beside them."""
     training = plan.task.experiment.training
     largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
     sampling = sampling_of(plan.task.experiment)
     step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier, sampling))
     rounds = planned(step, plan.rounds)
-    once = [planned_once(multiplier, sampling=sampling) for multiplier in (plan.moments, plan.scores)]
+    once = [planned_once(multiplier, sampling=sampling) for multiplier in plan.shares().once]
     return functools.reduce(added, once, rounds)

@@ -141,8 +141,8 @@ def _said_by(lost: Sequence[Attempt], remembered: Remembered, nodes: int) -> str
 def charge_lost_attempt(plan: FederationPlan, ledger: Ledger, sites: Sequence[Site], attempt: Attempt) -> None:
     """Charge an attempt for the most that it may have cost: its batch, and who was in it, are not known."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
-    if (total := beside_training(plan.task, attempt[0])) is not None:
-        budget = total.budget(plan.delta, plan.shares)
+    if sums := beside_training(plan.task, attempt[0]):  # of several the one that costs most: nobody knows which it was
+        budget = min((total.budget(plan.delta, plan.shares) for total in sums), key=lambda one: one.multiplier)
         ledger.charge_lost(*attempt, budget.charges(cells, experiment), budget.sigma)
         return
     rates, sensitivity = largest_rates(plan, sites), 1.0

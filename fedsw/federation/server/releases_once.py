@@ -18,8 +18,9 @@ from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
 from fedsw.learning.models.outer_layers import rescaled
-from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.moments.coefficients import Coefficients, coefficients_of
+from fedsw.learning.moments.column_counts import Histograms
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
 from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
 from fedsw.learning.tasks.calibration import calibration_of
@@ -32,10 +33,44 @@ from fedsw.runs.evaluation import group_thresholds as thresholds
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.evaluation.group_thresholds import Scores
 from fedsw.runs.evaluation.held_out_metrics import Tallied, cut_in_words, held_out_of, keep, kept
-from fedsw.runs.releases import kept_moments
+from fedsw.runs.releases import kept_histograms, kept_moments
 from fedsw.runs.run_files import RunFile, write_json
 from fedsw.runs.telemetry import event
 from fedsw.runs.view import read_outputs
+
+
+def release_histograms(
+    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, log: logging.Logger
+) -> Histograms:
+    """The histograms of columns of a run: those that it has, or those that it asks for now and then has."""
+    task = context.plan.task
+    if (kept_before := kept_histograms(task, directory)) is not None:
+        return kept_before
+    counts = histograms_of(task)
+    assert counts is not None
+    content, asking = _released_first(context, method, directory, len(counts.columns) * counts.width)
+    content |= {"records": [int(asking.records.sum())]}
+    shaped = np.array(content["values"]).reshape(len(counts.columns), counts.width)
+    write_json(directory.path / RunFile.HISTOGRAMS, content | {"values": shaped.tolist()})
+    log.info("histograms of columns released", extra=_event("histograms released", content))
+    return Histograms(counts, shaped, content["sigma"], sum(content["records"]))
+
+
+def _released_first(
+    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, numbers: int
+) -> tuple[dict[str, Any], ServerSide]:
+    """One release before the rounds, of so many numbers, as it is stored; with the side that knows its records."""
+    asking = method()
+    recovery.require_space(directory.path, 32 * numbers)
+    theta = torch.zeros(context.plan.task.parameters, dtype=torch.float64)
+    outcome = context.require_charged(FIRST, asking.round(FIRST, theta))
+    assert outcome.sigma is not None
+    about = {"sigma": outcome.sigma, "clients": outcome.clients, "attempt": outcome.attempt, "epsilon": outcome.spent}
+    return {"values": outcome.vector.tolist(), **about}, asking
+
+
+def _event(name: str, content: dict[str, Any]) -> dict[str, Any]:
+    return event(name, **{key: content[key] for key in ("attempt", "clients", "epsilon")})
 
 
 def release_moments(
@@ -48,27 +83,14 @@ def release_moments(
         return moments
     layout = moments_layout(plan.task)
     assert layout is not None
-    asking = method()
-    recovery.require_space(directory.path, 32 * layout.cells * layout.width)
-    theta = torch.zeros(plan.task.parameters, dtype=torch.float64)
-    outcome = context.require_charged(FIRST, asking.round(FIRST, theta))
-    assert outcome.sigma is not None
-    values = outcome.vector.reshape(layout.cells, layout.width)
-    records = tuple(asking.records.tolist())
-    moments = Moments(layout, values, outcome.sigma, records, plan.task.experiment.privacy.hides_sizes)
-    content = {
-        "values": values.tolist(),
-        "sigma": outcome.sigma,
-        "records": list(records),
-        "clients": outcome.clients,
-        "attempt": outcome.attempt,
-        "epsilon": outcome.spent,
-        "counted": layout.constant / layout.bound,
-    }
+    content, asking = _released_first(context, method, directory, layout.cells * layout.width)
+    values = torch.tensor(content["values"], dtype=torch.float64).reshape(layout.cells, layout.width)
+    records = asking.records.tolist()
+    content |= {"values": values.tolist(), "records": records, "counted": layout.constant / layout.bound}
     write_json(directory.path / RunFile.MOMENTS, content)
-    lines = event("moments released", attempt=outcome.attempt, clients=outcome.clients, epsilon=outcome.spent)
-    log.info("moments of all records released", extra=lines)
-    return moments
+    log.info("moments of all records released", extra=_event("moments released", content))
+    hides = plan.task.experiment.privacy.hides_sizes
+    return Moments(layout, values, content["sigma"], tuple(records), hides)
 
 
 def unprepared(task: Problem, theta: Tensor) -> Tensor:

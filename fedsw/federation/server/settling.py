@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flwr.serverapp import Grid
 
+from fedsw.data.columns.declaration import Columns
+from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, own_records, parse_experiment, read_delta
 from fedsw.experiment.preset_rules import KNOTS, PresetNumbers, Squares, chosen, left_open
@@ -30,6 +32,7 @@ from fedsw.federation.exchange.participants import public_sizes
 from fedsw.federation.exchange.roll import Roll
 from fedsw.learning.models.coded import typical_length
 from fedsw.learning.moments import beside_rounds
+from fedsw.learning.moments.column_counts import counts_of_columns
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.objectives import Clip
@@ -109,8 +112,22 @@ def numbers_of(
         hats=_hats(experiment),
         may_centre=experiment.data.columns is not None and experiment.data.row_norm is None,
         length=1.0 if experiment.data.columns is None else typical_length(experiment.data.columns),
+        counted=_counted(experiment),
         scalable=0 if beside_rounds.uncalibrated(made) else made.classes,
     )
+
+
+def _counted(experiment: Experiment) -> int:
+    """Columns of numbers that histograms would be of; 0 where none are declared, or bins are written."""
+    columns, model = experiment.data.columns, experiment.model
+    if columns is None or model.bins or any(feature.reader.bounds(feature) is None for feature in _numeric(columns)):
+        return 0
+    counts = counts_of_columns(columns, Model(kind="additive", knots=max(model.knots, *KNOTS)))
+    return 0 if counts is None else len(counts.columns)
+
+
+def _numeric(columns: Columns) -> list[Feature]:
+    return [feature for feature in columns.features if not feature.categories]
 
 
 def _hats(experiment: Experiment) -> dict[int, Squares]:
@@ -118,7 +135,7 @@ def _hats(experiment: Experiment) -> dict[int, Squares]:
     spec, data, open_settings = experiment.model, experiment.data, left_open(experiment).get("model", ())
     if data.columns is None or data.row_norm is not None or "knots" not in open_settings:
         return {}
-    if any(not feature.categories and feature.reader.bounds(feature) is None for feature in data.columns.features):
+    if any(feature.reader.bounds(feature) is None for feature in _numeric(data.columns)):
         return {}
     alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
     hats = {}

@@ -221,6 +221,7 @@ def _guarantee(
         ),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
+        **({"noise_multiplier_of_histograms": plan.histograms} if experiment.privacy.histograms else {}),
         **({"noise_multiplier_of_moments": plan.moments} if experiment.privacy.moments else {}),
         **({"noise_multiplier_of_scores": plan.scores} if experiment.share_of_scores else {}),
         "sensitivities": {c: b.value for c, b in zip(task.objective.cells, bounds, strict=True)},
@@ -339,6 +340,8 @@ def _statement(
         what = f"all {stages} stages of the sketch together"
     if (attempts := experiment.privacy.model.attempts(experiment)) > 1:
         what += f" in up to {attempts} attempts" + (" each" if stages > 1 else "")
+    if experiment.privacy.histograms:
+        what += " and one release of histograms before them"
     if experiment.privacy.moments:
         what += " and one release of moments before them"
     if experiment.share_of_scores:

@@ -70,9 +70,9 @@ class Sides:
         plan: makes the plan before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
         server: makes the `ServerSide` that asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
-        moments, tally, scores: make the sides that release the moments of all records before the rounds, measure the
-            records that clients kept out of training, and count the trained model's answers by group; for one whose
-            rounds release gradients.
+        histograms, moments, tally, scores: make the sides that release histograms of columns, then the moments of all
+            records before the rounds, measure the records that clients kept out of training, and count the trained
+            model's answers by group; for one whose rounds release gradients.
         epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
             records at most; for one under which clients have ledgers.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; likewise.
@@ -82,6 +82,7 @@ class Sides:
     plan: Callable[[Problem, Sequence[Site]], FederationPlan]
     server: Callable[[Context], ServerSide]
     handlers: Mapping[AnyExchange, Handler]
+    histograms: Callable[[Context], ServerSide] = _nothing
     moments: Callable[[Context], ServerSide] = _nothing
     tally: Callable[[Context], ServerSide] = _nothing
     scores: Callable[[Context], ServerSide] = _nothing
@@ -102,6 +103,6 @@ def promise(node: Node, delta: float) -> Promise:
 def most(node: Node, delta: float) -> Counts | Cost | None:
     """Largest number of a client's releases of each kind, where a run has several kinds; None where it has one."""
     experiment = node.task.experiment
-    several = experiment.privacy.moments or experiment.share_of_scores
+    several = experiment.left_to_rounds < 1
     planned: Counts | Cost | None = experiment.privacy.model.sides.planned(node, delta) if several else None
     return planned

@@ -14,6 +14,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.learning.moments.beside_rounds import tally_of
+from fedsw.learning.moments.column_counts import ColumnCounts
 from fedsw.learning.moments.moments_sum import Layout
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import ScoreCounts
@@ -26,7 +27,7 @@ from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import DECLARED, SIZES, SLACK, Sensitivity
 
 FIRST = 0
-"""The round that the release of moments has in ledgers and messages; rounds of training begin at 1."""
+"""The round of what is released before training, in ledgers and messages: histograms, then moments."""
 
 PART = "moments"
 
@@ -35,13 +36,20 @@ PART = "moments"
 class Shares:
     """A budget in parts: noise multipliers of moments, released first, of every round, and of scores; epsilon of all.
 
-    Those of moments and of scores' counts, released last, are 0 where none are released, all without noise.
+    Those of moments, of scores' counts, released last, and of histograms, which come before moments, are 0 where none
+    are released, all without noise.
     """
 
     moments: float
     rounds: float
     epsilon: float
     scores: float = 0.0
+    histograms: float = 0.0
+
+    @property
+    def once(self) -> tuple[float, ...]:
+        """Noise multipliers of what is released once of all records of training; 0 of what is not."""
+        return (self.histograms, self.moments, self.scores)
 
 
 def planned_once(multiplier: float, attempts: int = 1, sampling: Sampling = "without-replacement") -> Counts:
@@ -82,25 +90,29 @@ def shares(
     rounds: int | None = None,
     attempts: int = 1,
 ) -> Shares:
-    """Split an experiment's budget between its moments, its rounds and the counts of scores.
+    """Split an experiment's budget between its histograms, its moments, its rounds and the counts of scores.
 
-    With `epsilon` given, moments get `privacy.moments` of mu^2 and scores the larger of `calibration.share` and
-    `thresholds.share`, where mu is that of one Gaussian release with the whole budget; what is left is found by
-    composing the rounds with both numerically. With `noise_multiplier` given it is the rounds', and the others get the
-    same parts of all together. Attempts that fail are counted among `rounds`; each of the `attempts` at moments, or at
-    scores, costs its part of the share.
+    With `epsilon` given, histograms and moments get `privacy.histograms` and `privacy.moments` of mu^2 and scores the
+    larger of `calibration.share` and `thresholds.share`, where mu is that of one Gaussian release with the whole
+    budget; what is left is found by composing the rounds with all of them numerically. With `noise_multiplier` given it
+    is the rounds', and the others get the same parts of all together. Attempts that fail are counted among `rounds`;
+    each of the `attempts` at something that is released once costs its part of the share.
 
-    Guarantee: one release of moments, all rounds and one of scores, at these noise multipliers and this sampling rate,
-    together satisfy (epsilon, delta) for the replacement of one record, or its addition or removal where the run's
-    guarantee is for that.
+    Guarantee: one release of histograms, one of moments, all rounds and one of scores, at these noise multipliers and
+    this sampling rate, together satisfy (epsilon, delta) for the replacement of one record, or its addition or removal
+    where the run's guarantee is for that.
 
     ValueError for an epsilon or a delta that cannot be reached.
 
     Source: docs/guarantees/moments.md, calibration.md, thresholds.md.
     """
     privacy = experiment.privacy
-    (moments, scores), multiplier, epsilon = plans.with_releases(
-        {"moments": float(privacy.moments), "scores": experiment.share_of_scores},
+    (histograms, moments, scores), multiplier, epsilon = plans.with_releases(
+        {
+            "histograms": privacy.histograms,
+            "moments": float(privacy.moments),
+            "scores": experiment.share_of_scores,
+        },
         privacy.epsilon,
         privacy.noise_multiplier,
         delta=delta,
@@ -112,23 +124,27 @@ def shares(
         device=device,
         sampling=sampling_of(experiment),
     )
-    return Shares(moments, multiplier, epsilon, scores)
+    return Shares(moments, multiplier, epsilon, scores, histograms)
 
 
 _PUBLIC: Mapping[Sampling, str] = {"poisson": DECLARED, "without-replacement": SIZES}
 """The number of records that a sum over all of them rests on, by the sampling of the neighbours."""
 
 
-SCORES_PART = "scores"
+SCORES_PART, HISTOGRAMS_PART = "scores", "histograms"
 
-_ABOUT: Mapping[str, str] = {PART: "moments", SCORES_PART: "counts of scores"}
+_ABOUT: Mapping[str, str] = {
+    HISTOGRAMS_PART: "histograms of columns",
+    PART: "moments",
+    SCORES_PART: "counts of scores",
+}
 
 
-def sum_budget(part: str, counted: Layout | ScoreCounts, multiplier: float, relation: str) -> SumBudget:
-    """The release of moments before the rounds, or of counts of scores after them.
+def sum_budget(part: str, counted: Layout | ScoreCounts | ColumnCounts, multiplier: float, relation: str) -> SumBudget:
+    """The release of histograms or of moments before the rounds, or of counts of scores after them.
 
     Guarantee: the sums move by at most the sensitivity when one record is replaced by any other, or comes or goes where
-    that is the relation (`Layout.moved_for`, `ScoreCounts.moved_for`).
+    that is the relation (`moved_for` of what is counted).
     """
     public = _PUBLIC[RELATIONS.get(relation).sampling]
     moved = Sensitivity(counted.moved_for(relation), _ABOUT[part], relation, (public,))
@@ -137,7 +153,8 @@ def sum_budget(part: str, counted: Layout | ScoreCounts, multiplier: float, rela
 
 def rounds_beside(experiment: Experiment) -> dict[str, int]:
     """The rounds that releases beside those of training have in ledgers and messages, by part: before, or after."""
-    return {PART: FIRST, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: experiment.training.rounds + 2}
+    first = {HISTOGRAMS_PART: FIRST, PART: FIRST}
+    return {**first, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: experiment.training.rounds + 2}
 
 
 TALLY_PART = "tally"

@@ -27,7 +27,8 @@ class BudgetSplit:
         epsilon: of all planned rounds.
         table: mu of the table alone; 0 where none is asked.
         contribution: mu of the contribution alone, given the table: mu^2 = table^2 + contribution^2.
-        moments, scores: noise multipliers of what is released before and after the rounds; 0 where nothing is.
+        moments, scores, histograms: noise multipliers of what is released before and after the rounds, and before
+            moments; 0 where nothing is.
     """
 
     rate: float
@@ -37,6 +38,12 @@ class BudgetSplit:
     contribution: float
     moments: float = 0.0
     scores: float = 0.0
+    histograms: float = 0.0
+
+    @property
+    def once(self) -> tuple[float, ...]:
+        """Noise multipliers of what is released once beside the rounds; 0 of what is not."""
+        return (self.histograms, self.moments, self.scores)
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,8 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0
     table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
-    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, shared.moments, shared.scores)
+    once = (shared.moments, shared.scores, shared.histograms)
+    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, *once)
 
 
 def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:

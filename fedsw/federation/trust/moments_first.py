@@ -1,4 +1,4 @@
-"""The moments of all records, before the first round: what is summed, and what its release costs."""
+"""Histograms of columns, then the moments of all records, before the first round: what is summed, what it costs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.budget_shares import PART, Shares, SumBudget, sum_budget
+from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, PART, Shares, SumBudget, sum_budget
 from fedsw.federation.trust.sums_once import Sum, records_of
-from fedsw.learning.moments.beside_rounds import moments_layout
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.sensitivity import SLACK
@@ -51,7 +51,7 @@ class MomentSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return sum_budget(PART, self._layout, shared().moments, relation_of(self.task.experiment))
+        return sum_budget(self.part, self._layout, shared().moments, relation_of(self.task.experiment))
 
     def most(self, records: int) -> float:
         """See `Sum`."""
@@ -61,3 +61,48 @@ class MomentSum(Sum):
         """See `Sum`; steps (blocks, width), records of every cell, (c,)."""
         records = records if self._layout.cells > 1 else records.sum(keepdims=True)
         return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"
+
+
+class HistogramSum(Sum):
+    """Counts of all records by public parts of every column of numbers; RuntimeError in a run that releases none."""
+
+    part, purpose, step = HISTOGRAMS_PART, "histogram", 1.0
+
+    def __init__(self, task: Problem) -> None:
+        super().__init__(task)
+        counts = histograms_of(task)
+        if counts is None:
+            raise RuntimeError(
+                "histograms of columns were asked for, and this node agreed to a run that releases none "
+                "(privacy.histograms)"
+            )
+        self._counts = counts
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`: columns, and parts of the widest."""
+        return len(self._counts.columns), self._counts.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (columns, width)."""
+        units = [node.units_of(position) for position in positions]
+        chosen = np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64)
+        rows = node.units.one_row_each(chosen, stream.child("rows"), seeded=node.seeded)
+        return self._counts.counted(node.records.take(rows).features)  # as they are, before any code of columns
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return sum_budget(self.part, self._counts, shared().histograms, relation_of(self.task.experiment))
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (columns, width), records of every cell, (c,)."""
+        return None if self._counts.fits(steps, int(records.sum())) else "its counts are none of its records"

@@ -72,7 +72,8 @@ class FederationPlan(plans.NoisePlan):
 
     def shares(self) -> Shares:
         """Split of the budget between the rounds and releases beside them; epsilon is infinite without noise."""
-        return Shares(self.moments, self.multiplier, self.epsilon if self.multiplier else math.inf, self.scores)
+        epsilon = self.epsilon if self.multiplier else math.inf
+        return Shares(self.moments, self.multiplier, epsilon, self.scores, self.histograms)
 
     def under(self, preparation: Preparation) -> FederationPlan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""
@@ -121,6 +122,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
         sensitivities=task.sensitivities(batch, task.planned_spreads()),
         moments=shared.moments,
         scores=shared.scores,
+        histograms=shared.histograms,
     )
 
 

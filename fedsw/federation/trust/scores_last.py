@@ -10,20 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw._tools.files import PRIVATE_FOLDER
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
-from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.budget_shares import SCORES_PART, Shares, SumBudget, sum_budget
-from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.sums_once import LocalSums, Sum, records_of
+from fedsw.federation.trust.sums_once import Sum, records_of
 from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
-from fedsw.runs.releases import Releases
 
 
 class ScoreSum(Sum):
@@ -72,7 +68,7 @@ class ScoreSum(Sum):
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""
-        return sum_budget(SCORES_PART, self._counts, shared().scores, relation_of(self.task.experiment))
+        return sum_budget(self.part, self._counts, shared().scores, relation_of(self.task.experiment))
 
     def most(self, records: int) -> float:
         """See `Sum`."""
@@ -90,17 +86,3 @@ class ScoreSum(Sum):
         groups = min(self._counts.groups, len(self.task.objective.cells))
         by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, groups).sum(axis=1)
         return by_group
-
-
-class LocalScores(LocalSums):
-    """`local-gradient`: every client sends counts of scores that it has noised itself; they are added up."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, messages.NOISY_SCORES, ScoreSum)
-        assert context.stored is not None
-        context.stored.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
-        self._releases = Releases(context.stored / "scores")
-
-    def stored(self, round_: int) -> Releases:
-        """Stored counts of clients, apart from what they released before the rounds."""
-        return self._releases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.files import PRIVATE_FOLDER
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records
 from fedsw.federation.exchange.participants import Member, Present, Site
@@ -147,15 +149,14 @@ class SiteSums:
     included: NDArray[np.bool_]
 
 
-def beside_training(task: Problem, round_: int) -> Sum | None:
-    """The sum that a run releases once in a round beside those of training; None where it releases none."""
-    experiment = task.experiment
+def beside_training(task: Problem, round_: int) -> list[Sum]:
+    """The sums that a run releases once in a round beside those of training: one each, or two before the first."""
+    experiment, sums, theta = task.experiment, list[Sum](), torch.zeros(task.parameters, dtype=torch.float64)
     assert experiment.privacy.model.sides  # whose modules register their sums
-    part = next((part for part, number in rounds_beside(experiment).items() if number == round_), "")
-    try:
-        return SUMS[part].at(task, round_, torch.zeros(task.parameters, dtype=torch.float64))
-    except (KeyError, RuntimeError):  # no round of the kind, or a run that releases nothing of it
-        return None
+    for part, number in rounds_beside(experiment).items():
+        with contextlib.suppress(RuntimeError):  # of a run that releases nothing of the kind
+            sums += [SUMS[part].at(task, round_, theta)] if number == round_ else []
+    return sums
 
 
 def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
@@ -187,7 +188,7 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
         experiment = node.task.experiment
         divided = split.budget_of(experiment, node.sizes, delta)
         epsilon = experiment.privacy.model.sides.epsilon(node, delta)
-        return Shares(divided.moments, divided.multiplier, epsilon, divided.scores)
+        return Shares(divided.moments, divided.multiplier, epsilon, divided.scores, divided.histograms)
 
     return shared
 
@@ -282,17 +283,24 @@ class LocalSums(LocalMethod):
 
     The clients' sums are stored, "noised" with "sigma"; a client whose sum is stored is not asked again.
 
-    With ``grows``, missing clients are asked again whenever the run is resumed, so that late ones can be added.
+    With ``grows``, missing clients are asked again whenever the run is resumed, so that late ones can be added. What is
+    released in one round with something else, or after the rounds, is stored in a ``folder`` of its own.
     """
 
-    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum], folder: str = "") -> None:
         super().__init__(context)
-        self._exchanged, self._kind = exchange, kind
+        self._exchanged, self._kind, self._folder = exchange, kind, folder
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        if folder:
+            assert context.stored is not None
+            context.stored.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
 
     def stored(self, round_: int) -> Releases:
         """Stored releases of clients, of a round."""
-        return self._context.releases
+        if not self._folder:
+            return self._context.releases
+        assert self._context.stored is not None
+        return Releases(self._context.stored / self._folder)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)

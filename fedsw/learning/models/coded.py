@@ -6,7 +6,7 @@ Each is made of declared columns alone, has no parameter to train, and codes a r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +24,8 @@ LENGTH = 4.5
 _DECADES = 1000.0
 """Bounds from 0 to this or more have knots that grow by `_FACTOR`; so do positive ones this square root apart."""
 _FACTOR = math.sqrt(10.0)
+_JUMP, _APART = 2.0**-7, 2.0**-20
+"""Parts of the narrower of two bins, which lies between them, and of a number, which float32 can still tell."""
 _BLURRED = 0.02
 """Part of the least distance of two knots that the name of one may be rounded by."""
 
@@ -74,15 +76,17 @@ class Coding(nn.Module):
 
 @dataclass(frozen=True)
 class Unit:
-    """One number that a column becomes: 1 where its input, number ``source``, is ``knot``, less the further it is away.
+    """One number that a column becomes: 1 where its input, number ``source``, is from ``low`` to ``high``; less beyond.
 
-    It falls to 0 at 1/``rising`` below and 1/``falling`` above the knot, and stays 1 on a side where this is 0. It is 0
-    in a record whose input number ``absent`` is 1. A record that has this unit alone has the inputs ``line``.
+    Both are the knot of a hat, and the ends of a bin. It falls to 0 at 1/``rising`` below and 1/``falling`` above, and
+    stays 1 on a side where this is 0. It is 0 in a record whose input number ``absent`` is 1. A record that has this
+    unit alone has the inputs ``line``.
     """
 
     name: str
     source: int
-    knot: float
+    low: float
+    high: float
     rising: float
     falling: float
     absent: int
@@ -94,7 +98,7 @@ class Places:
 
     def __init__(self, columns: Columns, by_column: list[list[Unit]]) -> None:
         self.width, self.numbers, self.categories, self.missing = len(by_column), [], [], []
-        knots: list[list[float]] = []
+        units: list[list[Unit]] = []
         sources: list[int] = []
         start, column = 0, 0
         for feature in columns.features:
@@ -105,17 +109,17 @@ class Places:
                 else:
                     self.numbers.append(column)
                     sources.append(start + at)
-                    knots.append([unit.knot for unit in by_column[column][:count]])
+                    units.append(by_column[column][:count])
                 if feature.missing:
                     self.missing.append((column, start + feature.inputs - 1, float(count)))
                 column += 1
             start += feature.inputs
         self.sources = np.array(sources, dtype=np.int64)
-        steps = max(map(len, knots), default=1) - 1
-        self.begins, self.rising = np.zeros((2, steps, len(knots)))
-        for number, values in enumerate(knots):
+        steps = max(map(len, units), default=1) - 1
+        self.begins, self.rising = np.zeros((2, steps, len(units)))
+        for number, values in enumerate(units):
             for step, (below, above) in enumerate(pairwise(values)):
-                self.begins[step, number], self.rising[step, number] = below, 1 / (above - below)
+                self.begins[step, number], self.rising[step, number] = below.high, above.rising
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """See the class: a number's place is how many of its steps, and which part of one, are below it."""
@@ -142,7 +146,9 @@ class Hats(Coding):
 
     A number between two knots is coded by its nearness to each (piecewise linear hat functions), one beyond the
     first or the last as that knot; a category by 1 in its own place; a missing cell by 1 in a place of its own. A
-    linear model of these is an additive model: a sum of functions of one column each, straight between its knots.
+    linear model of these is an additive model: a sum of functions of one column each, straight between its knots. A
+    column of ``bins``, by the edges between them, is coded as its bin is, like a category: its function is level in a
+    bin, and jumps.
 
     Guarantee: a record's numbers have norm 1 at most, whatever its inputs hold: what is not finite counts as 0, shares
     are cut to [0, 1], and what is longer than 1 is divided by its length.
@@ -150,13 +156,15 @@ class Hats(Coding):
 
     source: Tensor
     absent: Tensor
-    knot: Tensor
+    low: Tensor
+    high: Tensor
     rising: Tensor
     falling: Tensor
 
-    def __init__(self, columns: Columns, knots: int) -> None:
-        features = [feature for feature in columns.features for _ in feature.columns]
-        by_column = [*_units_by_column(columns, knots)]
+    def __init__(self, columns: Columns, knots: int, bins: Sequence[tuple[str, tuple[float, ...]]] = ()) -> None:
+        edges = dict(bins)
+        named = [(feature, name) for feature in columns.features for name in feature.columns]
+        by_column = [*_units_by_column(columns, knots, edges)]
         units = [unit for of_column in by_column for unit in of_column]
         scale = 1 / math.sqrt(len(by_column))
         line = np.zeros((len(units), columns.inputs))
@@ -164,13 +172,16 @@ class Hats(Coding):
             for column, value in unit.line:
                 line[row, column] = value / scale
         middle = np.array([scale / len(of_column) for of_column in by_column for _ in of_column])
-        reaches = [_reach_of(feature, of_column, knots) for feature, of_column in zip(features, by_column, strict=True)]
+        reaches = [
+            (1.0 if name in edges or at_knots(feature, knots) else 2 / 3) - 1 / len(of_column)
+            for (feature, name), of_column in zip(named, by_column, strict=True)
+        ]  # of a hat's square the mean over the bounds; who is further away is cut to it in moments
         reach = sum(reaches) / len(by_column)
         super().__init__(tuple(unit.name for unit in units), middle, reach, line, np.zeros(columns.inputs))
         self.scale = scale
         self.by_column = tuple(len(of_column) for of_column in by_column)
-        self.may_lack = any(feature.missing for feature in features)
-        for name in ("source", "absent", "knot", "rising", "falling"):
+        self.may_lack = any(feature.missing for feature in columns.features)
+        for name in ("source", "absent", "low", "high", "rising", "falling"):
             values = np.array([getattr(unit, name) for unit in units])
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
         self._places = Places(columns, by_column)
@@ -193,11 +204,11 @@ class Hats(Coding):
 
     def _numbers(self, inputs: Tensor, out: Tensor | None) -> Tensor:
         known = torch.nan_to_num(inputs, 0.0, 0.0, 0.0)
-        knot, rising, falling = (values.to(known.dtype) for values in (self.knot, self.rising, self.falling))
-        away = known.index_select(1, self.source).sub_(knot)
-        fallen = torch.mul(away, falling, out=out)
-        fallen = torch.maximum(fallen, away.mul_(-rising), out=out)
-        shares = fallen.neg_().add_(1.0).clamp_(min=0.0).mul_(self.scale)
+        low, high, rising, falling = (v.to(known.dtype) for v in (self.low, self.high, self.rising, self.falling))
+        away = known.index_select(1, self.source)
+        fallen = torch.sub(away, high, out=out).mul_(falling)
+        fallen = torch.maximum(fallen, away.sub_(low).mul_(-rising), out=out)
+        shares = fallen.neg_().add_(1.0).clamp_(0.0, 1.0).mul_(self.scale)
         if self.may_lack:
             none = torch.zeros_like(known[:, :1])
             shares.mul_(1 - torch.cat([known, none], dim=1)[:, self.absent].clamp(0.0, 1.0))
@@ -270,7 +281,7 @@ def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
     return (low, *(low + (high - low) * step / (knots - 1) for step in range(1, knots - 1)), high)
 
 
-def _units_by_column(columns: Columns, knots: int) -> Iterator[list[Unit]]:
+def _units_by_column(columns: Columns, knots: int, bins: Mapping[str, tuple[float, ...]]) -> Iterator[list[Unit]]:
     """The units of every column, in the order of the inputs."""
     start, nowhere = 0, columns.inputs
     for feature in columns.features:
@@ -278,14 +289,16 @@ def _units_by_column(columns: Columns, knots: int) -> Iterator[list[Unit]]:
         for at, name in enumerate(feature.columns):
             if feature.categories:
                 units = [
-                    Unit(f"{name}={category}", start + code, 1.0, 1.0, 0.0, missing, ((start + code, 1.0),))
+                    Unit(f"{name}={category}", start + code, 1.0, 1.0, 1.0, 0.0, missing, ((start + code, 1.0),))
                     for code, category in enumerate(feature.categories)
                 ]
+            elif name in bins:
+                units = _of_bins(feature, name, start + at, missing, bins[name])
             else:
                 units = _of_number(feature, name, start + at, missing, knots)
             if feature.missing:
                 line = ((missing, 1.0), *_filled(feature, start))
-                units.append(Unit(f"{name} is missing", missing, 1.0, 1.0, 0.0, nowhere, line))
+                units.append(Unit(f"{name} is missing", missing, 1.0, 1.0, 1.0, 0.0, nowhere, line))
             yield units
         start += feature.inputs
 
@@ -295,7 +308,7 @@ def _of_number(feature: Feature, name: str, source: int, missing: int, knots: in
     encoded = [_encoded(feature, value) for value in values]
     steps = [1 / (above - below) for below, above in pairwise(encoded)]
     return [
-        Unit(f"{name} at {text}", source, knot, rising, falling, missing, ((source, knot),))
+        Unit(f"{name} at {text}", source, knot, knot, rising, falling, missing, ((source, knot),))
         for text, knot, rising, falling in zip(
             _texts(feature, values), encoded, (0.0, *steps), (*steps, 0.0), strict=True
         )
@@ -316,13 +329,36 @@ def _short(value: float, gap: float) -> str:
     return number_text(next(short for short in rounded if abs(short - value) <= _BLURRED * gap))
 
 
-def _reach_of(feature: Feature, units: list[Unit], knots: int) -> float:
-    """The squared distance of a column's shares from their middle: the mean over a number's bounds, or at its knots.
+def _of_bins(feature: Feature, name: str, source: int, missing: int, edges: tuple[float, ...]) -> list[Unit]:
+    """The bins of a column between these edges; a number on an edge is in the bin above it.
 
-    Who is further away is cut to it in moments, as records of plain numbers are.
+    From one bin to the next a unit falls within a part of a bin, in which no whole number lies, and few others do.
     """
-    at_knots = bool(feature.categories) or _has_a_knot_each(feature, knots)
-    return (1.0 if at_knots else 2 / 3) - 1 / len(units)
+    limits = feature.reader.bounds(feature)
+    assert limits is not None
+    ends, whole = (limits[0], *edges, limits[1]), feature.reader.whole
+    encoded = [_encoded(feature, end) for end in ends]
+    lows, highs, one = [encoded[0]], [], _encoded(feature, ends[0] + 1) - encoded[0]
+    for (below, edge), above in zip(pairwise(encoded[:-1]), encoded[2:], strict=True):
+        step = one / 4 if whole else min(edge - below, above - edge) * _JUMP
+        highs.append(max(below, edge - 2 * step))
+        lows.append(max(edge - step, highs[-1] + _APART * abs(highs[-1])))
+    highs.append(encoded[-1])
+    lasts = [edge - 1 if whole else edge for edge in edges] + [limits[1]]
+    names = [
+        feature.reader.worded(first, feature) + ("" if first == last else f" to {feature.reader.worded(last, feature)}")
+        for first, last in zip(ends, lasts, strict=False)
+    ]
+    rates = [0.0, *(1 / (low - high) for low, high in zip(lows[1:], highs, strict=False)), 0.0]
+    return [
+        Unit(f"{name} at {text}", source, low, high, rising, falling, missing, ((source, (low + high) / 2),))
+        for text, low, high, rising, falling in zip(names, lows, highs, rates[:-1], rates[1:], strict=True)
+    ]
+
+
+def at_knots(feature: Feature, knots: int) -> bool:
+    """True if every cell is at a knot: categories, and whole numbers of no more values than knots."""
+    return bool(feature.categories) or _has_a_knot_each(feature, knots)
 
 
 def _has_a_knot_each(feature: Feature, knots: int) -> bool:

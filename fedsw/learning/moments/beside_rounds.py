@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fedsw.experiment import ExperimentError
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.models.outer_layers import rescalable
+from fedsw.learning.moments.column_counts import ColumnCounts, Histograms, bins_of, counts_of_columns
 from fedsw.learning.moments.moments_sum import MOST_FEATURES, Layout, layout_of
 from fedsw.learning.moments.preparation import foldable
 from fedsw.learning.tasks.problem import Problem
@@ -44,6 +45,33 @@ def require_moments(problem: Problem, *, alone: bool = False) -> None:
 def moments_layout(problem: Problem) -> Layout | None:
     """Return the layout of the sums before the rounds; None in an experiment that releases no moments."""
     return layout_of(problem) if problem.experiment.privacy.moments else None
+
+
+def histograms_of(problem: Problem) -> ColumnCounts | None:
+    """Return what is counted of columns before the moments; None in an experiment that releases no histograms."""
+    columns, privacy = problem.experiment.data.columns, problem.experiment.privacy
+    return counts_of_columns(columns, problem.experiment.model) if privacy.histograms and columns is not None else None
+
+
+def require_histograms(problem: Problem) -> None:
+    """Check that histograms, where an experiment asks for them, can be released and used: ExperimentError."""
+    privacy = problem.experiment.privacy
+    if privacy.histograms and histograms_of(problem) is None:
+        raise ExperimentError(
+            f"privacy.histograms is {privacy.histograms:g}, and no column of numbers has more values than knots and "
+            "none declared: set it to 0"
+        )
+
+
+def binned(task: Problem, histograms: Histograms) -> Experiment:
+    """The experiment with the bins of columns that released histograms give: post-processing.
+
+    Without, if the moments of so many numbers would be too many to release.
+    """
+    experiment = task.experiment
+    refined = experiment.with_sections(model={"bins": bins_of(histograms, experiment.model.knots)})
+    fits = moments_layout(Problem.from_experiment(refined)) is not None
+    return refined if fits else experiment.with_sections(model={"bins": ()})
 
 
 def scores_of(problem: Problem) -> ScoreCounts | None:

@@ -34,7 +34,9 @@ def coding_of(experiment: Experiment) -> Coding | None:
 
 def coded(columns: Columns, spec: Model) -> Coding:
     """The map of declared columns that a model with its own code of columns, or of centred ones, asks for."""
-    return _made(columns, spec.knots if MODELS.get(spec.kind).columns else None)
+    if not MODELS.get(spec.kind).columns:
+        return _made(columns, None)
+    return _made(columns, spec.knots, tuple((binned.column, binned.edges) for binned in spec.bins))
 
 
 def width_of(experiment: Experiment, shape: Shape) -> int:
@@ -75,10 +77,10 @@ def _of_images(features: int, orders: int) -> Coding:
 
 
 @functools.lru_cache(maxsize=32)
-def _made(columns: Columns, knots: int | None) -> Coding:
+def _made(columns: Columns, knots: int | None, bins: tuple[tuple[str, tuple[float, ...]], ...] = ()) -> Coding:
     if knots is None:
         return Centred(columns)
     try:
-        return Hats(columns, knots)
+        return Hats(columns, knots, bins)
     except ValueError as fault:
         raise ExperimentError(f"model.kind 'additive': {fault}") from None

@@ -143,6 +143,8 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
             yield "measured on", Text(_measured_on(view, on, summary.get("held_out_release")))
     if probabilities := probabilities_of(summary):
         yield "probabilities", Text(probabilities)
+    if histograms := summary.get("histograms"):
+        yield "histograms", Text(_histograms(histograms))
     if moments := summary.get("moments"):
         yield "moments", Text(_moments(moments))
     if told := _coefficients(summary):
@@ -159,6 +161,14 @@ def _ended(view: RunView) -> Iterable[tuple[str, RenderableType]]:
 def _protected(guarantee: Mapping[str, Any]) -> Iterable[tuple[str, Text]]:
     yield "protects", Text(f"{guarantee.get('protects')}, against {guarantee.get('against')}")
     yield "public", Text(", ".join(str(item) for item in guarantee.get("public", ())))
+
+
+def _histograms(histograms: Mapping[str, Any]) -> str:
+    """Say what histograms of columns cost, and which columns have bins by them."""
+    binned = ", ".join(f"{name} in {bins}" for name, bins in histograms["bins"].items())
+    share, columns = f"{100 * histograms['share']:.0f} % of the budget (of μ²)", len(histograms["columns"])
+    none = "none has a point mass or a long tail, and all keep their knots"
+    return f"{share} for histograms of {columns} columns of numbers; {f'bins: {binned}' if binned else none}"
 
 
 def _moments(moments: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from fedsw.federation.trust import Sides
 from fedsw.federation.trust.central import unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.moments_first import MomentSum
+from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import Draw, FederationPlan, charges, draw, make_plan, most_drawn, prepared_by
 from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
@@ -302,6 +302,7 @@ SIDES = Sides(
     make_plan,
     Rounds,
     {
+        messages.HISTOGRAMS: answer_exactly(messages.HISTOGRAMS, HistogramSum),
         messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
         messages.OUTPUTS: client.outputs,
         messages.GRADIENTS: client.gradients,
@@ -309,6 +310,7 @@ SIDES = Sides(
         messages.TALLY: answer_exactly(messages.TALLY, TallySum),
         messages.SCORES: answer_exactly(messages.SCORES, ScoreSum),
     },
+    histograms=lambda context: TrustedSums(context, messages.HISTOGRAMS, HistogramSum),
     moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
     tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
     scores=lambda context: TrustedSums(context, messages.SCORES, ScoreSum),

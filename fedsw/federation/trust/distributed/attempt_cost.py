@@ -211,8 +211,7 @@ def planned(node: Node, delta: float) -> Counts | Cost:
     task, experiment = node.task, node.task.experiment
     shared = planned_shares(experiment, delta)
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
-    rounds = lifetime.planned(step, attempts(experiment))
-    many = attempts_at_one(experiment)
-    training = lifetime.added(rounds, planned_once(shared.moments, many))
-    training = lifetime.added(training, planned_once(shared.scores, many))
+    training, many = lifetime.planned(step, attempts(experiment)), attempts_at_one(experiment)
+    for multiplier in shared.once:
+        training = lifetime.added(training, planned_once(multiplier, many))
     return covering(task, training, shared.epsilon, delta, many)

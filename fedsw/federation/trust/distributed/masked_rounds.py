@@ -73,6 +73,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
         sensitivities=(noise.joint,) * len(sizes),
         moments=shared.moments,
         scores=shared.scores,
+        histograms=shared.histograms,
     )
 
 

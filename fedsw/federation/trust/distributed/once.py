@@ -29,7 +29,7 @@ from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds, Maske
 from fedsw.federation.trust.distributed.members import Cohort, honest
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
 from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.moments_first import MomentSum
+from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.federation.trust.sketch import sketch_once as sketched
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
@@ -99,12 +99,14 @@ ROUNDS = Sides(
     MaskedRounds,
     {
         messages.READY: site.ready,
+        messages.MASKED_HISTOGRAMS: answer_masked(messages.MASKED_HISTOGRAMS, HistogramSum),
         messages.MASKED_MOMENTS: answer_masked(messages.MASKED_MOMENTS, MomentSum),
         messages.MASKED_TABLES: client.masked_tables,
         messages.MASKED_SUM: client.masked_sum,
         messages.MASKED_TALLY: answer_masked(messages.MASKED_TALLY, TallySum),
         messages.MASKED_SCORES: answer_masked(messages.MASKED_SCORES, ScoreSum),
     },
+    histograms=lambda context: MaskedOnce(context, messages.MASKED_HISTOGRAMS, HistogramSum),
     moments=lambda context: MaskedOnce(context, messages.MASKED_MOMENTS, MomentSum),
     tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
     scores=lambda context: MaskedOnce(context, messages.MASKED_SCORES, ScoreSum),

@@ -19,9 +19,9 @@ from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
 from fedsw.federation.trust.held_out import LocalTallies, TallySum
 from fedsw.federation.trust.local_gradient import noising as client
-from fedsw.federation.trust.moments_first import MomentSum
+from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import FederationPlan, column_sums, prepared_by
-from fedsw.federation.trust.scores_last import LocalScores, ScoreSum
+from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.federation.trust.sums_once import LocalSums, answer_noised
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
@@ -69,6 +69,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
         sensitivities=bounds,
         moments=divided.moments,
         scores=divided.scores,
+        histograms=divided.histograms,
     )
 
 
@@ -124,15 +125,17 @@ SIDES = Sides(
     make_plan,
     LocalGradient,
     {
+        messages.NOISY_HISTOGRAMS: answer_noised(messages.NOISY_HISTOGRAMS, HistogramSum),
         messages.NOISY_MOMENTS: answer_noised(messages.NOISY_MOMENTS, MomentSum),
         messages.TABLES: client.answer_tables,
         messages.LOCAL_GRADIENTS: client.answer_gradients,
         messages.NOISY_TALLY: answer_noised(messages.NOISY_TALLY, TallySum),
         messages.NOISY_SCORES: answer_noised(messages.NOISY_SCORES, ScoreSum),
     },
+    histograms=lambda context: LocalSums(context, messages.NOISY_HISTOGRAMS, HistogramSum, "histograms"),
     moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
     tally=LocalTallies,
-    scores=LocalScores,
+    scores=lambda context: LocalSums(context, messages.NOISY_SCORES, ScoreSum, "scores"),
     epsilon=lambda node, delta: split.budget_of(node.task.experiment, node.sizes, delta).epsilon,
     planned=client.planned,
 )

@@ -175,7 +175,7 @@ def _begin(
             [member.noise.charge(member.divided.rate), *idle(node.task.experiment)],
             member.noise.contribution,
             member.parts,
-            _cost_of(node, member.divided, member.delta) if member.divided.moments or member.divided.scores else None,
+            _cost_of(node, member.divided, member.delta) if any(member.divided.once) else None,
         )
         for member in members.values()
     ]
@@ -352,8 +352,9 @@ def planned(node: Node, delta: float) -> Counts | Cost:
 
 
 def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | Cost:
-    rounds = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
-    training = lifetime.added(lifetime.added(rounds, planned_once(divided.moments)), planned_once(divided.scores))
+    training = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
+    for multiplier in divided.once:
+        training = lifetime.added(training, planned_once(multiplier))
     return covering(node.task, training, divided.epsilon, delta)
 
 
