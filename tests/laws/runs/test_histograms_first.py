@@ -273,6 +273,14 @@ def test_an_account_sets_aside_what_histograms_cost(federation, trust):
     assert sum(run.steps.values()) == 6 and state.spent(1e-5) == pytest.approx(summary["epsilon"], rel=0.02)
 
 
+def test_a_share_that_is_written_waits_for_the_preset_to_choose_an_additive_model(federation):
+    raw = {**json.loads(asked().model_dump_json(exclude_unset=True)), "model": {}, "training": {"preset": "auto"}}
+    raw["privacy"] |= {"epsilon": 100.0}
+    federation.run(parse_experiment(raw, ["training.rounds=2"]))
+    refined, _ = RunDirectory(federation.folder / "run1").read_config(HERE)
+    assert refined.model.kind == "additive" and refined.model.bins
+
+
 def test_bins_follow_from_what_is_kept_and_are_left_out_where_moments_would_be_too_many(federation, monkeypatch):
     federation.run(asked())
     directory = RunDirectory(federation.folder / "run1")
