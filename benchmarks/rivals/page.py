@@ -103,7 +103,8 @@ def verdict(rows: list[Row]) -> str:
     ]
     if any("auc" in row for row in rows):
         said.append(
-            f"By AUC beside the best of all rivals: {_counted(rows, 'auc', 'all')}. By log loss: "
+            f"By AUC beside the best of rivals by replacement: {_counted(rows, 'auc', 'same')}; of all rivals: "
+            f"{_counted(rows, 'auc', 'all')}. By log loss: {_counted(rows, 'loss', 'same')}; "
             f"{_counted(rows, 'loss', 'all')}; above the class shares' in {len(worse)}"
             + (f" ({', '.join(worse)})." if worse else ".")
         )

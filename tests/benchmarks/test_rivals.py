@@ -39,7 +39,7 @@ def test_less_log_loss_is_ahead_and_more_than_the_class_shares_is_named():
         for of in rows(descent=0.7, apart=-0.1)[:-1]
     ]
     said = page.verdict(known)
-    assert said.count("behind in 1 (made-up 1)") == 2 and said.endswith("above the class shares' in 1 (made-up 1).")
+    assert said.count("behind in 1 (made-up 1)") == 4 and said.endswith("above the class shares' in 1 (made-up 1).")
     assert "| 0.55 | 0.6 ± 0 | 0.5 ± 0 (descent) - | – | 0.4 ± 0 | 0.5 ± 0 (descent) - |" in page.probabilities(known)
     assert page.probabilities(rows(descent=0.7, apart=0.1)) == ""  # rows of accuracy alone
 
