@@ -19,6 +19,8 @@ from fedsw.audit.record import audit
 from fedsw.desk.use.trained import load
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.federation import messages
+from fedsw.federation.exchange import participants
+from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once as server
@@ -285,6 +287,18 @@ def test_a_run_that_goes_on_has_the_counts_and_the_model_that_it_had(tmp_path, t
     assert (directory / "model.safetensors").read_bytes() == model
     assert again["calibration"] == summary["calibration"] and again["held_out"] == summary["held_out"]
     assert again["thresholds"] == summary["thresholds"] and again["epsilon_spent"] == summary["epsilon_spent"]
+
+
+def test_a_real_node_that_answered_the_releases_after_the_rounds_is_taken_back():
+    """A run with scores could not be resumed where nodes keep on disk what they answered."""
+    task = Problem.from_experiment(small(*LAST))
+    rounds = sorted(set(rounds_beside(task.experiment).values()))
+    answered = np.array([[number, 0, 2] for number in rounds])
+    site = Site(0, np.zeros(1, dtype=np.int64), np.array([[60]]), None, None, None, answered)
+    participants._refuse_invented(site, task, {number: 1 for number in rounds})
+    beyond = replace(site, answered=answered + [1, 0, 0])
+    with pytest.raises(FederationError, match=f"has answered in round {rounds[-1] + 1} of a run of"):
+        participants._refuse_invented(beyond, task, {number + 1: 1 for number in rounds})
 
 
 def test_clients_that_noise_their_own_are_asked_once_even_if_the_server_is_killed_between(tmp_path, monkeypatch):

@@ -285,10 +285,11 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
     who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
     if known is None and len(site.answered):
         raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
-    last = max(task.experiment.training.rounds, task.experiment.stages) + 1  # that of kept records
+    planned = max(task.experiment.training.rounds, task.experiment.stages)
+    last = planned + 2  # after them come kept records, and then scores
     for round_, attempt, _ in site.answered.tolist():
         if round_ > last:
-            raise FederationError(f"{who} says that it has answered in round {round_} of a run of {last - 1}")
+            raise FederationError(f"{who} says that it has answered in round {round_} of a run of {planned}")
         if attempt >= (known or {}).get(round_, 0) + _MOST_FORGOTTEN:
             raise FederationError(
                 f"{who} says that it has answered attempt {attempt} of round {round_}, {_MOST_FORGOTTEN} or more "
