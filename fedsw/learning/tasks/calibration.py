@@ -27,9 +27,9 @@ _USUAL, _SHIFTED, _SPREAD = (0.4, 0.9), (0.7, 0.4), 0.8
 """Before counts are seen: the scale is about `_USUAL`, of two classes or of more, its logarithm with standard deviation
 `_SPREAD`, and the intercept of a class has standard deviation `_SHIFTED` about where the model has it.
 
-Of two classes they were chosen on six sets, checked on three others, and came out again. Of more on eight: a scale of
-.4 is too small where classes are far apart, and shifts of .7 follow noise, which costs accuracy
-(`python -m benchmarks.rivals.probabilities`)."""
+Of two classes they were chosen on six sets, checked on three others, and came out again. Of more on eight, where
+no class shares were predicted: a scale of .4 is too small where classes are far apart, and shifts of .7 follow noise,
+which costs accuracy (`python -m benchmarks.rivals.probabilities`)."""
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
 _SHIFTS = np.linspace(-4.8, 4.8, 49)[None, :, None]
