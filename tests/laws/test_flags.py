@@ -197,7 +197,7 @@ def test_each_of_these_is_seen() -> None:
 
 ASKING = {
     **dict.fromkeys(
-        [f"audit/record/{name}.py" for name in ("_cost", "_rows")],
+        [f"audit/record/{name}.py" for name in ("cost", "_rows")],
         "the audit recomputes a ledger from its names: what it does not know is a user's own, and no bound",
     ),
     "privacy/accountants.py": "where accountants are written: what has no noise is taken by each of them",

@@ -333,7 +333,10 @@ _NODES = 2**20
 
 
 def profile(step: Step, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
-    """delta(epsilon) of a step's profile, any sign of epsilon: 1 - e^-x + e^-x delta(x) at -x (theory, section 5.1)."""
+    """delta(epsilon) (k,) of a step's profile at epsilons (k,) of any sign.
+
+    At -x it is 1 - e^-x + e^-x delta(x). Source: docs/guarantees/accounting.md.
+    """
     size = np.abs(epsilon)
     above = step_profile(step, size)
     return np.where(epsilon >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
