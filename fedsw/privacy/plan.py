@@ -16,7 +16,7 @@ from fedsw.privacy.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
-from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.privacy.mechanisms import ratio_of, require_norm
 from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, Sampling, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 
@@ -69,10 +69,9 @@ class NoisePlan(Short):
         Also for a noise that the accountant does not take.
         """
         require_relation("the plan", self.relation, self.neighbours)
-        noise = MECHANISMS.get(self.mechanism)
         require_noise(self.accountant, self.mechanism)
         for sensitivity in self.sensitivities if self.multiplier else ():
-            noise.require_norm("what the plan releases", sensitivity.norm)
+            require_norm(self.mechanism, "what the plan releases", sensitivity.norm)
 
     @property
     def neighbours(self) -> str:
@@ -97,7 +96,7 @@ class NoisePlan(Short):
     @property
     def ratio(self) -> str:
         """Name of the noise multiplier, as the ratio that it is under the plan's mechanism."""
-        return MECHANISMS.get(self.mechanism).ratio
+        return ratio_of(self.mechanism)
 
     @property
     def sigma(self) -> float:

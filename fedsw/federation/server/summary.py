@@ -29,7 +29,7 @@ from fedsw.privacy.accountants import accountant_named, doubt, is_proven
 from fedsw.privacy.accounting import DeltaTooSmall, epsilon_by
 from fedsw.privacy.accounting.lifetime import Cost
 from fedsw.privacy.accounting.selection import Selection
-from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.privacy.mechanisms import ratio_of
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics, measured_on
 from fedsw.runs.evaluation.verdict import signal_to_noise, warnings_of
 from fedsw.runs.telemetry import event
@@ -357,7 +357,7 @@ def _statement(
     neighbours = f"{change} of {protected}{within(experiment, () if hides else drawn)}{apart}"
     words = (
         f"{_promise(experiment, epsilon, delta)} ({kind}{neighbours}) of {what}, "
-        f"{MECHANISMS.get(experiment.mechanism).ratio} = {multiplier:.4g}"
+        f"{ratio_of(experiment.mechanism)} = {multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
     if (declared := experiment.privacy.records) is not None:

@@ -103,5 +103,5 @@ def test_tables_are_of_means_over_seeds() -> None:
 def test_what_round_off_leaves_of_a_constants_r2_is_printed_as_0() -> None:
     row = {"cell": ["diabetes", 1.0, 0], "records": 332, "constant": -2.22e-15, "score": 0.25}
     scores = {f"reference_{kind}": {"score": 0.5} for kind in ("same", "any")}
-    assert "| 0 | 0.25 | – | 0.5 | 0.5 |" in SUBJECTS["accuracy"][1]([row | scores])
+    assert "| 0 | 0.25 | – | – | 0.5 | 0.5 |" in SUBJECTS["accuracy"][1]([row | scores])
     assert "e-1" not in PAGE.read_text(encoding="utf-8").partition("<!-- accuracy -->")[2].partition("<!-- /")[0]

@@ -6,6 +6,7 @@ and not in the table is a fault, whoever put it there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.codec import fields_of
 from fedsw.federation.messages.fields import Field, Real, Reals, Text, Whole, Wholes
 from fedsw.federation.trust.budget_split import own_batch
-from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
@@ -31,6 +32,9 @@ LEAVES: Mapping[str, set[str]] = {
     "query.roll": {"number", "code", "flower", "clock", "nonce"},
     "query.sizes": {"clients", "by group"},
     "query.hello": {"clients", "sizes", "epsilon", "record ids", "kept", "answered", "code", "nonce"},
+    "train.histograms": {"steps", "lost"},
+    "train.noisy_histograms": {"noised", "epsilon", "sigma", "nonce"},
+    "train.masked_histograms": {"masked", "epsilon"},
     "train.moments": {"steps", "lost"},
     "train.noisy_moments": {"noised", "epsilon", "sigma", "nonce"},
     "train.outputs": {"outputs"},
@@ -60,11 +64,13 @@ LEAVES: Mapping[str, set[str]] = {
 def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
     """The exchanges of a run by their kind: under `central` two a round, or one where nothing is compared.
 
-    Before the first round there is one more where moments are released, and after the last one where something of kept
-    records is, or where scores are counted.
+    Before the first round there is one more where moments are released, and one for histograms; after the last one
+    where something of kept records is, or where scores are counted.
     """
     compared = (
-        {"train.sum"} if experiment.objective.alpha > 0 else {"train.outputs", "train.gradients", "train.masked_tables"}
+        {"train.sum"}
+        if experiment.objective.alpha > 0
+        else {"train.outputs", "train.gradients", "train.tables", "train.masked_tables"}
     )
     compared |= {"train.masked_tables", "train.masked_sum"} if experiment.stages else {"train.masked_sketch"}
     if not experiment.data.held_out_released:
@@ -73,6 +79,8 @@ def exchanges_of(experiment: Experiment) -> Mapping[str, Exchange]:
         compared |= {"train.scores", "train.noisy_scores", "train.masked_scores"}
     if not experiment.privacy.moments:
         compared |= {"train.moments", "train.noisy_moments", "train.masked_moments"}
+    if not experiment.privacy.histograms:
+        compared |= {"train.histograms", "train.noisy_histograms", "train.masked_histograms"}
     if not left_open(experiment):
         compared |= {"query.sizes"}
     of_trust = [exchange for exchange in EXCHANGES if experiment.privacy.trust in trusts_of(exchange)]
@@ -83,9 +91,10 @@ class Inspector:
     """Compares messages with the table; `faults` says what they should not have carried, `seen` which fields came."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._task, self._experiment = Problem.from_experiment(experiment), experiment
+        self.task, self._experiment = Problem.from_experiment(experiment), experiment
         self._table = exchanges_of(experiment)
         self._sizes: dict[int, dict[str, int]] = {}
+        self._greeted = Counter[int]()
         self.kinds: set[str] = set()
         self.faults: list[str] = []
         self.seen: set[tuple[type[Message], str]] = set()
@@ -96,28 +105,33 @@ class Inspector:
         if kind not in self._table:
             self.faults.append(f"{kind} is no message of trust {self._experiment.privacy.trust}")
             return
+        if kind == "query.hello":  # the second, after histograms, has the bins that they led to
+            self.task = Problem.from_experiment(Experiment.model_validate_json(message.content["config"]["experiment"]))
         if kind == "train.outputs":
             self._sizes[client]["P"] = message.content["config"]["rows"]
         if kind == "train.masked_tables":
-            cells, k = len(self._task.objective.cells), self._sizes[client]["k"]
+            cells, k = len(self.task.objective.cells), self._sizes[client]["k"]
             self._sizes[client]["x"] = self._sizes[client]["y"] = cells * k * self._experiment.local.bins
+        if kind == "train.masked_histograms":
+            histograms = histograms_of(self.task)
+            self._sizes[client]["y"] = len(histograms.columns) * histograms.width
         if kind == "train.masked_moments":
-            layout = moments_layout(self._task)
+            layout = moments_layout(self.task)
             self._sizes[client]["y"] = layout.cells * layout.width
         if kind == "evaluate.masked_tally":
-            tally = tally_of(self._task)
+            tally = tally_of(self.task)
             self._sizes[client]["y"] = tally.groups * tally.width
         if kind == "train.masked_scores":
-            counts = scores_of(self._task)
+            counts = scores_of(self.task)
             self._sizes[client]["y"] = counts.groups * counts.width
         if kind == "train.masked_sum":
-            self._sizes[client]["y"] = self._task.parameters
+            self._sizes[client]["y"] = self.task.parameters
         if kind == "train.masked_sketch":
-            sketcher = sketcher_of(self._task, Stage(message.content["config"]["round"]))
+            sketcher = sketcher_of(self.task, Stage(message.content["config"]["round"]))
             self._sizes[client]["y"] = sketcher.law.cells * (sketcher.coordinates + 1)
         if kind in ("train.records_sum", "train.sketch") and self._experiment.sketch.stages:
             stage = Stage(message.content["config"]["round"])
-            self._sizes[client]["w"] = sketcher_of(self._task, stage).coordinates + 1
+            self._sizes[client]["w"] = sketcher_of(self.task, stage).coordinates + 1
         self._compare(f"{kind} down", message.content, self._table[kind].down, client)
 
     def reply(self, message: Any, reply: Any, context: Any) -> None:
@@ -128,16 +142,19 @@ class Inspector:
             self.faults.append(f"{kind} up carries an error: {reply.error.reason}")
             return
         if kind == "query.sizes":
-            self._sizes[client] = {"S": 1, "g": len(self._task.groups)}
+            self._sizes[client] = {"S": 1, "g": len(self.task.groups)}
         if kind == "query.hello":
             sizes = numbers(reply.content["arrays"]["sizes"])[0].tolist()
             batch = sum(own_batch(sizes, self._experiment.training.batch_fraction))
             self._sizes[client] = {f"N_{cell}": size for cell, size in enumerate(sizes)}
-            self._sizes[client].update(N=sum(sizes), n=batch, S=1, L=0, A=0, k=self._task.directions(1, 0).shape[1])
+            self._sizes[client].update(
+                N=sum(sizes), n=batch, S=1, L=0, A=self._greeted[client], k=self.task.directions(1, 0).shape[1]
+            )
+            self._greeted[client] += 1
         self._compare(f"{kind} up", reply.content, self._table[kind].up, client)
 
     def _compare(self, where: str, content: RecordDict, kind: type[Message], client: int) -> None:
-        terms = Terms.of(self._task, **self._sizes.get(client, {}))
+        terms = Terms.of(self.task, **self._sizes.get(client, {}))
         wanted: dict[tuple[str, str], tuple[str, Sent]] = {}
         for attribute, field in fields_of(kind).items():
             if field.present(terms):

@@ -55,7 +55,7 @@ def traffic(request, tmp_path_factory) -> list[Sent]:
     run = watched_run(request.param, tmp_path_factory.mktemp("traffic"))
     first, known = run.kept.first, exchanges_of(run.experiment).values()
     assert set(first) == {kind for exchange in known for kind in (exchange.down, exchange.up)}
-    terms = Terms.of(Problem.from_experiment(run.experiment))
+    terms = Terms.of(run.inspector.task)  # with the bins that released histograms led to
     return [Sent(kind, content, terms) for kind, content in first.items()]
 
 

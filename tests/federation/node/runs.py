@@ -15,6 +15,7 @@ from tests.federation.messages.inspector import Inspector, exchanges_of
 from tests.federation.node.transport import Transport
 from tests.federation.sketch_runs import LOCAL, SKETCH
 from tests.federations import SMALL, Federation
+from tests.laws.runs.test_histograms_first import SETTINGS as HISTOGRAMS
 from tests.runs.kept_runs import CLASSES, NUMBERS
 
 GENERATION: dict[str, Any] = {
@@ -67,6 +68,9 @@ RUNS = {
     "central, moments, no penalty": (SMALL, ("privacy.trust=central", NOISE, MOMENTS, "objective.alpha=0.0")),
     "distributed, moments": (SMALL, ("privacy.trust=distributed", NOISE, MOMENTS)),
     "local-gradient, moments": (SMALL, ("privacy.trust=local-gradient", NOISE, MOMENTS)),
+    "central, histograms": (HISTOGRAMS, ("privacy.trust=central", OWN)),
+    "distributed, histograms": (HISTOGRAMS, ("privacy.trust=distributed", OWN)),
+    "local-gradient, histograms": (HISTOGRAMS, ("privacy.trust=local-gradient", OWN)),
     "central, a preset": (PRESET, ("privacy.trust=central", NOISE, "privacy.moments=0", "calibration.share=0")),
     "local-gradient, a preset": (
         PRESET,

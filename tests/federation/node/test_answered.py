@@ -15,13 +15,19 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from fedsw.experiment import Experiment
+from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.common import Greeting
-from fedsw.federation.messages.exact_sums import NoisyMomentsAsked, NoisyScoresAsked, NoisyTallyAsked, SketchAsked
+from fedsw.federation.messages.exact_sums import (
+    NoisyHistogramsAsked,
+    NoisyMomentsAsked,
+    NoisyScoresAsked,
+    NoisyTallyAsked,
+    SketchAsked,
+)
 from fedsw.federation.messages.noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.learning.models import flatten
@@ -31,6 +37,7 @@ from tests.federation.sketch_runs import sketched
 from tests.federation.test_local_slices import FLOW, RELEASE, SLICES
 from tests.federation.test_local_slices import experiment as of_shape
 from tests.federations import small
+from tests.laws.runs.test_histograms_first import SETTINGS as HISTOGRAMS
 from tests.runs.kept_runs import LOCAL, kept_run, tables
 
 GRADIENT = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "federation.clients=2")
@@ -47,11 +54,12 @@ RUNS = {
     "a flow of one release": of_shape(FLOW, "local.algorithm=flow-one-release", TWO),
     "records": of_shape(RELEASE, TWO),
     "moments": MOMENTS,
+    "histograms": parse_experiment(HISTOGRAMS, ("privacy.trust=local-gradient", TWO)),
     "scores": SCORES,
     "a tally of kept records": None,
     "a sketch": SKETCH,
 }
-ONCE = {"a flow of one release", "records", "moments", "scores", "a tally of kept records", "a sketch"}
+ONCE = {"a flow of one release", "records", "moments", "histograms", "scores", "a tally of kept records", "a sketch"}
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +105,8 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
         return [(messages.RELEASE, ReleaseAsked(1, attempt, 600))]
     if trust == "local-slices":
         return [(messages.SLICES, SlicesAsked(1, attempt, 600, None))]
+    if settings.privacy.histograms:
+        return [(messages.NOISY_HISTOGRAMS, NoisyHistogramsAsked(0, attempt, 600))]
     if settings.privacy.moments:
         return [(messages.NOISY_MOMENTS, NoisyMomentsAsked(0, attempt, 600))]
     if settings.thresholds.share:

@@ -165,7 +165,10 @@ def test_sizes_by_group_are_reported_to_nobody_where_the_guarantee_covers_groups
 def test_a_client_trains_nothing_with_settings_left_open(tmp_path):
     said = Asked(tmp_path).ask(messages.HELLO, asked())
     models = "model.kind, model.knots, model.inputs"
-    assert f"nothing chose privacy.moments, {models}, calibration.share, training.batch_fraction" in said
+    assert (
+        f"nothing chose privacy.moments, privacy.histograms, {models}, calibration.share, training.batch_fraction"
+        in said
+    )
 
 
 @pytest.mark.parametrize("exchange", [messages.SIZES, messages.HELLO])

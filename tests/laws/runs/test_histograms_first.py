@@ -48,29 +48,32 @@ def everybody(client: int, clients: int) -> pd.DataFrame:
     return pd.DataFrame({"gain": gain, "age": age, "ward": ward, "income": label})
 
 
-def asked(*overrides: str):
-    """A run of three clients in three rounds that releases histograms, moments and scores."""
-    raw = {
-        "name": "own",
-        "data": {
-            "source": f"{__name__}:everybody",
-            "columns": {
-                "features": [
-                    {"name": "gain", "kind": "integer", "low": 0, "high": 100_000},
-                    {"name": "age", "kind": "integer", "low": 17, "high": 90},
-                    {"name": "ward", "categories": ["a", "b", "c"]},
-                ],
-                "target": {"name": "income", "values": ["low", "high"]},
-            },
+SETTINGS = {
+    "name": "own",
+    "data": {
+        "source": f"{__name__}:everybody",
+        "columns": {
+            "features": [
+                {"name": "gain", "kind": "integer", "low": 0, "high": 100_000},
+                {"name": "age", "kind": "integer", "low": 17, "high": 90},
+                {"name": "ward", "categories": ["a", "b", "c"]},
+            ],
+            "target": {"name": "income", "values": ["low", "high"]},
         },
-        "model": {"kind": "additive", "knots": 5},
-        "objective": {"alpha": 0.0},
-        "training": {"rounds": 3, "batch_fraction": 0.5, "learning_rate": 0.5},
-        "privacy": {"epsilon": 20.0, "delta": 1e-5, "histograms": 0.1, "moments": 0.3},
-        "calibration": {"share": 0.1},
-        "federation": {"clients": 3, "timeout": 20.0},
-    }
-    return parse_experiment(raw, overrides)
+    },
+    "model": {"kind": "additive", "knots": 5},
+    "objective": {"alpha": 0.0},
+    "training": {"rounds": 3, "batch_fraction": 0.5, "learning_rate": 0.5},
+    "privacy": {"epsilon": 20.0, "delta": 1e-5, "histograms": 0.1, "moments": 0.3},
+    "calibration": {"share": 0.1},
+    "federation": {"clients": 3, "timeout": 20.0},
+}
+"""A run of three clients in three rounds that releases histograms, moments and scores."""
+
+
+def asked(*overrides: str):
+    """That run with other settings."""
+    return parse_experiment(SETTINGS, overrides)
 
 
 def stored(directory):

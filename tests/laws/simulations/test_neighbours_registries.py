@@ -34,9 +34,19 @@ from tests.laws.simulations.test_neighbours import (
     table,
 )
 
-RELEASES = {"moments": ("privacy.moments=0.3",), "tally": KEPT, "scores": ("thresholds.share=0.2",)}
+RELEASES = {
+    "moments": ("privacy.moments=0.3",),
+    "histograms": ("privacy.histograms=0.1",),
+    "tally": KEPT,
+    "scores": ("thresholds.share=0.2",),
+}
 """What is released beside rounds, by the side of a trust model that makes it, and how an experiment asks for it."""
-SAID_OF = {"moments": "privacy.moments", "tally": "data.held_out", "scores": "thresholds"}
+SAID_OF = {
+    "moments": "privacy.moments",
+    "histograms": "privacy.histograms",
+    "tally": "data.held_out",
+    "scores": "thresholds",
+}
 """The settings that a refusal of each names."""
 BESIDE = {"plan", "server", "handlers", "epsilon", "planned", "require_ready", "require_node"}
 """What else a trust model has of sides: nothing of a record leaves by these, but by the rounds of `server`."""
