@@ -349,8 +349,13 @@ def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     """
     if sys.stdout is None:  # closed by who started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    with _ending_on_signals() as came, _any_letter():
-        code = _invoked(group, arguments, debug=debug)
+    code: int | None = None
+    try:
+        with _ending_on_signals() as came, _any_letter():
+            code = _invoked(group, arguments, debug=debug)
+    except (Exception, KeyboardInterrupt):
+        if code is None:  # of --debug; else all was shown, and only the streams' own settings were not put back
+            raise
     return of_signal(came[0]) if came else code
 
 

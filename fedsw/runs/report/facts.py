@@ -11,7 +11,6 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
 from fedsw.experiment import Experiment
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
-from fedsw.runs.evaluation.verdict import SHARES_ALONE
 from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, says_nothing, scores
 from fedsw.runs.view import RunView
@@ -243,6 +242,8 @@ def probabilities(summary: Mapping[str, Any]) -> str:
         shown, shares = measured(loss["value"], (loss["low"], loss["high"])), number(said["log_loss_of_shares"], 3)
         words = f"log loss {shown} by the counts that calibrated them, the class shares' {shares}"
     if "scale" in said:
+        from fedsw.runs.evaluation.verdict import SHARES_ALONE  # late: it computes
+
         scaled = f"logits are {number(said['scale'], 3)} times the rounds'"
         words += (
             f"; {scaled if said['scale'] else SHARES_ALONE}, by noised counts of scores of {said['records']:,} records "
