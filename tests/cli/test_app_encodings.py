@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,14 @@ def test_a_process_in_a_plain_locale_says_what_it_has_to_say(locale):
     command = [sys.executable, "-c", source, "list"]
     ended = subprocess.run(command, env={**os.environ, **locale}, capture_output=True)
     assert ended.returncode == 0 and b"fair-classification" in ended.stdout and ended.stderr == b""
+
+
+@pytest.mark.parametrize("fault", [ValueError, KeyboardInterrupt])
+def test_streams_that_cannot_be_put_back_once_all_is_shown_change_no_exit_code(monkeypatch, fault, capsys):
+    @contextmanager
+    def broken():
+        yield
+        raise fault
+
+    monkeypatch.setattr("fedsw.cli.options._any_letter", broken)
+    assert cli.main(["budget", "--help"]) == 0 and "Usage" in capsys.readouterr().out
