@@ -19,8 +19,11 @@ from simulations.papers.study import Measurement, Study, measured
 CLAIMS = Path(__file__).parent / "claims"
 """A file for each page."""
 
-Verdict = Literal["holds", "fails", "not tested"]
+Verdict = Literal["holds", "fails", "scrambled", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+WORDS: Mapping[Verdict, str] = {verdict: verdict for verdict in VERDICTS} | {"scrambled": "our copy is scrambled"}
+"""What a page calls each verdict. Our copies are texts of PDF files: where a formula lost its form, nothing is held
+against the paper."""
 
 
 class Claim(Section):
@@ -29,6 +32,8 @@ class Claim(Section):
     Attributes:
         where: the figure, table or theorem.
         claim: what the paper says, in a sentence.
+        verdict: whether it holds as printed.
+        corrected: whether it holds as it must be meant, where that differs from what is printed and is known.
         reason: why the verdict is what it is, in a sentence; `{name}` stands for a number of `numbers`.
         numbers: measured values by name: the figure, what its row is called, the series; none is typed by hand.
         figure: the figure whose section has the runs; None for what has a proof or a computation elsewhere.
@@ -38,6 +43,7 @@ class Claim(Section):
     where: str
     claim: str
     verdict: Verdict
+    corrected: Literal["holds", "fails"] | None = None
     reason: str
     numbers: dict[str, tuple[str, str, str]] = {}
     figure: str | None = None
@@ -83,9 +89,16 @@ def verdicts(page: Page, studies: Mapping[str, Study]) -> str:
         ExperimentError: if a claim names a figure or a row that there is not, or a number that all results do not give.
     """
     lines = [
-        (_linked(claim, studies), claim.claim, f"*{claim.verdict}*", _reason(claim, studies)) for claim in page.claims
+        (
+            _linked(claim, studies),
+            claim.claim,
+            f"*{WORDS[claim.verdict]}*",
+            f"*{claim.corrected}*" if claim.corrected else "",
+            _reason(claim, studies),
+        )
+        for claim in page.claims
     ]
-    return table(("where", "claim", "verdict", "why"), lines)
+    return table(("where", "claim", "as printed", "as corrected", "why"), lines)
 
 
 OURS, _OWN = "ours", "(ours)"

@@ -87,7 +87,7 @@ def test_rr_remark_2_has_the_square_of_the_sensitivity(alpha: float, delta: floa
     )
     divergence = math.log(value) / (alpha - 1)
     assert divergence == pytest.approx(alpha * delta**2 / (2 * sigma**2))
-    assert divergence != pytest.approx(alpha * delta / (2 * sigma**2), rel=0.1)  # as printed
+    assert divergence != pytest.approx(alpha * delta / (2 * sigma**2), rel=0.1)  # without the square
 
 
 GRID = np.linspace(-10, 10, 201)
@@ -149,3 +149,62 @@ def test_spf_proposition_1_needs_the_potential_smoothed_as_the_laws_are() -> Non
     corrected = float((after - before) @ integrate.trapezoid(kernel * potential, fine, axis=1))
     assert corrected == pytest.approx(slope, rel=0.01)
     assert as_printed != pytest.approx(slope, rel=0.05)
+
+
+def test_spf_proposition_2_needs_the_potentials_derivative_smoothed_as_the_laws_are() -> None:
+    """Where a point moves, half of W2^2 of the smoothed laws moves by the mean of psi' over the noise, not by psi'."""
+    sigma, levels = 0.5, (np.arange(400_000) + 0.5) / 400_000
+    points, weights = np.array([0.0, 1.0]), np.array([0.5, 0.5])
+    target = smoothed(np.array([0.3, 0.7]), np.array([-1.5, 2.0]), sigma, levels)
+
+    def half_squared(moved: float) -> float:
+        law = smoothed(weights, points + np.array([moved, 0.0]), sigma, levels)
+        return float(((law - target) ** 2).mean()) / 2
+
+    slope = (half_squared(1e-2) - half_squared(-1e-2)) / 2e-2
+    fine = np.linspace(-8, 8, 16_001)
+    derivative = fine - np.interp(weights @ stats.norm.cdf((fine - points[:, None]) / sigma), levels, target)
+    as_printed = float(weights[0] * np.interp(points[0], fine, derivative))
+    kernel = stats.norm.pdf((fine - points[0]) / sigma) / sigma
+    corrected = float(weights[0] * integrate.trapezoid(kernel * derivative, fine))
+    assert corrected == pytest.approx(slope, rel=0.005)
+    assert as_printed != pytest.approx(slope, rel=0.05)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
+def test_spf_4_1_the_smoothed_distance_does_not_vanish_with_much_noise(sigma: float) -> None:
+    levels = (np.arange(200_000) + 0.5) / 200_000
+    first, second = (smoothed(np.array([1.0]), np.array([point]), sigma, levels) for point in (0.0, 1.0))
+    assert float(((first - second) ** 2).mean()) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_spf_27_takes_the_square_of_what_a_record_moves_for_the_movement() -> None:
+    delta = 1e-5
+
+    def needed(squared: float) -> float:
+        """Sigma that is enough by the rule of 2.1, for a movement whose square is at most w, at epsilon = 1."""
+        return math.sqrt(2 * math.log(1.25 / delta) * squared)
+
+    def printed(squared: float, c: float) -> float:
+        return c * squared
+
+    by_2_1, by_4_3 = math.sqrt(2 * math.log(1.25 / delta)), 2 * math.log(1.25 / delta)
+    assert all(printed(w, c) > needed(w) for w in (1.01, 4.0, 17.0) for c in (by_2_1, by_4_3))
+    assert printed(0.01, by_2_1) == pytest.approx(needed(0.01) / 10)
+    assert printed(0.01, by_4_3) < needed(0.01) / 2
+
+
+def test_rco_corollary_1_recovers_points_at_the_noises_own_scale_alone() -> None:
+    """Points at 1 and -1 under Laplace noise of scale 1/4: which points ±a has the least entropic distance?"""
+    scale = 0.25
+    halves = np.array([0.5, 0.5])
+    seen = released(np.array([-1.0, 1.0]), halves, 1, scale)
+
+    def best(regularisation: float) -> float:
+        found = optimize.minimize_scalar(
+            lambda a: entropic(np.array([-a, a]), halves, seen, 1, regularisation), bounds=(0.05, 2.0), method="bounded"
+        )
+        return float(found.x)
+
+    assert best(scale) == pytest.approx(1.0, abs=0.03)
+    assert best(1 / scale) == pytest.approx(0.7, abs=0.03)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedsw.runs.report.figures import colour, new_panels
-from simulations.papers.verdicts import OURS, VERDICTS, Verdict
+from simulations.papers.verdicts import OURS, VERDICTS, WORDS, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _LOOKS: Mapping[Verdict, tuple[str, str]] = {
     "holds": (colour(0), ""),
     "fails": (colour(1), "//"),
+    "scrambled": (colour(2), ".."),
     "not tested": ("0.8", ""),
 }
 _NAMES = {OURS: "our own, beside"}
@@ -27,7 +28,7 @@ def by_paper(counts: Mapping[str, Mapping[Verdict, int]]) -> Figure:
     for verdict in VERDICTS:
         numbers = [counts[paper][verdict] for paper in papers]
         shade, hatch = _LOOKS[verdict]
-        bars = axes.barh(papers, numbers, left=ends, color=shade, hatch=hatch, edgecolor="white", label=verdict)
+        bars = axes.barh(papers, numbers, left=ends, color=shade, hatch=hatch, edgecolor="white", label=WORDS[verdict])
         labels = [str(number) if number else "" for number in numbers]
         axes.bar_label(bars, labels, label_type="center", fontsize=8, bbox={"fc": "white", "ec": "none", "pad": 0.8})
         ends = [end + number for end, number in zip(ends, numbers, strict=True)]
