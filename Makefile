@@ -46,7 +46,7 @@ bench: $(READY)
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-# Every setting and every verb, as docs/reference/ has them.
+# The pages that are built and not committed: settings, commands, messages, settings of the papers' figures.
 reference: $(READY)
 	$(BIN)/python .ci/reference.py
 

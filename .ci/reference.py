@@ -1,16 +1,18 @@
-"""Writes docs/reference/: every setting with its kind, default and limits, every verb with its options, every message.
+"""Write the site's references: settings, commands, messages, and the settings of the papers' figures.
 
     .venv/bin/python .ci/reference.py
 
-Settings are those of the schema, with what the sections' docstrings say; verbs those of the parser; messages those of
-the table that both sides encode and decode by, between marks in a document that says more.
+They are built and not committed; docs/conf.py writes them before the site is made. Settings are those of the schema,
+with what the sections' docstrings say; commands those of the parser; messages those of the table that both sides encode
+and decode by; figures' settings are read off the experiments that were run.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,21 +31,27 @@ from fedsw.federation.messages.arrays import ArrayField, RecordIds
 from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
 
-BEGIN, END = "<!-- messages: begin -->", "<!-- messages: end -->"
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for `simulations`, which is not installed
 _FIELDS = ("", "field", "what it is", "type and shape", "believed", "who may see it", "travels")
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 HEAD = "*Written by `.ci/reference.py`.*"
+MESSAGES = """\
+# Messages
+
+Every message between a server and a client, field by field. Both sides encode and decode by this table,
+`fedsw/federation/messages/`, and reject a missing or additional key, another type or shape, and a number outside its
+limits.
+
+A field is in the record, under the key, that its second column names. Every array begins with the key of the stream
+that its numbers are mixed with, so equal arrays are never equal bytes. Arrays of `float` have the run's
+`training.precision`. Between real processes a request also has a record `origin`, which is public: the run's name, 128
+random bits, a count, and the server's signature over them and all the rest ([security](../security.md#on-the-wire))."""
 _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxItems": "items ≤"}
-
-
-def pages() -> dict[str, str]:
-    """The text of every page, by the name of its file."""
-    return {"settings.md": settings(), "commands.md": commands(), "messages.md": messages()}
 
 
 def settings() -> str:
     """Every section of an experiment's file: what its docstring says, and a row for each setting."""
-    parts = ["# Settings", HEAD, "For whoever writes an experiment's TOML file: every setting, section by section."]
+    parts = ["# Settings", HEAD, "Every setting of an experiment's TOML file, section by section."]
     for heading, section in [*_sections(Experiment), *_of_trust_models()]:
         schema = section.model_json_schema()
         rows = [
@@ -117,11 +125,7 @@ def _limits(about: Mapping[str, Any]) -> str:
 
 def commands() -> str:
     """Every verb: how it is used, what it does, its arguments and options."""
-    parts = [
-        "# Commands",
-        HEAD,
-        "For whoever types them: every verb with every option, as `fedsw VERB --help` shows it.",
-    ]
+    parts = ["# Commands", HEAD, "Every verb with every option, as `fedsw VERB --help` shows it."]
     for words, command in _verbs(typer.main.get_command(app), "fedsw"):
         context = click.Context(command, info_name=words)
         parts += [f"## {words}", f"`{' '.join([words, *command.collect_usage_pieces(context)])}`"]
@@ -148,13 +152,12 @@ def _verbs(command: click.Command, words: str) -> Iterator[tuple[str, click.Comm
 
 
 def messages() -> str:
-    """The document about messages, with the table of all exchanges as it is."""
-    before, rest = (FOLDER / "messages.md").read_text(encoding="utf-8").split(BEGIN)
+    """Every exchange and its fields, with the lengths and the readers that they name."""
     symbols = table(("symbol", "length"), [(f"`{name}`", meaning) for name, meaning in SYMBOLS.items()])
     seen = table(("who may see it", "what"), [(each.value, meaning) for each, meaning in SEEN.items()])
-    about = "What the words of the last column but one mean:"
-    parts = [BEGIN, *map(_exchange, EXCHANGES), "Lengths in shapes:", symbols, about, seen, END]
-    return before + "\n\n".join(parts) + rest.split(END)[1]
+    about = "The words of the last column but one:"
+    parts = [MESSAGES, *map(_exchange, EXCHANGES), "Lengths in shapes:", symbols, about, seen]
+    return "\n\n".join(parts) + "\n"
 
 
 def _exchange(exchange: Exchange[Message, Message]) -> str:
@@ -198,11 +201,32 @@ def _believed(field: Field) -> str:
     return "; ".join(["finite"] * field.finite + [f"rows filled with zeros to {field.shape[0]}"] * field.filled)
 
 
+def figures() -> str:
+    """The settings of every figure of the papers, the paper's beside those of the stored runs."""
+    from simulations.papers.__main__ import COMMITTED
+    from simulations.papers.compared import page_text
+    from simulations.papers.figure import chosen
+    from simulations.papers.figure import figures as known
+    from simulations.papers.study import read_study
+
+    return page_text(read_study(COMMITTED, figure) for figure in chosen(known()))
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/reference/settings.md": settings,
+    "docs/reference/commands.md": commands,
+    "docs/reference/messages.md": messages,
+    "docs/papers/settings.md": figures,
+}
+"""Every page that is built, and what makes its text."""
+
+
 def main() -> None:
-    """Write the pages."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    """Write the pages; one that is there with the same text keeps its time, so that the site does not read it again."""
+    for name, text in PAGES.items():
+        path, made = ROOT / name, text()
+        if not path.exists() or path.read_text(encoding="utf-8") != made:
+            path.write_text(made, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,13 @@ from typing import Any
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext"), str(ROOT / ".ci")]
+
+import reference  # noqa: E402
 
 from fedsw._tools.text import installed_version  # noqa: E402
+
+reference.main()  # before anything looks for pages
 
 project = "fedsw"
 author = copyright = "The fedsw maintainers"

@@ -147,7 +147,7 @@ FEW: dict[str, dict[str, int]] = {
         "every_figure_names_experiments_measures_and_drawings_that_there_are": 10,
         "every_row_of_a_table_is_a_point_that_some_series_has": 10,
         "a_committed_page_says_what_the_stored_results_say": 2,
-        "the_committed_page_of_settings_has_the_table_of_a_figure": 1,
+        "the_built_page_of_settings_has_the_table_of_a_figure": 1,
     },
     "papers/test_rrspf_pictures": {
         "a_computed_figure_is_made_and_drawn": 1,

@@ -21,11 +21,12 @@ from fedsw.learning.tasks.problem import Problem
 from simulations.papers import cells
 from simulations.papers.figure import figures, load_figure
 from tests.federations import SMALL, small
+from tests.site.pages import committed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [
     (page.name, number, text)
-    for page in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md")
+    for page in (*committed(), ROOT / "CONTRIBUTING.md")
     for number, text in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL))
     if {"name", "data"} <= set(tomllib.loads(text))
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedsw
+from tests.site.pages import committed
 from tests.syntax import nodes
 
 ROOT = Path(__file__).parents[2]
@@ -236,7 +237,7 @@ def _dots(name: str) -> Iterator[int]:
     return (place for place in range(len(name), 0, -1) if name[place : place + 1] == ".")
 
 
-SHOWN = sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs" / "examples").rglob("*.py"), ROOT / "README.md"})
+SHOWN = sorted({*committed(), *(ROOT / "docs" / "examples").rglob("*.py"), ROOT / "README.md"})
 
 
 def test_no_page_and_no_example_imports_what_is_inside() -> None:

@@ -6,20 +6,23 @@ import re
 from functools import cache
 from pathlib import Path
 
+from tests.site.pages import BUILT, built
 from tests.site.test_words import FOR_NOBODY_NEW
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (".ci", ".github", "benchmarks", "clients", "docs", "fedsw", "server", "simulations", "tests")
 KINDS = {".md", ".py", ".toml", ".yml", ".rst", ".tex", ".ipynb"}
 WRITTEN = ("docs/_build", "docs/gallery", "docs/api/generated")
-"""Folders of pages that are written with the site."""
+"""Folders of pages that are written with the site; the references are, too, and are made for this test."""
 
 
 def texts() -> dict[str, str]:
     """Every text that may name a page, by its name."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in KINDS]
     names = {path.relative_to(ROOT).as_posix(): path for path in [*paths, *ROOT.glob("*.md"), ROOT / "pyproject.toml"]}
-    return {name: path.read_text(encoding="utf-8") for name, path in names.items() if not name.startswith(WRITTEN)}
+    there = {name: path for name, path in names.items() if name not in BUILT and not name.startswith(WRITTEN)}
+    written = {name: path.read_text(encoding="utf-8") for name, path in there.items()}
+    return written | {name: built(name) for name in BUILT}
 
 
 TEXTS = texts()
@@ -64,7 +67,8 @@ def _relative(path: Path) -> str:
 def _leads_somewhere(path: str, anchor: str) -> bool:
     if path in FOR_NOBODY_NEW or path.startswith(WRITTEN):
         return True
-    return (ROOT / path).exists() and (not anchor or path not in PAGES or anchor[1:] in anchors(path))
+    there = path in BUILT or (ROOT / path).exists()
+    return there and (not anchor or path not in PAGES or anchor[1:] in anchors(path))
 
 
 def test_a_reference_that_leads_nowhere_is_a_fault():

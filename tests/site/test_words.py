@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from tests.site.pages import committed
+
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = {
-    "docs/errors.md": "benchmarks.malformed",
     "docs/own-data-results.md": "benchmarks.own_data",
     "docs/performance.md": "make bench",
     "docs/plan-results.md": "benchmarks.forecast",
-    "docs/reference/commands.md": "make reference",
-    "docs/reference/messages.md": ".ci/reference.py",
-    "docs/reference/settings.md": "make reference",
     **dict.fromkeys(("docs/results.md", "docs/results-generators.md", "docs/results-running.md"), "benchmarks.report"),
     **dict.fromkeys(
-        (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "settings", "sketches", "spf")), "simulations.papers"
+        (f"docs/papers/{name}.md" for name in ("rco", "rll", "rr", "sketches", "spf")), "simulations.papers"
     ),
 }
 """Pages that a command writes, and the command."""
@@ -37,7 +35,7 @@ WRITTEN_BY_A_COMMAND = re.compile(r"<!-- ([\w-]+): python -m ([\w.]+) -->\n.*?<!
 
 def listed() -> dict[str, str]:
     """The text of every hand-written page by its name."""
-    paths = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+    paths = [*committed(), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
     texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(paths)}
     return {name: text for name, text in texts.items() if name not in GENERATED}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -29,7 +28,6 @@ from tests.federations import array_record, small
 from tests.laws.fuzz.test_messages import arrays, metrics, require_declared, texts
 
 NUMBER = Whole(record="config", name="x", seen=Seen.PUBLIC, about="a number", limits=Limits(0))
-DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "messages.md"
 
 
 @dataclass(frozen=True)
