@@ -70,10 +70,6 @@ def _of_records(settings: Settings) -> tuple[tuple[bool, str], ...]:
     return (
         (bool(data.objects), "data.objects writes down how many records there are: leave it out"),
         (
-            data.unit is not None,
-            f"a unit ({data.unit!r}) has no bound for its addition: leave data.unit out, or use 'replace-one'",
-        ),
-        (
             data.held_out_fraction > 0,
             "data.held_out_fraction keeps a part of the records by their number: leave it out, or use a held-out file",
         ),

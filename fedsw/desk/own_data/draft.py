@@ -595,11 +595,8 @@ def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list
 def _penalty(request: DraftRequest) -> list[str]:
     """The penalty with the weight of equal outputs, 0 unless asked for, and where to see what it buys."""
     if request.declared is not None:
-        if request.alpha or request.unit:
-            raise ExperimentError(
-                f"{'--alpha' if request.alpha else '--unit'} has no bound for added and removed records: leave it, or "
-                "--relation, out"
-            )
+        if request.alpha:
+            raise ExperimentError("--alpha has no bound for added and removed records: leave it, or --relation, out")
         return ['penalty = "none"           # none has a bound for added and removed records']
     if request.group is None and request.alpha:
         raise ExperimentError(

@@ -362,9 +362,10 @@ def _statement(
     )
     if (declared := experiment.privacy.records) is not None:
         other = upward(replaced["epsilon_of_replacement"], 4)
+        counted, one = ("records", "a record") if unit is None else (f"different {unit!r}", protected)
         words += (
-            f" Sums are divided by a declared number of records, {declared}, which is public; how many there are is "
-            f"not. This epsilon is not comparable with one for the replacement of a record, which is a removal and an "
+            f" Sums are divided by a declared number of {counted}, {declared}, which is public; how many there are is "
+            f"not. This epsilon is not comparable with one for the replacement of {one}, which is a removal and an "
             f"addition: for that the same noise has epsilon = {other}."
         )
     if task.objective.word == "stated":

@@ -80,12 +80,13 @@ def ledger_report(account: Mapping[str, Any]) -> RenderableType:
     kind = f"accountant {account['accountant']}" + ("" if account["guarantee"] else ", which is not a guarantee")
     nominal = "; nominal: sampling and noise are reproducible" if account["nominal"] else ""
     words = [f" at δ = {upward(account['delta'])} ({kind}{nominal})"]
+    protected = "a record" if (unit := account.get("unit", "record")) == "record" else of_unit(unit)
     if any(entry.get("sampling") == "poisson" for entry in account["entries"]):
-        words.append("for the addition or removal of a record, a weaker promise than the same ε for its replacement")
+        words.append(f"for the addition or removal of {protected}, a weaker promise than the same ε for a replacement")
+    elif unit != "record":
+        words.append(f"for the replacement of {protected}")
     if account.get("selection"):
         words.append("which is the selection's: the run is the best of a random number of runs")
-    if (unit := account.get("unit", "record")) != "record":
-        words.append(f"for the replacement of {of_unit(unit)}")
     if clients := account.get("clients"):
         words.append("every client has a ledger of its own; that is the one that spent most")
         for client, ledger in clients.items():

@@ -180,9 +180,10 @@ def leaves_the_same(leave: Any, case: Case, name: str) -> None:  # noqa: F811
 
 
 def other_of(case: Case, records: pd.DataFrame) -> pd.DataFrame:
-    """The neighbour: with another record in one's place, or without it where that is the relation."""
-    added = f"privacy.relation={ADDED}" in case.overrides
-    return records.drop(index=5).reset_index(drop=True) if added else neighbour(records, case)
+    """The neighbour: with another record in its place, or without it, or her; as the relation has it."""
+    if f"privacy.relation={ADDED}" not in case.overrides:
+        return neighbour(records, case)
+    return records.drop(index=[4, 5] if case.unit else [5]).reset_index(drop=True)
 
 
 @pytest.mark.slow
@@ -210,6 +211,7 @@ def test_records_that_come_or_go_leave_the_same(leave, trust, model):  # noqa: F
     for overrides in ((), ("training.micro_batch=7",), ("training.preset=auto",)):
         leaves_the_same(leave, with_(case, *overrides), ", ".join(overrides))
     leaves_the_same(leave, grouped, "groups")
+    leaves_the_same(leave, with_(grouped, *PERSONS, unit=True), "persons")
     assert "scores" in released(grouped) and "scores" not in released(case)
 
 

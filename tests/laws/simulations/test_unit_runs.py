@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from fedsw._tools.randomness import Stream
 from fedsw.audit import canary, one_run
 from fedsw.audit.record import audit as recomputed
 from fedsw.cli.app import main
@@ -19,7 +21,14 @@ from fedsw.desk.use.trained import load
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.federation.node import joining as nodes
+from fedsw.federation.node.held_records import Held
+from fedsw.federation.node.node import Node
 from fedsw.federation.server import settling as preset
+from fedsw.federation.trust.round_plan import make_plan
+from fedsw.federation.trust.sums_once import SUMS, Sum
+from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.relations import ADD_OR_REMOVE
+from tests.federations import sites_of
 
 COLUMNS = {
     "features": [{"name": f"x{place}"} for place in range(5)],
@@ -68,6 +77,44 @@ def test_sizes_delta_and_the_sentence_of_a_run_are_those_of_persons_and_its_audi
     assert json.loads(capsys.readouterr().out)["unit"] == "patient"
     assert main(["show", str(found.directory), "ledger"]) == 0
     assert "all records of one 'patient'" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_of_persons_who_come_or_go_says_so_everywhere_and_tells_nowhere_how_many_they_are(tmp_path, capsys):
+    """A person that comes or goes is all of her rows: of 40 persons none is counted, and a batch has a row of each."""
+    asked = experiment(*ADDED, "privacy.moments=0.2", "calibration.share=0.2")
+    found = run(asked, data=visits(), runs=tmp_path)
+    plan, guarantee = json.loads((found.directory / "plan.json").read_text()), found.summary["guarantee"]
+    assert sum(plan["groups"].values()) == 50 and found.summary["delta"] == 50.0**-2 and guarantee["unit"] == "patient"
+    for words in ("addition or removal of all records of one 'patient'", "declared number of different 'patient', 50"):
+        assert words in guarantee["statement"]
+    assert "at each client by itself" in guarantee["statement"] and recomputed(found.directory).passed
+    assert not any("which 'patient' there are" in fact for fact in guarantee["public"])
+    capsys.readouterr()
+    assert main(["show", str(found.directory), "ledger"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "for the addition or removal of all records of one 'patient', at each client by itself" in screen
+
+
+def test_a_person_who_goes_with_all_her_rows_moves_every_sum_by_at_most_the_bound_of_one_record():
+    """Others have equal rows, so that whichever is drawn, the sums without her differ by her row alone."""
+    task = Problem.from_experiment(experiment(*ADDED, "privacy.moments=0.2", "thresholds.share=0.2"))
+    frame = visits(30)
+    others = frame.groupby("patient").transform("first").assign(patient=frame["patient"])
+    gone = others["patient"] == "p0"  # who has fifty rows
+    plan = make_plan(task, sites_of((9,)))
+    for part in ("moments", "scores"):
+        total = SUMS[part].at(task, 0, torch.zeros(task.parameters).double())
+        moved = float((_summed(total, others) - _summed(total, others[~gone])).norm())
+        bound = total.budget(plan.delta, plan.shares).sensitivity
+        assert 0.3 * bound.value < moved <= bound.value and bound.relation == ADD_OR_REMOVE
+
+
+def _summed(total: Sum, frame: pd.DataFrame) -> torch.Tensor:
+    records = as_records(frame, group="sex", target="income", unit="patient")
+    node = Node.of(
+        total.task, Held(records, np.zeros(len(records), dtype=np.int64), np.zeros(1, dtype=np.int64)), "law"
+    )
+    return total.steps(node, [0], Stream.secure()).double() * total.step
 
 
 def test_the_audit_of_a_run_refuses_a_sentence_about_another_unit(tmp_path):
@@ -164,10 +211,19 @@ def test_a_seeded_run_does_not_depend_on_how_persons_are_spread_over_processes(t
     assert vectors[0] == vectors[1]
 
 
-def own_file(folder: Path) -> Experiment:
+ADDED = (
+    *("privacy.relation=add-remove", "privacy.sampling=poisson", "privacy.records=50"),
+    *("objective.penalty=none", "objective.alpha=0.0"),
+)
+"""The coming and going of persons, of whom a declared number is public."""
+SHOWN = [((), 0.85), (ADDED, 0.8)]
+"""Of a replacement .89 to .91 of epsilon at this confidence; of a person there or not, whose mu is half, less."""
+
+
+def own_file(folder: Path, *relation: str) -> Experiment:
     folder.mkdir()
     visits(24).to_csv(folder / "train.csv", index=False)
-    overrides = ("training.rounds=1", "training.batch_fraction=1.0", "federation.clients=1")
+    overrides = ("training.rounds=1", "training.batch_fraction=1.0", "federation.clients=1", *relation)
     return experiment(*overrides, "privacy.delta=1e-3", source="files", data_dir=str(folder))
 
 
@@ -175,15 +231,17 @@ def attacked(asked: Experiment) -> canary.Finding:
     return canary.audit(asked, trials=200_000, confidence=1 - 1e-10, draws=1000, singly=20)
 
 
-def test_a_person_of_all_her_records_shows_nearly_all_of_epsilon_and_no_more(tmp_path):
-    found = attacked(own_file(tmp_path / "data"))
-    assert found.passed and 0.85 * found.claimed <= found.shown <= found.claimed  # 0.89 to 0.91 at this confidence
+@pytest.mark.parametrize(("relation", "part"), SHOWN, ids=["replaced", "added"])
+def test_a_person_of_all_her_records_shows_nearly_all_of_epsilon_and_no_more(tmp_path, relation, part):
+    found = attacked(own_file(tmp_path / "data", *relation))
+    assert found.passed and part * found.claimed <= found.shown <= found.claimed
 
 
-def test_the_attack_catches_a_client_that_takes_rows_for_persons(tmp_path, monkeypatch):
+@pytest.mark.parametrize("relation", [(), ADDED], ids=["replaced", "added"])
+def test_the_attack_catches_a_client_that_takes_rows_for_persons(tmp_path, monkeypatch, relation):
     """All rows of the canary are in a batch of all rows; what is claimed is still that of one of them."""
     genuine = Units.of
-    asked = own_file(tmp_path / "data")
+    asked = own_file(tmp_path / "data", *relation)
     monkeypatch.setattr(Units, "of", lambda records: genuine(replace(records, unit=None)))
     assert not attacked(asked).passed
 
