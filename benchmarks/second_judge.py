@@ -30,7 +30,7 @@ from torch.nn import functional as F
 import fedsw
 from benchmarks.machine import describe
 from fedsw.data import Records
-from fedsw.experiment.sources import load_dataset
+from fedsw.data.sources import load_dataset
 from fedsw.federation.engines.driver import run
 from fedsw.learning.models import mlp
 from fedsw.learning.models.labelled import generate, proportions_of, seeded_generator
@@ -84,7 +84,7 @@ def measured(epsilon: float, seed: int, data_dir: str) -> list[dict[str, Any]]:
         judge = fedsw.load(
             run("image-classifier", *alike, *_CLASSIFIER, f"privacy.epsilon={judges}", runs=folder).directory
         )
-        tested = load_dataset(whole.experiment).test
+        tested = load_dataset(whole.experiment.record_source).test
     images, labels = _made(whole.model, IMAGES)
     found = {"whole": _taught(images, labels, tested)}
     images, labels = _made(part.model, 2 * IMAGES)

@@ -11,7 +11,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fedsw.experiment import Experiment, parse_experiment, sources
+from fedsw.data import sources
+from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs

@@ -28,9 +28,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedsw.data.sources import Shape
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import Facts
 from fedsw.federation.engines.driver import run
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task

@@ -2,12 +2,12 @@
 
 `database` opens SQLite's files on any medium, `exits` has the exit codes, `files` writes whole files and holds locks,
 `installed` is the package's digest, `later` imports torch and `lazy` a package's names when they are used,
-`randomness` draws from a secure source,
-`registry` finds things by name, `settings` reads and checks them, `subnormal` switches flushing to zero, `text` words
-numbers and tables.
+`own_objects` loads what settings name as `module:name`, `randomness` draws from a secure source,
+`registry` finds things by name, `section` is the base of every section of settings, `settings` reads and checks them,
+`subnormal` switches flushing to zero, `text` words numbers and tables.
 """
 
 __all__ = [
-    "database", "exits", "files", "installed", "later", "lazy", "randomness", "registry", "settings", "subnormal",
-    "text",
+    "database", "exits", "files", "installed", "later", "lazy", "own_objects", "randomness", "registry",
+    "section", "settings", "subnormal", "text",
 ]  # fmt: skip

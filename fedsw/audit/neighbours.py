@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from fedsw._tools import files
 from fedsw.data import Records
+from fedsw.data.sources import Shape
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import Shape
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.availability import Availability, ReportedEpsilons

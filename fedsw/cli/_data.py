@@ -220,11 +220,11 @@ def check_command(
     records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
     """
     from fedsw._tools.settings import FederationError
+    from fedsw.data.sources import declared_columns
     from fedsw.desk.own_data.draft import MOST_GROUPS
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.own_data.screen import as_plain, examination_view
     from fedsw.experiment import ExperimentError, load_experiment
-    from fedsw.experiment.sources import declared_columns
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     chosen = load_experiment(experiment, changes)
@@ -234,7 +234,7 @@ def check_command(
             "... for each client, or a client's own folder"
         )
     examination = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
-    cost, groups = None, len(declared_columns(chosen).groups)
+    cost, groups = None, len(declared_columns(chosen.data).groups)
     if estimate and groups > MOST_GROUPS:
         more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
         examination = replace(examination, warnings=(*examination.warnings, more))

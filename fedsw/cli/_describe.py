@@ -63,13 +63,13 @@ def describe_command(
     with contextlib.ExitStack() as shown:
         if directory is None:
             from fedsw.cli.execution import showing
+            from fedsw.data.sources import visible_tables
             from fedsw.desk.own_data.rehearsal import rehearse
-            from fedsw.experiment.sources import visible_tables
 
             experiment = _experiment(
                 source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust
             )
-            require_writable(*outputs, force=force, read=visible_tables(experiment))
+            require_writable(*outputs, force=force, read=visible_tables(experiment.data, experiment.federation.clients))
             rehearse(experiment, lambda made: _rehearsed(made, experiment))
             directory = _release(experiment, engine, runs, as_json or quiet)
             shown.enter_context(showing(directory, f"fedsw describe {directory}"))
@@ -91,12 +91,12 @@ def describe_command(
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
+    from fedsw.data.sources import require_runnable
     from fedsw.desk.own_data.description import as_description
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.sources import require_runnable
 
     made = as_description(load_experiment(source, changes), trust=trust, epsilon=epsilon)
-    require_runnable(made, named=source, elsewhere=False)
+    require_runnable(made.data, made.federation.clients, named=source, elsewhere=False)
     return made
 
 

@@ -99,16 +99,16 @@ def run_command(
     """
     with loading():
         from fedsw.cli.execution import execute, rehearsed
+        from fedsw.data.sources import require_runnable
         from fedsw.desk.own_data.rehearsal import rehearse
         from fedsw.experiment import load_experiment
-        from fedsw.experiment.sources import require_runnable
 
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
     chosen = load_experiment(experiment, changes)
-    require_runnable(chosen, named=experiment, elsewhere=engine == "deployed")
+    require_runnable(chosen.data, chosen.federation.clients, named=experiment, elsewhere=engine == "deployed")
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 

@@ -69,12 +69,12 @@ def synthesize_command(
     learnt a table, further rows are drawn from it at no cost.
     """
     from fedsw.cli.execution import showing
+    from fedsw.data.sources import load_held_out, visible_tables
     from fedsw.desk.own_data.apart import OtherTable, other_table
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import learnt
     from fedsw.experiment import ExperimentError
     from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.sources import load_held_out, visible_tables
     from fedsw.runs.run_files import is_run
 
     outputs = (output, output.with_suffix(".md"), output.with_suffix(".html"))
@@ -95,7 +95,7 @@ def synthesize_command(
                 source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
             )
             read = [
-                *visible_tables(experiment),
+                *visible_tables(experiment.data, experiment.federation.clients),
                 *([Path(experiment.data.held_out)] if experiment.data.held_out else []),
             ]
             require_writable(*outputs, force=force, read=read)
@@ -103,7 +103,7 @@ def synthesize_command(
             run = _learn(experiment, engine, runs, as_json or quiet)
             shown.enter_context(showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
             table = learnt(run, modules_of(experiment))
-            records = load_held_out(table.experiment)
+            records = load_held_out(table.experiment.record_source)
             other = None if records is None else OtherTable(records)
         elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
             raise ExperimentError(
@@ -123,13 +123,13 @@ def synthesize_command(
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
+    from fedsw.data.sources import require_runnable
     from fedsw.desk.own_data.synthetic_table import as_synthesis
     from fedsw.experiment import load_experiment
-    from fedsw.experiment.sources import require_runnable
 
     source_experiment = load_experiment(source, changes)
     synthesis = as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)
-    require_runnable(synthesis, named=source, elsewhere=False)
+    require_runnable(synthesis.data, synthesis.federation.clients, named=source, elsewhere=False)
     return synthesis
 
 

@@ -67,16 +67,16 @@ def tune_command(
 
 
 def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
+    from fedsw.data.sources import require_one_client_each
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.planning.public_rows import known_sizes
     from fedsw.desk.planning.search import score_on_twins, search
     from fedsw.experiment import ExperimentError
-    from fedsw.experiment.sources import require_one_client_each
 
     own_files = tried[0].experiment.data.own_files
     if own_files is None or own_files.folder is None:
         raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
-    require_one_client_each(tried[0].experiment)
+    require_one_client_each(tried[0].experiment.data, tried[0].experiment.federation.clients)
     read = examine(tried[0].experiment, own_files.folder).files
     strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
     sizes = [known_sizes(strictest, file.groups) for file in read]

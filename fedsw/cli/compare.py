@@ -159,12 +159,13 @@ def _list(*, as_json: bool) -> None:
 
 def _require_data(grid: Grid) -> None:
     """Find (or download) what the cells learn from before any of them starts."""
-    from fedsw.experiment.sources import load_dataset, load_public, require_runnable
+    from fedsw.data.sources import load_dataset, load_public, require_runnable
 
-    require_runnable(grid.cells[0].experiment, named=f"{grid.task}.toml", elsewhere=True)
-    if not grid.cells[0].experiment.data.own:
-        load_dataset(grid.cells[0].experiment)
-    load_public(grid.cells[0].experiment)
+    first = grid.cells[0].experiment
+    require_runnable(first.data, first.federation.clients, named=f"{grid.task}.toml", elsewhere=True)
+    if not first.data.own:
+        load_dataset(first.record_source)
+    load_public(first.data)
 
 
 def _words(text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 `columns` are the kinds of columns and their declarations; `codes` finds a table and makes records of it (`read_table`),
 of cells that `formats`, `containers` and `blocks` read;
+`settings` are sections [data] and [partition], `sources` finds and reads the records that they say, `own_records` those
+of Python objects;
 `cells` and `distinct` look at what stands in them, `encoding` codes them, `made_up` draws others like them; `records`
 are what a client holds, `units` whose they are, `downloads` the files of shipped data sets.
 Names are imported when they are first used: whoever reads a column's declaration alone needs no tensor.
@@ -94,7 +96,7 @@ _NAMES = {
 }
 _MODULES = (
     "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "image_sets",
-    "made_up", "places", "records", "tabular", "units",
+    "made_up", "own_records", "places", "records", "settings", "sources", "tabular", "units",
 )  # fmt: skip
 
 __all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])

@@ -1,19 +1,22 @@
-"""All settings of an experiment, and the code that they name, which must be allowed for a stored experiment."""
+"""All settings of an experiment, and code that they name: what a stored one may import, and own metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import Field, SerializeAsAny
 
+from fedsw._tools.own_objects import is_held, is_reference, load_object
+from fedsw._tools.section import PositiveInt, Seed
 from fedsw._tools.settings import ExperimentError
+from fedsw.data.settings import Data, Partition, RecordSource
 from fedsw.experiment import sections
-from fedsw.experiment.own_objects import is_held, is_reference, load_object
 from fedsw.experiment.penalty_names import penalties_of
 from fedsw.experiment.sections._privacy import LocalT
-from fedsw.experiment.sections.section import PositiveInt, Seed
-from fedsw.experiment.task_kinds import Facts
+from fedsw.experiment.task_kinds import Facts, task_facts
 
 
 class Settings(sections.Section):
@@ -21,8 +24,8 @@ class Settings(sections.Section):
 
     name: str
     title: str = ""
-    data: sections.Data = sections.Data()
-    partition: sections.Partition = sections.Partition()
+    data: Data = Data()
+    partition: Partition = Partition()
     model: sections.Model = sections.Model()
     objective: sections.ObjectiveSettings = sections.ObjectiveSettings()
     clip: sections.ClipSettings = sections.ClipSettings()
@@ -39,6 +42,13 @@ class Settings(sections.Section):
     evaluate_every: PositiveInt = 25
     metrics: tuple[str, ...] = ()
     unsafe_metrics: bool = False
+
+    @property
+    def record_source(self) -> RecordSource:
+        """The settings by which `fedsw.data.sources` reads records."""
+        # declared columns say what is predicted of own records, so a task of the user's own is not imported for them
+        numbers = not self.data.own and task_facts(self.objective.task).target == "numbers"
+        return RecordSource(self.data, self.data.target if numbers else "class", self.federation.clients)
 
     @property
     def left_to_rounds(self) -> float:
@@ -152,3 +162,55 @@ def _is_shipped(key: str, reference: str) -> bool:
     from torch import nn
 
     return issubclass(loaded, nn.Module)
+
+
+_SHIPPED_METRICS = re.compile(
+    r"loss|accuracy|disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|"
+    r"(root_)?mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
+)
+_METRIC_NAME = re.compile(r"[^\W\d][\w-]*")
+
+
+def is_shipped(name: str) -> bool:
+    """True if a shipped metric of some task has this name."""
+    return _SHIPPED_METRICS.fullmatch(name) is not None
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Raise ExperimentError for names that would be mistaken: of a shipped metric, twice the same, or not one word."""
+    seen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str) or not _METRIC_NAME.fullmatch(name):
+            raise ExperimentError(f"a metric is named {name!r}; use letters, digits, '_' and '-', a letter first")
+        if is_shipped(name):
+            raise ExperimentError(f"metric {name!r} has the name of a metric that is measured anyway; give it another")
+        if name in seen:
+            raise ExperimentError(f"two metrics are named {name!r}; give one of them another name")
+        seen.add(name)
+
+
+def require_references(references: Sequence[str]) -> None:
+    """Refuse names that no metric can have. Nothing is imported, so clients may check as well."""
+    for reference in references:
+        if not is_reference(reference):
+            raise ExperimentError(f"metric {reference!r} is not written as module:name, as in 'my_module:my_function'")
+    require_names(map(_metric_name, references))
+
+
+def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """The functions behind `module:name`, by `name`; their modules' own code runs."""
+    require_references(references)
+    metrics: dict[str, Callable[..., Any]] = {}
+    for position, reference in enumerate(references):
+        loaded = load_object(reference, what=f"metrics[{position}]")
+        if not callable(loaded):
+            raise ExperimentError(
+                f"metrics[{position}] {reference!r} is a {type(loaded).__name__} and cannot be called; name a function "
+                "of (outputs, records)"
+            )
+        metrics[_metric_name(reference)] = cast("Callable[..., Any]", loaded)
+    return metrics
+
+
+def _metric_name(reference: str) -> str:
+    return reference.rpartition(":")[2].rpartition(".")[2]

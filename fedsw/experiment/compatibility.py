@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fedsw._tools.own_objects import is_reference
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Number
+from fedsw.data.settings import SOURCES
 from fedsw.experiment import _neighbours
 from fedsw.experiment.choices import Settings
-from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
-from fedsw.experiment.sections import SOURCES, Federation, Privacy, Training
+from fedsw.experiment.sections import Federation, Privacy, Training
 from fedsw.experiment.sections.tagged import unread
 from fedsw.experiment.task_kinds import MODELS, TASKS, TaskKind
 from fedsw.experiment.trust import TrustModel, releasing_gradients, trust_model

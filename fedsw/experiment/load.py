@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
+from fedsw._tools.own_objects import is_reference
 from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
 from fedsw._tools.text import nearest
-from fedsw.experiment.choices import Settings
+from fedsw.experiment.choices import Settings, load_metrics, require_references
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.own_objects import is_reference, load_metrics, require_references
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import ObjectiveSettings, Privacy

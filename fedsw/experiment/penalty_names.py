@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedsw._tools.own_objects import is_reference
 from fedsw._tools.registry import Registry, Unknown, Word
-from fedsw.experiment.own_objects import is_reference
 
 NO_PENALTY = "none"
 """The name of no penalty: the task loss alone, of all records in one stratum."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from fedsw._tools.own_objects import is_reference, load_object
 from fedsw._tools.registry import Registry, Unknown
 from fedsw._tools.settings import ExperimentError
-from fedsw.experiment.own_objects import is_reference, load_object
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.trust import Comparison, comparing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw.experiment.encoders import ENCODERS
+from fedsw.data.settings import ENCODERS
 
 if TYPE_CHECKING:
     from fedsw.data import Dataset

@@ -13,16 +13,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.own_objects import load_object, named
+from fedsw.data.settings import SOURCES
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.choices import Settings
-from fedsw.experiment.own_objects import load_object, named
-from fedsw.experiment.sections import SOURCES, Model
+from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, ModelKind, ModelSizes, Role, shipped_task
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedsw.experiment.sources import Shape
+    from fedsw.data.sources import Shape
 
 _WIDE = (200, 200)
 """Hidden layers of a generator that learns from a sketch, where none are given."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedsw.experiment.own_objects import is_held
+from fedsw._tools.own_objects import is_held
 from fedsw.runs.run_files import RunFile, found_json
 
 SERVED = "served"

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedsw._tools.section import Arguments, PositiveInt, Section
 from fedsw._tools.settings import explain_all, read_setting
 from fedsw._tools.text import nearest
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.sections.section import Arguments, PositiveInt, Section
 
 PAPERS = Path(__file__).parent / "settings"
 """A file for each figure, in a folder for each paper."""

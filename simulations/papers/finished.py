@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedsw.data import Dataset
+from fedsw.data.sources import load_dataset, load_public
 from fedsw.experiment import Experiment
 from fedsw.experiment.choices import require_allowed_code
-from fedsw.experiment.sources import load_dataset, load_public
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
@@ -61,12 +61,12 @@ class Finished:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """Private (`train`) and held-out (`test`) records."""
-        return load_dataset(self.experiment)
+        return load_dataset(self.experiment.record_source)
 
     @functools.cached_property
     def public(self) -> Dataset | None:
         """The public labelled data set, where the experiment has one."""
-        return load_public(self.experiment)
+        return load_public(self.experiment.data)
 
     @functools.cached_property
     def model(self) -> nn.Module:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedsw._tools.text import to_float
+from fedsw.data.sources import load_dataset, owners
 from fedsw.experiment import Experiment
-from fedsw.experiment.sources import load_dataset, owners
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import settled
 from fedsw.learning.tasks.problem import Problem
@@ -50,7 +50,7 @@ def planned(experiment: Experiment) -> Numbers:
     """
     ready = settled(_untrained(experiment))
     problem = Problem.from_experiment(ready)
-    records, clients = load_dataset(ready).train, ready.federation.clients
+    records, clients = load_dataset(ready.record_source).train, ready.federation.clients
     owner = owners(records, ready.partition, clients)
     held = np.stack([np.bincount(owner[rows], minlength=clients) for rows in problem.cells_of(records)], axis=1)
     plan = problem.experiment.privacy.model.plan(problem, [Site(0, np.arange(clients), held, None, None)])

@@ -10,10 +10,10 @@ from typing import Literal, get_args
 
 from pydantic import ValidationError
 
+from fedsw._tools.section import Section
 from fedsw._tools.settings import explain_all
 from fedsw._tools.text import table
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.sections.section import Section
 from simulations.papers.study import Measurement, Study, measured
 
 CLAIMS = Path(__file__).parent / "claims"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsw._tools.text import installed_version
+from fedsw.data.sources import load_public, load_shape
 from fedsw.desk.run_grid import attempt, finish
 from fedsw.experiment import Experiment
-from fedsw.experiment.sources import load_public, load_shape
 from simulations.papers.cells import Cell, Computation, cells_of, computations_of
 from simulations.papers.computed.parallel import device_name
 from simulations.papers.figure import Figure
@@ -85,8 +85,8 @@ def without_data(pieces: Iterable[Piece]) -> Mapping[str, str]:
 
 def _absence(experiment: Experiment) -> str | None:
     try:
-        load_shape(experiment)
-        load_public(experiment)
+        load_shape(experiment.record_source)
+        load_public(experiment.data)
     except (FileNotFoundError, ModuleNotFoundError) as fault:
         return str(fault)
     return None

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedsw.data import Dataset, Records, concatenate, require_groups, synthetic, validate
+from fedsw.data.sources import load_shape
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.sources import load_shape
 
 GROUPS, CLASSES, NAMES = ("A=0", "A=1"), ("no", "yes"), ("age", "hours")
 
@@ -155,4 +155,4 @@ def test_the_number_of_regression_targets_is_the_width_of_the_target_and_0_for_c
     task = {"class": "classification", "point": "regression"}[target]
     raw = {"name": "a", "data": {"records": 50, "test_records": 20}, "objective": {"task": task}}
     experiment = parse_experiment(raw)
-    assert load_shape(experiment).targets == targets
+    assert load_shape(experiment.record_source).targets == targets

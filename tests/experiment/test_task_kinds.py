@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from fedsw._tools.settings import ExperimentError
+from fedsw.data.settings import SOURCES
+from fedsw.data.sources import Shape
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.load import shipped_experiments
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.sections import SOURCES
-from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS, TASKS, task_facts
 from fedsw.experiment.trust import trust_models
 from fedsw.learning.tasks.problem import Problem

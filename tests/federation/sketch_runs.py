@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedsw.data import Records
+from fedsw.data.sources import load_dataset
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.tasks.measures import sketch_of_records
 from fedsw.learning.tasks.problem import Problem
 
@@ -33,7 +33,7 @@ def sketched(*overrides: str) -> Experiment:
 
 
 def all_records(experiment: Experiment) -> Records:
-    return load_dataset(experiment).train
+    return load_dataset(experiment.record_source).train
 
 
 def exact(experiment: Experiment, records: Records | None = None) -> Tensor:

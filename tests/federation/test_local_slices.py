@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from scipy.stats import chi2, ncx2
 
 from fedsw._tools.settings import FederationError
+from fedsw.data.sources import load_held_out
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment.sources import load_held_out
 from fedsw.federation import messages, wire
 from fedsw.federation.node.joining import join
 from fedsw.federation.trust.local_slices import noised_slices as local_slices
@@ -227,7 +227,7 @@ def test_a_resumed_flow_reads_its_stored_slices_and_releases_nothing_more(run):
 def test_generated_points_are_measured_against_the_target_that_they_are_drawn_to():
     """With `row_norm` the target is the scaled records: points that are there are at distance 0."""
     task = Problem.from_experiment(experiment(FLOW, "data.row_norm=0.5"))
-    held_out = load_held_out(task.experiment)
+    held_out = load_held_out(task.experiment.record_source)
     assert held_out is not None
     there = torch.nn.Module()
     there.forward = lambda: task.inputs(held_out)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import fedsw
 from fedsw.data.columns.registered import KINDS
+from fedsw.data.settings import SOURCES
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.sections import SOURCES, Privacy
+from fedsw.experiment.sections import Privacy
 from fedsw.experiment.sections.sketch import MAPS, PARTS
 from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import TrustModel, trust_models
@@ -282,7 +283,7 @@ def test_each_of_these_comparisons_is_seen() -> None:
 
 # Where records come from
 
-SOURCE_HOME = ("experiment/sections/_data_section.py", "experiment/own_objects.py")
+SOURCE_HOME = ("data/settings.py", "_tools/own_objects.py")
 """Where sources are written, and the names of records that a process holds."""
 
 SOURCE_NAMES = {*SOURCES, "files", "object", "module"}

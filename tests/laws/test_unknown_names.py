@@ -58,8 +58,8 @@ DECIDES = {
     "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
     "experiment/sections/_privacy.py:Privacy._unlike_neighbours": "there are two, and trust models name theirs",
-    "experiment/sources.py:load_dataset": VALIDATED,
-    "experiment/sources.py:stated_shape": VALIDATED,
+    "data/sources.py:stated_shape": VALIDATED,
+    "experiment/choices.py:Settings.record_source": VALIDATED,
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
 }
 """Every function that decides by such a name, after its file, and why what is unknown goes no further there."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from fedsw.data.sources import load_dataset
 from fedsw.experiment import Experiment, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.tasks.problem import Problem
 from simulations.papers.cells import cells_of, computations_of
 from simulations.papers.figure import Figure, load_figure
@@ -35,7 +35,7 @@ def share_clipped(name: str) -> float:
     """Of the rows of records' Jacobians at the initial weights the part that RLL's clip shortens."""
     experiment = load_experiment(find_experiment(name), ["data.records=400", "data.test_records=50"])
     problem = Problem.from_experiment(experiment)
-    model, batch = problem.build_model(), problem.given(load_dataset(experiment).train)
+    model, batch = problem.build_model(), problem.given(load_dataset(experiment.record_source).train)
 
     def outputs(parameters: dict[str, Tensor], record: Tensor) -> Tensor:
         alone = record[None]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedsw._tools.randomness import Stream
+from fedsw.data.sources import load_dataset
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary
 from fedsw.mathematics.transport.denoise import wavelet_denoise
@@ -160,7 +160,7 @@ def test_a_released_vector_is_shortened_along_itself_and_only_where_it_is_longer
 
 
 def test_fewer_records_are_the_first_ones_and_held_out_ones_stay() -> None:
-    everything, some = load_dataset(digits()), load_dataset(digits("data.most_records=100"))
+    everything, some = (load_dataset(digits(*few).record_source) for few in ((), ("data.most_records=100",)))
     assert torch.equal(some.train.features, everything.train.features[:100])
     assert torch.equal(some.test.features, everything.test.features)
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsw.data import Records
+from fedsw.data.sources import owners
 from fedsw.desk.baselines.penalised import Returned, Scored, absolute, contrasts, squared
 from fedsw.desk.baselines.pooled import Average, BaselineTask, Rows, Trained, by_opacus, made_private
-from fedsw.experiment.sources import owners
 from fedsw.learning import models
 
 Losses = Callable[[Scored, Returned, Tensor], Tensor]

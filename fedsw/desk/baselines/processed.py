@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records
+from fedsw.data.sources import load_held_out
 from fedsw.desk.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.sources import load_held_out
 from fedsw.learning import models
 from fedsw.learning.tasks.measures import Measurements, Measuring
 from fedsw.learning.tasks.problem import Problem
@@ -130,7 +130,7 @@ class Processed(Measuring):
 
 def write_processed(problem: Problem, model: nn.Module, process: Process, directory: RunDirectory) -> HeldOutMetrics:
     """Metrics as a run has them, but for the loss, which is of the model; outputs go to the folder."""
-    records, evaluation = load_held_out(problem.experiment), problem.experiment.evaluation
+    records, evaluation = (load_held_out(problem.experiment.record_source), problem.experiment.evaluation)
     if records is None:
         return HeldOutMetrics()
     all_of_them = len(records)

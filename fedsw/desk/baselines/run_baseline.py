@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedsw._tools.text import nearest, upward
+from fedsw.data.sources import load_dataset
 from fedsw.desk.baselines import (
     fedavg,
     pooled,
@@ -18,7 +19,6 @@ from fedsw.desk.baselines import (
 )
 from fedsw.desk.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
-from fedsw.experiment.sources import load_dataset
 from fedsw.experiment.task_kinds import task_facts
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import settled
@@ -118,7 +118,7 @@ def train(
         pooled.load()
     if reason := refusal(name, experiment):
         raise ExperimentError(reason)
-    records = load_dataset(experiment).train
+    records = load_dataset(experiment.record_source).train
     asked_delta = resolve_delta(experiment.privacy.delta, records=len(records)) if delta is None else delta
     with pooled.quiet():
         problem = Problem.from_experiment(experiment)
@@ -144,7 +144,7 @@ def run(
     privacy = experiment.privacy
     epsilon = math.inf if privacy.epsilon is None else privacy.epsilon
     problem = Problem.from_experiment(experiment)
-    delta = resolve_delta(privacy.delta, records=len(load_dataset(experiment).train))
+    delta = resolve_delta(privacy.delta, records=len(load_dataset(experiment.record_source).train))
     evaluator, folder = Evaluator(problem), RunDirectory(directory)
     folder.write_config(experiment, f"baseline {name}")
     began = time.perf_counter()

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
+from fedsw._tools.section import Arguments
 from fedsw._tools.settings import read_setting
 from fedsw._tools.text import nearest
 from fedsw.desk.baselines.run_baseline import refusal
 from fedsw.experiment import FULL_EVALUATION, Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED, shipped
 from fedsw.experiment.sections import Section
-from fedsw.experiment.sections.section import Arguments
 from fedsw.experiment.task_kinds import TASKS, task_facts
 from fedsw.experiment.trust import trust_models
 

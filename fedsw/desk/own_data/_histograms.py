@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from fedsw.data.columns.declaration import LOWEST, Coded, Columns, ranges
+from fedsw.data.sources import load_shape
 from fedsw.desk.own_data.described_column import Array, DescribedColumn, in_words
 from fedsw.experiment import Experiment
-from fedsw.experiment.sources import load_shape
 from fedsw.learning.sketches.from_settings import law_of, table_of
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.table_counts import column_means, pairs_measured
@@ -22,7 +22,7 @@ def columns_of(experiment: Experiment, directory: Path) -> tuple[tuple[Described
     """Return the columns, off the sketch that a run has released, and the number of records; None before it has."""
     coded, columns = table_of(experiment), experiment.data.columns
     assert coded is not None and columns is not None
-    stored = stored_sketch(RunDirectory(directory), law_of(experiment, load_shape(experiment)))
+    stored = stored_sketch(RunDirectory(directory), law_of(experiment, load_shape(experiment.record_source)))
     return None if stored is None else (_columns(columns, coded, stored.sketch), stored.sketch.records)
 
 

@@ -11,8 +11,8 @@ from fedsw._tools.files import same_content
 from fedsw.data import Records, read_table
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.places import places
+from fedsw.data.sources import require_file_apart
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.sources import require_file_apart
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def other_table(path: Path, columns: Columns, private: Path | None, *, option: s
 
     Without a folder (``private``) nobody can know whether it holds private records, which is then said. With `others`,
     somebody's word that equal rows are of other people, rows may be equal as often as private ones are
-    (`fedsw.experiment.sources.require_file_apart`), and the answer has words that say so.
+    (`fedsw.data.sources.require_file_apart`), and the answer has words that say so.
 
     Raises:
         ExperimentError: if it is a private file, or shares rows or persons with one; for a folder without tables.

@@ -20,11 +20,11 @@ from fedsw.data.columns.distinct_cells import Distinct, by_value, mapped
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
 from fedsw.data.places import Place, places, require_places
+from fedsw.data.sources import declared_columns, load_held_out
 from fedsw.data.units import repeats_said, shared_words
 from fedsw.desk.own_data.answers import FORMS, fitting
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import fixed_by_neighbours
-from fedsw.experiment.sources import declared_columns, load_held_out
 
 _NAMES = frozenset(
     ("id", "index", "name", "patient", "person", "subject", "customer", "client", "user", "mrn", "ssn", "nhs", "key")
@@ -193,7 +193,7 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
             f"the experiment {experiment.name!r} learns from {experiment.data.label!r}, not from clients' own files; "
             "check looks at experiments with data.source = 'files'"
         )
-    columns, sources = declared_columns(experiment), places(folder)
+    columns, sources = declared_columns(experiment.data), places(folder)
     alone = client is not None
     if client is not None and sources[0].client is None:
         sources = [Place(client, sources[0].table)]
@@ -283,7 +283,7 @@ def _beyond_batch(experiment: Experiment, files: Sequence[Examined]) -> Iterator
     most = experiment.federation.clients if trained < 1 else 0  # what clients round up as they keep records out
     held = {
         name: math.ceil(trained * sum(file.groups.get(name, 0) for file in files)) + most
-        for name in declared_columns(experiment).groups
+        for name in declared_columns(experiment.data).groups
     }
     if "group" not in fixed_by_neighbours(experiment):
         held = {"all": sum(held.values())}
@@ -316,6 +316,6 @@ def _together(
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]
     try:
-        load_held_out(experiment, private=private if len(private) == len(read) else None)
+        load_held_out(experiment.record_source, private=private if len(private) == len(read) else None)
     except (ExperimentError, BadRecords, FileNotFoundError) as fault:
         yield str(fault)

@@ -20,9 +20,9 @@ from fedsw.data.cells import MISSING, shown
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.distinct import CellFault
+from fedsw.data.sources import declared_columns
 from fedsw.desk.own_data.examine import Examination, Examined
 from fedsw.experiment import Experiment
-from fedsw.experiment.sources import declared_columns
 from fedsw.runs.report.console import table_of
 
 _WARM, _TIMED = 1, 4
@@ -44,10 +44,11 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     from fedsw.federation.server.settling import numbers_of, settled
 
     together = {
-        name: sum(client_sizes.get(name, 0) for client_sizes in sizes) for name in declared_columns(experiment).groups
+        name: sum(client_sizes.get(name, 0) for client_sizes in sizes)
+        for name in declared_columns(experiment.data).groups
     }
     experiment = settled(experiment, numbers_of(experiment, together))
-    columns = declared_columns(experiment)
+    columns = declared_columns(experiment.data)
     counts = [sum(by_group.values()) for by_group in sizes]
     before = [sum(counts[:client]) for client in range(len(counts))]
     records = [made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)]
@@ -62,10 +63,10 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
 
 def examination_view(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> RenderableType:
     """Sizes, every fault, what is public, and what a run takes."""
-    unit = declared_columns(experiment).unit
+    unit = declared_columns(experiment.data).unit
     parts: list[RenderableType] = [_sizes(examination, unit)]
     parts += [Text(line, style="yellow") for line in _warnings(examination)]
-    faults = [line for file in examination.files for line in _faults_of(file, declared_columns(experiment))]
+    faults = [line for file in examination.files for line in _faults_of(file, declared_columns(experiment.data))]
     parts += [Text(line, style="red") for line in (*faults, *examination.together)]
     parts.append(Text("public: " + "; ".join(public_words(experiment))))
     if cost is not None:
@@ -101,7 +102,7 @@ def as_plain(experiment: Experiment, examination: Examination, cost: MachineCost
 
 def public_words(experiment: Experiment) -> Iterator[str]:
     """Yield what everybody learns of the data, whatever the noise."""
-    columns = declared_columns(experiment)
+    columns = declared_columns(experiment.data)
     more = ", ..." if len(columns.names) > 8 else ""
     yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"
     yield "their bounds, categories, fills, groups and classes, as the experiment declares them"

@@ -15,9 +15,9 @@ from torch import Tensor
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
+from fedsw.data.sources import declared_columns, load_dataset, load_shape, require_runnable
 from fedsw.desk.own_data.apart import other_table
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.sources import declared_columns, load_dataset, load_shape, require_runnable
 from fedsw.federation.server.settling import sizes_at_hand
 
 
@@ -28,8 +28,8 @@ def public_columns(experiment: Experiment) -> Columns:
     of one that is drawn from a law, numbers without bounds.
     """
     if experiment.data.own:
-        return declared_columns(experiment)
-    dataset = load_dataset(experiment)
+        return declared_columns(experiment.data)
+    dataset = load_dataset(experiment.record_source)
     return columns_named(
         dataset.feature_names,
         groups=dataset.groups,
@@ -334,17 +334,17 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
                 f"--records {records}, and the experiment declares privacy.records = {declared}, by which its sums are "
                 "divided: leave the option out, or change the setting"
             )
-        groups, assumed = load_shape(experiment).groups, "the number of records is the declared one"
+        groups, assumed = (load_shape(experiment.record_source).groups, "the number of records is the declared one")
         if len(groups) > 1:
             assumed += ", and groups of one size are assumed"
         return spread_evenly(groups, declared), assumed
     if records is None:
         if experiment.data.data_dir is not None:
-            require_runnable(experiment, named=experiment.name, elsewhere=False)
+            require_runnable(experiment.data, experiment.federation.clients, named=experiment.name, elsewhere=False)
         hidden = "a sketch hides groups: groups of one size are assumed"
         assumed = experiment.privacy.model.by_release(rounds="", once=hidden)
         return known_sizes(experiment, sizes_at_hand(experiment)), assumed
-    groups = load_shape(experiment).groups
+    groups = load_shape(experiment.record_source).groups
     if records.isdecimal():
         said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""
         return spread_evenly(groups, int(records)), said
@@ -371,7 +371,7 @@ def twins_table(
         return None, ""
     if expect is not None:
         raise ExperimentError("--expect chooses a law, and --public-table takes the place of the laws: keep one")
-    columns = declared_columns(experiment)
+    columns = declared_columns(experiment.data)
     private = None if experiment.data.data_dir is None else Path(experiment.data.data_dir)
     other = other_table(path, columns, private, option="--public-table", others=others)
     read = other.records

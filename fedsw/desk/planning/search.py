@@ -12,9 +12,9 @@ from typing import Any
 
 from fedsw._tools.randomness import Stream
 from fedsw._tools.text import to_float
+from fedsw.data.sources import declared_columns
 from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.sources import declared_columns
 from fedsw.experiment.task_kinds import task_facts
 
 Score = Callable[[Experiment], float]
@@ -103,7 +103,7 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
         from fedsw.federation.engines.driver import run
 
         ready = _on_objects(experiment, len(sizes))
-        columns = declared_columns(ready)
+        columns = declared_columns(ready.data)
         apart = spread_evenly(columns.groups, _HELD_OUT)
         scores = []
         for law in LAWS:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fedsw._tools.text import Short, run_facts
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.sources import load_class_names
 from fedsw.desk.use.predictions import Asked, Given, Thresholds, read_given, settle
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
-from fedsw.experiment.sources import load_class_names
 from fedsw.federation.engines.records_at_hand import handed_again
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.problem import Problem
@@ -304,7 +304,7 @@ def load(
     with handed_again(record.experiment, model, task, purpose="using it", call="load(run"):
         problem = Problem.from_experiment(record.experiment.on_host())
         network = problem.build_model()
-        classes = load_class_names(problem.experiment)
+        classes = load_class_names(problem.experiment.record_source)
         about = {"groups": problem.groups, "classes": classes}
         scores = kept(record.directory) if record.experiment.thresholds.share else None
         settled = settle(

@@ -1,6 +1,6 @@
 """The sections of an experiment: every setting with its type, its limits and its default."""
 
-from fedsw.experiment.sections._data_section import SOURCES, Data, ObjectDescription, Partition
+from fedsw._tools.section import Section
 from fedsw.experiment.sections._learning import (
     Also,
     Calibration,
@@ -29,13 +29,11 @@ from fedsw.experiment.sections._privacy import (
     read_delta,
     resolve_delta,
 )
-from fedsw.experiment.sections.section import Section
 from fedsw.experiment.sections.sketch import Sketch, SketchPart
 
 __all__ = [
-    "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "ColumnBins", "DEFAULT_DELTA", "Data",
-    "Evaluation", "Federation", "LEAST_DELTA", "Local", "MaskedSettings", "Model", "ObjectDescription",
-    "ObjectiveSettings", "Partition", "Privacy", "ReleaseSettings", "SOURCES", "Section", "Sketch", "SketchPart",
-    "SketchPrivacy", "SliceSettings", "SlicingSettings", "TableSettings", "ThresholdSettings", "Training",
-    "read_delta", "resolve_delta",
+    "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "ColumnBins", "DEFAULT_DELTA", "Evaluation",
+    "Federation", "LEAST_DELTA", "Local", "MaskedSettings", "Model", "ObjectiveSettings", "Privacy", "ReleaseSettings",
+    "Section", "Sketch", "SketchPart", "SketchPrivacy", "SliceSettings", "SlicingSettings", "TableSettings",
+    "ThresholdSettings", "Training", "read_delta", "resolve_delta",
 ]  # fmt: skip

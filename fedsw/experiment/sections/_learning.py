@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, names_beside
-from fedsw.experiment.sections.section import (
+from fedsw._tools.own_objects import is_reference
+from fedsw._tools.section import (
     Arguments,
     ClipNorm,
     PositiveFloat,
@@ -22,6 +21,7 @@ from fedsw.experiment.sections.section import (
     among,
     at_most,
 )
+from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, names_beside
 from fedsw.experiment.task_kinds import MODELS, TASKS
 
 _OPTIMIZERS = ("sgd", "adam")

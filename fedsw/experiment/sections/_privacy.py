@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, field_serializer, field_validator, model_validator
 
+from fedsw._tools.section import PositiveFloat, PositiveInt, Section, among
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import upward
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, among
 from fedsw.experiment.trust import RunGuarantee, TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from fedsw._tools.own_objects import is_reference
 from fedsw._tools.registry import Registry
-from fedsw.experiment.own_objects import is_reference
-from fedsw.experiment.sections.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
+from fedsw._tools.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
 
 
 def _nothing(part: SketchPart) -> str | None:

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from fedsw._tools.own_objects import absence, fresh_name, held, is_held
 from fedsw._tools.settings import ExperimentError
-from fedsw.data import require_groups
-from fedsw.experiment import Experiment, own_records, parse_experiment
-from fedsw.experiment.own_objects import absence, fresh_name, held, is_held
-from fedsw.experiment.sections import Data
-from fedsw.experiment.sources import load_held_out, require_apart, require_one_client_each, require_runnable
+from fedsw.data import own_records, require_groups
+from fedsw.data.settings import Data
+from fedsw.data.sources import load_held_out, require_apart, require_one_client_each, require_runnable
+from fedsw.experiment import Experiment, parse_experiment
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,12 +51,14 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
         passed = own_records.loaded(source, spec.columns, experiment.federation.clients, what="data.source")
         ready = _completed(experiment, passed, source, spec.held_out)
     else:
-        require_runnable(experiment, elsewhere=engine == "deployed")
-        require_one_client_each(experiment)
+        require_runnable(
+            experiment.data, experiment.federation.clients, named=experiment.name, elsewhere=engine == "deployed"
+        )
+        require_one_client_each(experiment.data, experiment.federation.clients)
         yield experiment
         return
     with held(passed, source):
-        records = load_held_out(ready)
+        records = load_held_out(ready.record_source)
     if records is not None:
         require_apart(records, passed.parts, ready.data, what="held_out")
     with held(dataclasses.replace(passed, held_out=records), source):

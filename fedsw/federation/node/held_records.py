@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fedsw._tools.files import same_file
 from fedsw.data import Records, concatenate, find_table, read_table
 from fedsw.data.columns.declaration import Columns, difference, read_columns
+from fedsw.data.own_records import client_records, numbered
+from fedsw.data.sources import declared_columns, load_dataset, owners, shared_tables, visible_places
 from fedsw.data.units import require_one_client_each
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_records import client_records, numbered
-from fedsw.experiment.sources import declared_columns, load_dataset, owners, shared_tables, visible_places
 from fedsw.federation.node.sample import held_back
 from fedsw.federation.node.simulated import is_simulated, with_substitutes
 from fedsw.learning.tasks.problem import Problem
@@ -91,7 +91,9 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
     experiment = task.experiment
     clients, total = clients_of(experiment, node_config)
     if not experiment.data.own:
-        held = _part(load_dataset(experiment, node_config.get("data-dir")).train, experiment, clients, total)
+        held = _part(
+            load_dataset(experiment.record_source, node_config.get("data-dir")).train, experiment, clients, total
+        )
         _validate(task, held)
         return held
     read = _own_files if experiment.data.own_files is not None else _own_objects
@@ -139,7 +141,7 @@ def _own_objects(
     task: Problem, node_config: Mapping[str, Any], clients: range, total: int
 ) -> tuple[list[Records], bool]:
     """The clients' own objects, or the one that all clients share; and True if it is shared."""
-    source, columns = task.experiment.data.source, declared_columns(task.experiment)
+    source, columns = task.experiment.data.source, declared_columns(task.experiment.data)
     how = {"alone": bool(node_config.get("own-data")), "several": len(clients) > 1}
     parts = list[Records]()
     for client in clients:
@@ -159,7 +161,7 @@ def _own_files(task: Problem, node_config: Mapping[str, Any], clients: range, to
 
     Ids interleave those of all clients, so that no two records of a federation share one.
     """
-    alone, columns = len(clients) == 1, declared_columns(task.experiment)
+    alone, columns = len(clients) == 1, declared_columns(task.experiment.data)
     if named := node_config.get("data-path"):
         if not alone:
             raise ExperimentError(
@@ -175,7 +177,7 @@ def _own_files(task: Problem, node_config: Mapping[str, Any], clients: range, to
             "data.source 'files' needs to know where: start the node with --node-config 'data-dir=\"/its/folder\"' or "
             "'data-path=\"/its/file\"', or set data.data_dir for a simulation"
         )
-    visible = visible_places(task.experiment.with_sections(federation={"clients": total}))
+    visible = visible_places(task.experiment.data, total)
     if visible[0].client is None:
         return shared_tables([visible[0].table], columns), True
     tables = shared_tables([visible[client].table for client in clients], columns)

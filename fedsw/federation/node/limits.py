@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsw._tools.installed import code_digest
+from fedsw._tools.own_objects import load_object, require_allowed
 from fedsw._tools.text import upward
+from fedsw.data.sources import stated_shape
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.choices import references
 from fedsw.experiment.load import unprotected
-from fedsw.experiment.own_objects import load_object, require_allowed
-from fedsw.experiment.sources import stated_shape
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.node.roster import said_of_roster
 from fedsw.federation.node.simulated import of_one_person
@@ -120,7 +120,7 @@ def require_room(
     """
     memory, seconds = room_of(node_config)
     made = task_of(experiment) if task is None else task.task
-    shape = stated_shape(experiment) if task is None else task.shape
+    shape = stated_shape(experiment.record_source) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
     whose, remedy, one_person = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
     if not one_person:

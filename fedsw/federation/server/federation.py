@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedsw._tools.settings import Unaccounted
 from fedsw._tools.text import upward
+from fedsw.data.sources import load_class_names, require_one_client_each
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import left_open
-from fedsw.experiment.sources import load_class_names, require_one_client_each
 from fedsw.experiment.trust import TrustModel
 from fedsw.federation.exchange.availability import Availability, ReportedEpsilons
 from fedsw.federation.exchange.exchange import Traffic
@@ -118,7 +118,7 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     FederationError when clients are missing or refuse; ValueError for a bad experiment or bad records; LedgerReplaced
     if the folder is older than what the clients, or the account of the data set, remember of it.
     """
-    require_one_client_each(job.experiment)
+    require_one_client_each(job.experiment.data, job.experiment.federation.clients)
     with telemetry.logging_to(job.directory) as log:  # from the roll call on
         return _federated(_joined(grid, job), log)
 
@@ -493,7 +493,7 @@ def _keep_promise(directory: RunDirectory, plan: FederationPlan, ledger: Ledger 
     if not (resume and directory.plan.exists()):
         groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
         columns = plan.task.experiment.data.columns
-        named = Names(plan.task.groups, load_class_names(plan.task.experiment), plan.task.positive)
+        named = Names(plan.task.groups, load_class_names(plan.task.experiment.record_source), plan.task.positive)
         names = named if columns is None else names_of(columns)
         content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
         directory.write_plan(content)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
-from fedsw.experiment.sources import load_class_names
+from fedsw.data.sources import load_class_names
 from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART, rounds_beside
 from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
@@ -115,7 +115,7 @@ def said_of(plan: FederationPlan, moments: Moments) -> dict[str, Any]:
     It is post-processing of the release, with intervals for its noise.
     """
     experiment, constant = plan.task.experiment, constant_of(moments)
-    names = load_class_names(experiment) if moments.layout.classes else ()
+    names = load_class_names(experiment.record_source) if moments.layout.classes else ()
     columns, coding = experiment.data.columns, plan.task.coding
     line = None if coding is None else coding.line
     shown = columns if coding is None or coding.line is not None else None
@@ -266,7 +266,7 @@ _CHARGED = "scores were counted and charged once, and are not on file: they are 
 def _thresholds_of(task: Problem, scores: Scores) -> dict[str, Any]:
     """Thresholds by the experiment's rule, in words and numbers."""
     settings, positive = task.experiment.thresholds, 1 if task.positive is None else task.positive
-    cuts, names = thresholds.cuts_of(scores, settings.rule, positive), load_class_names(task.experiment)
+    cuts, names = (thresholds.cuts_of(scores, settings.rule, positive), load_class_names(task.experiment.record_source))
     by_group = zip(task.groups, cuts.by_group, cuts.selected, cuts.bands, strict=True)
     said: dict[str, Any] = {
         "share": task.experiment.share_of_scores,

@@ -12,19 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flwr.serverapp import Grid
 
+from fedsw.data import own_records
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
-from fedsw.data.units import Units
-from fedsw.experiment import Experiment, ExperimentError, own_records, parse_experiment, read_delta
-from fedsw.experiment.preset_rules import KNOTS, PresetNumbers, Squares, chosen, left_open
-from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import (
+from fedsw.data.sources import (
     declared_columns,
     load_dataset,
     require_one_client_each,
     shared_tables,
     visible_tables,
 )
+from fedsw.data.units import Units
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment, read_delta
+from fedsw.experiment.preset_rules import KNOTS, PresetNumbers, Squares, chosen, left_open
+from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.exchange import Traffic
@@ -208,11 +209,11 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
     if (declared := experiment.privacy.records) is not None:
         return {"all": declared}
     if not spec.own:
-        dataset = load_dataset(experiment)
+        dataset = load_dataset(experiment.record_source)
         return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])
-    require_one_client_each(experiment)
-    columns = declared_columns(experiment)
-    tables = shared_tables(visible_tables(experiment), columns)
+    require_one_client_each(experiment.data, experiment.federation.clients)
+    columns = declared_columns(experiment.data)
+    tables = shared_tables(visible_tables(experiment.data, experiment.federation.clients), columns)
     held = own_records.in_this_process(spec.source)
     parts = list(held.parts) if held is not None else tables
     if not parts:

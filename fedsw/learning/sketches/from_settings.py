@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsw._tools.own_objects import load_object
 from fedsw._tools.registry import Registry
 from fedsw.data.columns.declaration import Coded, coded_columns, ranges
+from fedsw.data.sources import Shape
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_objects import load_object
 from fedsw.experiment.sections import Sketch, SketchPart
 from fedsw.experiment.sections.sketch import MAPS
-from fedsw.experiment.sources import Shape
 from fedsw.learning.models.initial import count_parameters
 from fedsw.learning.sketches import maps
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer

@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable
 from torch import Tensor
 
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.sources import Shape, declared_columns, stated_shape
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import Shape, declared_columns, stated_shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.coded import Centred, Coding, Hats
 from fedsw.learning.models.scattering import ScatteredImages
@@ -26,10 +26,10 @@ def coding_of(experiment: Experiment) -> Coding | None:
     """
     kind = MODELS.get(experiment.model.kind)
     if kind.filtered:
-        return _of_images(stated_shape(experiment).features, experiment.model.orders)
+        return _of_images(stated_shape(experiment.record_source).features, experiment.model.orders)
     if not kind.columns and experiment.model.inputs in ("plain", "by-noise"):
         return None
-    return coded(declared_columns(experiment), experiment.model)
+    return coded(declared_columns(experiment.data), experiment.model)
 
 
 def coded(columns: Columns, spec: Model) -> Coding:

@@ -14,7 +14,7 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.codes import cells_of_table, codes_of, drawn_codes, one_hot, records_of_table
 from fedsw.data.columns.declaration import Coded, Columns
-from fedsw.experiment.sources import Shape
+from fedsw.data.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.sketches.from_settings import FIRST, Stage, drawn, law_of, marks_of, table_of

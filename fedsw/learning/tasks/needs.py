@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedsw._tools.own_objects import is_reference
 from fedsw.data.columns.declaration import ranges
+from fedsw.data.sources import Shape, stated_shape
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.sections import BinSettings, Sketch, SketchPart
-from fedsw.experiment.sources import Shape, stated_shape
 from fedsw.experiment.task_kinds import MODELS, ModelSizes
 from fedsw.learning.sketches.from_settings import (
     FLOPS,
@@ -142,7 +142,7 @@ def require_within(
 
 def require_possible(experiment: Experiment, task: Task) -> None:
     """Refuse what this machine has no memory for, or what takes longer than a year: before anything is made."""
-    shape = stated_shape(experiment)
+    shape = stated_shape(experiment.record_source)
     clients = SettingCost("federation.clients", experiment.federation.clients, 400.0 * experiment.federation.clients)
     sites = SettingCost("federation.sites", experiment.federation.sites, 4000.0 * (experiment.federation.sites or 0))
     require_within(

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsw._tools.own_objects import is_reference, load_object
 from fedsw._tools.randomness import Stream
+from fedsw.data.sources import Shape
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import misfit
-from fedsw.experiment.own_objects import is_reference, load_object
 from fedsw.experiment.sections import ObjectiveSettings
-from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics.clipping import OutputForm, UnsupportedModule, probe_moved, remember

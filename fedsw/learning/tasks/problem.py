@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedsw import data
+from fedsw._tools.own_objects import is_reference, named
 from fedsw._tools.randomness import Label, Stream
 from fedsw.data import Records
 from fedsw.data.made_up import made_up_inputs
 from fedsw.data.records import with_features
+from fedsw.data.sources import Shape, load_shape
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_objects import is_reference, named
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.experiment.sources import Shape, load_shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
@@ -95,7 +95,7 @@ class Problem:
         """
         task = task_of(experiment)
         require_possible(experiment, task)
-        shape = load_shape(experiment, data_dir)
+        shape = load_shape(experiment.record_source, data_dir)
         dimension = task.dimension(shape, experiment.model)
         if not isinstance(dimension, int) or dimension < 1:
             raise ExperimentError(

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
+from fedsw.data.sources import load_public
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.experiment.sources import load_public
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
@@ -23,7 +23,7 @@ class PublicRecords:
     """Batches of the public domain, drawn from public randomness; it must be there, and fit the private records."""
 
     def __init__(self, task: Problem) -> None:
-        dataset = load_public(task.experiment)
+        dataset = load_public(task.experiment.data)
         if dataset is None:
             raise ExperimentError("domain adaptation needs data.public, the labelled public data set; it is not set")
         if dataset.train.features.shape[1] != task.features or len(dataset.classes) != task.classes:

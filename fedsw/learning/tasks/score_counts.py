@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
-from fedsw.experiment.sources import Shape
+from fedsw.data.sources import Shape
 from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data import Records
-    from fedsw.experiment.sources import Shape
+    from fedsw.data.sources import Shape
     from fedsw.learning.tasks.tally import Tally
 
 Raw = Any

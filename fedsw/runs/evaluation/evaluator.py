@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
+from fedsw.data.sources import load_class_names, load_held_out
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment.own_objects import load_metrics, require_names
-from fedsw.experiment.sources import load_class_names, load_held_out
+from fedsw.experiment.choices import load_metrics, require_names
 from fedsw.learning.tasks.measures import Measurements, measure
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
@@ -188,7 +188,7 @@ class Evaluator:
         self, task: Problem, metrics: Mapping[str, Metric] | None = None, *, records: Records | None = None
     ) -> None:
         self._task, self._model = task, task.build_model()
-        self._records = load_held_out(task.experiment) if records is None else records
+        self._records = load_held_out(task.experiment.record_source) if records is None else records
         self._own = OwnMetrics(load_metrics(task.experiment.metrics), metrics or {})
         if self._records is None:
             if self._own.names:
@@ -280,7 +280,7 @@ def beside_constant(quality: Quality, report: Mapping[str, float], records: Reco
         return quality
     units, target = units_of(records), records.target.cpu().numpy()
     most, count = int(np.bincount(target).argmax()), len(np.unique(units))
-    always, names = intervals.rate_of(target == most, units), load_class_names(task.experiment)
+    always, names = (intervals.rate_of(target == most, units), load_class_names(task.experiment.record_source))
     made = intervals.share(report["accuracy"] * count, count, level=intervals.SURE)
     low, high = always.at(intervals.SURE)
     return replace(
@@ -298,7 +298,7 @@ def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
     if not facts.supervised or not bool(torch.isfinite(outputs).all()):
         return Quality()
     if facts.classifies:
-        names = load_class_names(task.experiment)
+        names = load_class_names(task.experiment.record_source)
         about: dict[str, Any] = {"groups": len(task.groups), "classes": task.classes, "positive": task.positive}
         return quality_of_classes(outputs, records, names=names, **about)
     return quality_of_numbers(outputs, records, task.units)

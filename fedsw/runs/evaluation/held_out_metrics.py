@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsw.experiment.sources import load_class_names
+from fedsw.data.sources import load_class_names
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import BINS, CHANCES, SCORED, Counts, Cut, RegressionSums, Tally
@@ -207,7 +207,7 @@ class _Table(Answers):
 
 
 def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOutMetrics:
-    names, groups = load_class_names(task.experiment), task.groups
+    names, groups = load_class_names(task.experiment.record_source), task.groups
     table = _Table(tally, tallied, task.positive)
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
     often = int(np.argmax([share.value for share in shares]))

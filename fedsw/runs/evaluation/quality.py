@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedsw._tools.later import torch
 from fedsw.data import Records
-from fedsw.experiment.sources import second_of_two
+from fedsw.data.sources import second_of_two
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
 

@@ -20,9 +20,9 @@ from fedsw._tools.settings import whole
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.made_up import made_up_inputs
+from fedsw.data.sources import Shape
 from fedsw.data.units import Units
 from fedsw.experiment.sections import Model
-from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import TASKS, shipped_task
 from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip, WeightedSum

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.data import Dataset
-from fedsw.experiment.sources import load_images
+from fedsw.data.sources import load_images
 from fedsw.learning.encoded import public_autoencoder
 from simulations.papers.finished import Finished
 from simulations.papers.measures.frechet import features_of, frechet, lenet_features

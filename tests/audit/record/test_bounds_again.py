@@ -7,8 +7,8 @@ import math
 
 import pytest
 
+from fedsw.data.sources import Shape
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.sources import Shape
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives.histograms import contribution_sensitivity

@@ -19,8 +19,8 @@ from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.declared_kinds import Group
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
+from fedsw.data.sources import load_shape
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.sources import load_shape
 from fedsw.learning.tasks.problem import Problem
 
 AGE = {"name": "age", "low": 0, "high": 100}
@@ -168,7 +168,7 @@ def test_a_regression_has_any_number_of_scaled_targets_from_one_on(tmp_path, cou
     np.testing.assert_allclose(records.target.numpy(), expected, rtol=1e-6)
     raw = {"name": "a", "data": {"source": "files", "columns": columns.model_dump(mode="json")}}
     experiment = parse_experiment(raw, ["objective.task=regression"])
-    assert (load_shape(experiment).targets, load_shape(experiment).classes) == (count, 0)
+    assert (load_shape(experiment.record_source).targets, load_shape(experiment.record_source).classes) == (count, 0)
     with pytest.raises(ExperimentError, match="declare one or more of them in data.columns.targets"):
         parse_experiment({"name": "a", "data": {"source": "files", "columns": declared(AGE).model_dump(mode="json")}},
                          ["objective.task=regression"])  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import norm
 
+from fedsw.data.sources import load_dataset
 from fedsw.desk.baselines.fedavg import Weighted
 from fedsw.desk.baselines.penalised import Scored, absolute, contrasts, squared
 from fedsw.desk.baselines.pooled import ADD_REMOVE, BaselineTask, Rows, made_private
@@ -22,7 +23,6 @@ from fedsw.desk.compare.methods import able
 from fedsw.desk.compare.table import make_table
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning import models
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
@@ -41,7 +41,7 @@ def fair(*settings: str) -> Experiment:
 def report(experiment: Experiment, theta: torch.Tensor) -> dict[str, float]:
     problem = Problem.from_experiment(experiment)
     model = problem.prepared(problem.build_model(), theta)
-    return measure(problem, load_dataset(experiment).test, model).report
+    return measure(problem, load_dataset(experiment.record_source).test, model).report
 
 
 def gaussian_delta(shift: float, epsilon: float) -> float:
@@ -52,7 +52,7 @@ def gaussian_delta(shift: float, epsilon: float) -> float:
 
 def plain_descent(experiment: Experiment) -> torch.Tensor:
     """Torch's own SGD on the mean loss of all records."""
-    problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
+    problem, records = Problem.from_experiment(experiment), load_dataset(experiment.record_source).train
     model, given = problem.build_model(), Problem.from_experiment(experiment).given(records)
     training = experiment.training
     steps = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=training.momentum)
@@ -132,7 +132,7 @@ def test_with_the_penalty_too_one_record_moves_the_clipped_sum_by_the_clip_at_mo
     clip = 0.3
     asked = ("training.rounds=1", "training.batch_fraction=1.0", f"clip.loss={clip}")
     experiment = fair("data.records=60", "objective.alpha=0.9", *asked)
-    problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
+    problem, records = Problem.from_experiment(experiment), load_dataset(experiment.record_source).train
     features, target = problem.inputs(records), records.target
     sides = contrasts(problem, records)
     scored = Scored(problem)
@@ -174,7 +174,7 @@ def test_a_round_in_which_a_client_samples_nobody_still_adds_noise() -> None:
 
 def test_a_weight_rises_while_the_gap_is_above_its_target_and_stays_a_weight() -> None:
     experiment = fair("data.records=60")
-    problem, records = Problem.from_experiment(experiment), load_dataset(experiment).train
+    problem, records = Problem.from_experiment(experiment), load_dataset(experiment.record_source).train
     scored = Scored(problem)
     assert scored.gap is not None
     found = scored(problem.inputs(records), contrasts(problem, records))
@@ -239,7 +239,7 @@ def test_an_argument_that_a_baseline_does_not_take_is_refused() -> None:
 
 
 def test_a_penalty_needs_two_groups_with_records() -> None:
-    asked = BaselineTask(Problem.from_experiment(fair()), load_dataset(fair()).train, 1.0, 1e-5)
+    asked = BaselineTask(Problem.from_experiment(fair()), load_dataset(fair().record_source).train, 1.0, 1e-5)
     alone = asked.records.take(torch.nonzero(asked.records.sensitive == 0)[:, 0].numpy())
     with pytest.raises(ExperimentError, match="two groups"):
         contrasts(asked.problem, alone)
@@ -253,7 +253,7 @@ def test_fair_scores_cost_the_rest_of_epsilon_and_bring_the_groups_together(tmp_
     problem = Problem.from_experiment(experiment)
     model = problem.build_model()
     model.load_state_dict(load_file(tmp_path / RunFile.MODEL))
-    left = measure(problem, load_dataset(experiment).test, model).report
+    left = measure(problem, load_dataset(experiment.record_source).test, model).report
     assert moved["epsilon"] == pytest.approx(1.0, rel=1e-2) and moved["epsilon"] <= 1.0 + 1e-9
     assert moved["guarantee"]["relation"] == "replace-one" and not moved["nominal"]
     assert moved["guarantee"]["accountant"] == "pld + laplace"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsw.data.sources import load_dataset
 from fedsw.desk.baselines import scikit
 from fedsw.desk.baselines.reference import NAMES, refusal, well_trained
 from fedsw.desk.baselines.run_baseline import run
@@ -22,7 +23,6 @@ from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import rows
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.federation.engines.driver import run as run_privately
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem
@@ -87,7 +87,7 @@ def test_the_more_the_penalty_weighs_the_fairer_it_is(alpha):
     reports = []
     for each in (0.05, alpha):
         experiment = load_experiment(find_experiment("fair-classification"), [*settings, f"objective.alpha={each}"])
-        problem, dataset = Problem.from_experiment(experiment), load_dataset(experiment)
+        problem, dataset = Problem.from_experiment(experiment), load_dataset(experiment.record_source)
         reports.append(measure(problem, dataset.test, well_trained(problem, dataset.train).model).report)
     assert reports[1]["w2_squared"] < 0.7 * reports[0]["w2_squared"]
     assert reports[1]["loss"] > reports[0]["loss"] - 1e-3

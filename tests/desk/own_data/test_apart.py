@@ -9,10 +9,10 @@ import pytest
 
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.sources import load_held_out
 from fedsw.desk.own_data.apart import other_table
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import unprotected
-from fedsw.experiment.sources import load_held_out
 from fedsw.runs.evaluation.evaluator import measured_on
 
 OWN = """
@@ -49,11 +49,11 @@ def test_rows_that_are_equal_only_after_their_numbers_were_cut_are_other_people_
     assert isinstance(columns, Columns)
     changes = [f"data.data_dir={own / 'DATA'}"]
     table(own / "other.csv", [30, 151, 990])
-    assert load_held_out(load_experiment(str(own / "own.toml"), changes)) is not None
+    assert load_held_out(load_experiment(str(own / "own.toml"), changes).record_source) is not None
     assert not other_table(own / "other.csv", columns, own / "DATA", option="--held-out").doubt
     table(own / "other.csv", [30, 151, 170])
     with pytest.raises(ExperimentError, match="1 of its 3 rows are also in the private records"):
-        load_held_out(load_experiment(str(own / "own.toml"), changes))
+        load_held_out(load_experiment(str(own / "own.toml"), changes).record_source)
     with pytest.raises(ExperimentError, match="--held-out .*1 of its 3 rows"):
         other_table(own / "other.csv", columns, own / "DATA", option="--held-out")
 
@@ -69,7 +69,7 @@ def coarse(path: Path, seed: int, rows: int = 300, unit: bool = False) -> Path:
 
 def held(own: Path, path: Path, *changes: str) -> Records | None:
     named = [f"data.data_dir={own / 'DATA'}", f"data.held_out={path}", *changes]
-    return load_held_out(load_experiment(str(own / "own.toml"), named))
+    return load_held_out(load_experiment(str(own / "own.toml"), named).record_source)
 
 
 OTHERS = "data.held_out_overlap=other-people"

@@ -14,12 +14,12 @@ import pytest
 
 from fedsw.cli.app import main
 from fedsw.data import BadRecords, read_table
+from fedsw.data.sources import require_runnable
 from fedsw.desk.own_data.answers import Words, form_of, read_bounds, read_format, read_list
 from fedsw.desk.own_data.draft import Draft, DraftRequest, draft
 from fedsw.desk.own_data.examine import examine
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
-from fedsw.experiment.sources import require_runnable
 from fedsw.federation.engines.driver import run
 
 TABLES = Path(__file__).parents[2] / "data" / "complaints"
@@ -212,7 +212,7 @@ def test_one_file_given_as_two_clients_is_a_fault_by_link_or_copy(tmp_path):
         assert any("clients 0 and 1 bring one file" in said for said in together)
         running = parse_experiment(raw | {"data": raw["data"] | {"data_dir": str(data)}})
         with pytest.raises(BadRecords, match="clients 0 and 1 bring one file"):
-            require_runnable(running, named="own.toml", elsewhere=False)
+            require_runnable(running.data, running.federation.clients, named="own.toml", elsewhere=False)
         with pytest.raises(BadRecords, match="clients 0 and 1 bring one file"):
             run(running, runs=tmp_path / "runs")
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsw.data.sources import load_shape, stated_shape
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.load import shipped_experiments
-from fedsw.experiment.sources import load_shape, stated_shape
 from fedsw.federation import messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
@@ -157,7 +157,7 @@ def test_a_sketch_is_estimated_by_what_making_it_takes(settings, more, least):
 
     def estimated(*asked: str) -> tuple[float, float]:
         experiment = parse_experiment(IMAGES, asked)
-        parts = needs.parts_of(experiment, task_of(experiment), stated_shape(experiment))
+        parts = needs.parts_of(experiment, task_of(experiment), stated_shape(experiment.record_source))
         own = [part for part in parts if part.setting.startswith("sketch.")]
         return sum(part.bytes for part in own), sum(part.seconds for part in own)
 
@@ -179,7 +179,7 @@ def test_drawing_directions_anew_every_round_takes_time():
 
 
 def _slicing(asked: Experiment) -> needs.SettingCost:
-    parts = needs.parts_of(asked, task_of(asked), stated_shape(asked))
+    parts = needs.parts_of(asked, task_of(asked), stated_shape(asked.record_source))
     return next(part for part in parts if part.setting == "slicing.directions")
 
 
@@ -263,7 +263,7 @@ def test_shapes_are_known_without_a_file():
         source = (experiment.data.source, experiment.objective.task, experiment.data.target)
         if source[0] in ("synthetic", "ring", "gaussians", "digits") and source not in seen:
             seen.add(source)
-            stated, found = stated_shape(experiment), load_shape(experiment)
+            stated, found = (stated_shape(experiment.record_source), load_shape(experiment.record_source))
             assert (stated.features, stated.classes, stated.targets) == (found.features, found.classes, found.targets)
             assert len(stated.groups) == len(found.groups)
     assert len(seen) > 5

@@ -15,9 +15,9 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import MOST_SHOWN, shown
 from fedsw.data import downloads as data_files
+from fedsw.data import own_records as from_python
 from fedsw.data.downloads import without_downloads
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment import own_records as from_python
 from fedsw.federation import client as handlers
 from fedsw.federation import flower, messages, wire
 from fedsw.federation.client import app as client_app

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError
-from fedsw.experiment import parse_experiment, sources
+from fedsw.experiment import parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.server.federation import Job, federate
@@ -15,7 +15,7 @@ from fedsw.federation.trust.central.rounds import Rounds
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs import checkpoint
 from fedsw.runs.evaluation.evaluator import Evaluator
-from tests.federations import SMALL, Federation
+from tests.federations import SMALL, Federation, digits_for_images
 from tests.laws.runs.test_matching_runs import ADAPTATION, AUTOENCODER, GENERATOR
 from tests.pretended import ELSEWHERE, DirectGrid, Pretended
 
@@ -189,12 +189,7 @@ def test_a_host_tensor_in_the_devices_arithmetic_is_refused_as_an_accelerator_re
 )
 def test_a_run_ends_where_the_processors_ends(pretend, monkeypatch, tmp_path, base):
     first, *more = base
-    load = sources._load
-
-    def found(spec, *rest):  # the digits that every machine has, in place of both data sets of an adaptation
-        return load(spec.model_copy(update={"source": "digits"}) if spec.source in ("usps", "mnist") else spec, *rest)
-
-    monkeypatch.setattr(sources, "_load", found)
+    digits_for_images(monkeypatch)
     _, there = pretend("training.precision=float64", *more, base=first)
     folder = Federation(tmp_path / "host")
     folder.run(parse_experiment(first, [*ONE_SITE, "training.precision=float64", *more]))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsw.data.sources import Shape
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.sources import Shape
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 from fedsw.runs.write import draw_run

@@ -20,10 +20,11 @@ import fedsw
 from fedsw._tools.randomness import Stream, below_rate, smallest_keys
 from fedsw.audit import one_run
 from fedsw.audit.record import audit
+from fedsw.data import sources
 from fedsw.data.records import with_features
 from fedsw.desk.own_data.screen import public_words
 from fedsw.desk.planning import after_moments, private_search, public_rows, run_plan
-from fedsw.experiment import Experiment, ExperimentError, parse_experiment, sources
+from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.exchange.participants import whole
 from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.limits import require_limits

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import fedsw
+from fedsw.data.sources import load_dataset
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs import checkpoint
@@ -74,7 +74,7 @@ def test_a_run_and_a_loop_at_one_seed_end_at_the_same_parameters(tmp_path, penal
     summary, theirs = in_a_federation(tmp_path / "federation", asked)
     problem = Problem.from_experiment(asked)
     model = problem.build_model()
-    records = load_dataset(asked).train
+    records = load_dataset(asked.record_source).train
     objective = fedsw.Objective(Classifier(), [PENALTIES[penalty](asked.objective.alpha)])
     cells = problem.cells_of(records)
     plan = fedsw.plan(
@@ -128,7 +128,7 @@ def test_several_penalties_are_the_same_in_a_federation_and_on_one_machine(tmp_p
     })  # fmt: skip
     summary, theirs = in_a_federation(tmp_path / "federation", asked)
     problem = Problem.from_experiment(asked)
-    model, records = problem.build_model(), load_dataset(asked).train
+    model, records = problem.build_model(), load_dataset(asked.record_source).train
     penalties = [dataclasses.replace(make(), weight=weights[i]) for i, (_, make) in zip(also, chosen, strict=True)]
     objective = fedsw.Objective(Scores(), [fedsw.Parity(0.3, centre=0.5), *penalties], micro_batch=micro_batch)
     sizes = [len(rows) for rows in problem.cells_of(records)]

@@ -14,10 +14,10 @@ from sklearn.datasets import load_digits
 import fedsw
 from fedsw.audit import canary
 from fedsw.audit.record import audit
+from fedsw.data.sources import load_dataset
 from fedsw.desk.use.export import export
 from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.models.scattering import ScatteredImages
 from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.runs.run_files import RunFile
@@ -33,7 +33,7 @@ def trained(tmp_path: Path, *settings: str) -> TrainedModel:
 @pytest.mark.parametrize("trust", ["central", "distributed", "local-gradient"])
 def test_what_a_run_measures_is_what_its_model_answers_under_every_trust_model(tmp_path: Path, trust: str) -> None:
     model = trained(tmp_path, f"privacy.trust={trust}", *(("privacy.epsilon=5000",) if trust != "central" else ()))
-    held_out = load_dataset(model.experiment).test
+    held_out = load_dataset(model.experiment.record_source).test
     answers = model.outputs(held_out.features)
     right = float((answers.argmax(dim=1) == held_out.target).double().mean())
     assert right == pytest.approx(model.summary["held_out"]["accuracy"], abs=1e-9)
@@ -67,7 +67,7 @@ def test_an_exported_classifier_takes_images_and_answers_as_the_run_does(tmp_pat
     model = trained(tmp_path)
     files = export(model, tmp_path / "model.pt", "torchscript")
     exported = torch.jit.load(str(files[0]))
-    features = load_dataset(model.experiment).test.features[:5]
+    features = load_dataset(model.experiment.record_source).test.features[:5]
     assert torch.allclose(exported(features).double(), model.outputs(features), atol=1e-5)
 
 

@@ -31,9 +31,9 @@ import torch
 
 from fedsw.audit.record import audit
 from fedsw.cli.app import main
-from fedsw.data import as_records
+from fedsw.data import as_records, sources
 from fedsw.desk.planning import search
-from fedsw.experiment import ExperimentError, parse_experiment, sources
+from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.engines import deployed, driver
 from fedsw.federation.engines.driver import run

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 from fedsw._tools.settings import FederationError
 from fedsw.data import DeclaredRecords, as_records
+from fedsw.data import own_records as own
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.records import Records
+from fedsw.data.sources import load_shape
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.experiment import own_records as own
-from fedsw.experiment.sources import load_shape
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
@@ -408,7 +408,7 @@ def test_simulated_clients_of_other_processes_share_one_table_of_a_module(module
 
 def test_a_server_that_cannot_ask_needs_the_columns(module):
     with pytest.raises(ExperimentError, match=r"declare \[data.columns\]"):
-        load_shape(experiment(f"{module}:table"))
+        load_shape(experiment(f"{module}:table").record_source)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import fedsw
 from fedsw.cli.app import main
 from fedsw.data import BadRecords
+from fedsw.data.sources import require_one_client_each, visible_tables
 from fedsw.experiment import ExperimentError, load_experiment
-from fedsw.experiment.sources import require_one_client_each, visible_tables
 from fedsw.federation.engines import Engine
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server.settling import sizes_at_hand
@@ -68,8 +68,8 @@ def own(folder: Path, clients: int):
 @pytest.mark.parametrize(
     "read",
     [
-        visible_tables,
-        require_one_client_each,
+        lambda experiment: visible_tables(experiment.data, experiment.federation.clients),
+        lambda experiment: require_one_client_each(experiment.data, experiment.federation.clients),
         sizes_at_hand,
         lambda experiment: held_records(Problem.from_experiment(experiment), ALL_AT_ONCE),
         *(
@@ -95,10 +95,10 @@ def test_every_verb_refuses_four_folders_of_three_clients(four, verb, capsys):
 def test_a_table_of_all_clients_beside_their_own_is_refused_and_alone_is_split(four):
     shutil.copy(four / "0" / "records.csv", four / "train.csv")
     with pytest.raises(BadRecords, match=r"train.csv, for all clients together, and .*records.csv of client 0"):
-        visible_tables(own(four, 4))
+        visible_tables(own(four, 4).data, 4)
     for client in range(4):
         shutil.rmtree(four / str(client))
-    assert visible_tables(own(four, 3)) == [four / "train.csv"]
+    assert visible_tables(own(four, 3).data, 3) == [four / "train.csv"]
     assert sum(sizes_at_hand(own(four, 3)).values()) == 40
 
 

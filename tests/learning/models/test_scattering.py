@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.data.records import with_features
+from fedsw.data.sources import load_dataset
 from fedsw.experiment import parse_experiment
-from fedsw.experiment.sources import load_dataset
 from fedsw.learning.models.scattering import (
     ANGLES,
     GRID,
@@ -142,7 +142,7 @@ def test_variance_without_noise_is_estimated_from_noised_moments() -> None:
     problem = Problem.from_experiment(parse_experiment(DIGITS, ["data.most_records=1437"]))
     layout = layout_of(problem)
     assert layout is not None
-    train = load_dataset(problem.experiment).train
+    train = load_dataset(problem.experiment.record_source).train
     exact = Moments.exact(layout, sums_of(problem, layout, train), (len(train),))
     noise = torch.randn(exact.values.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     noised = Moments(layout, exact.values + noise, 1.0, (len(train),))
@@ -169,7 +169,7 @@ def test_what_filters_cannot_see_is_refused_and_named(change: str, said: str) ->
 
 def test_codes_are_kept_for_the_very_same_records_alone() -> None:
     problem = Problem.from_experiment(parse_experiment(DIGITS))
-    records = load_dataset(problem.experiment).test.take(range(3))
+    records = load_dataset(problem.experiment.record_source).test.take(range(3))
     first, other = problem.readied(records), with_features(records, 1 - records.features)
     assert torch.equal(problem.readied(records).features, first.features)
     assert not torch.equal(problem.readied(other).features, first.features)

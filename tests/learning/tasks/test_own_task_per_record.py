@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedsw.experiment.sources import Shape
+from fedsw.data.sources import Shape
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.learning.tasks.task import Inputs

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsw.experiment.sources import Shape
+from fedsw.data.sources import Shape
 from fedsw.learning import models
 from fedsw.learning.tasks import Classification
 from fedsw.learning.tasks.task import Inputs

@@ -13,7 +13,7 @@ import torch
 
 from fedsw.data import Records
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.experiment.own_objects import is_shipped, load_metrics
+from fedsw.experiment.choices import is_shipped, load_metrics
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.federation.engines import driver
 from fedsw.learning.tasks.problem import Problem

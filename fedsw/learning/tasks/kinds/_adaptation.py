@@ -12,7 +12,7 @@ from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedsw.experiment.sources import Shape
+    from fedsw.data.sources import Shape
 
 
 class Adaptation(Task):

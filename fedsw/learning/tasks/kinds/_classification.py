@@ -11,7 +11,7 @@ from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedsw.experiment.sources import Shape
+    from fedsw.data.sources import Shape
     from fedsw.learning.tasks.tally import Tally
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.own_objects import is_reference
 from fedsw.experiment.choices import Settings
-from fedsw.experiment.own_objects import is_reference
 from fedsw.experiment.task_kinds import MODELS, Facts
 from fedsw.learning.tasks.kinds._generation import MOST_POINTS, Generation
 from fedsw.learning.tasks.task import HeldOut

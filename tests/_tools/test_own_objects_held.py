@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from fedsw._tools.own_objects import held, held_objects, in_this_process, load_object
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.own_objects import held, held_objects, in_this_process, load_object
 from fedsw.federation.engines.driver import resume, run
 from fedsw.learning.models import mlp
 from fedsw.privacy.accounting import Ledger

@@ -1,21 +1,21 @@
-"""Sections [data] and [partition]: which records there are, and how they are spread over clients."""
+"""Sections [data] and [partition]: which records there are, how they are spread over clients; data sets by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedsw._tools.own_objects import OBJECT, is_held, is_reference
 from fedsw._tools.registry import Registry
+from fedsw._tools.section import PositiveFloat, PositiveInt, Section, Seed
 from fedsw._tools.settings import require_data_set
 from fedsw._tools.text import nearest
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Name
-from fedsw.experiment.own_objects import OBJECT, is_held, is_reference
-from fedsw.experiment.sections.section import PositiveFloat, PositiveInt, Section, Seed
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,14 @@ for _name, _data_set in {
     SOURCES.register(_name, _data_set)
 
 _OWN = ("files", OBJECT)
+
+Encoder = Callable[[Any, int, int], Any]
+"""From a whole `Dataset` of images, the length of a code and epochs to a `Dataset` of codes."""
+ENCODERS: Registry[Encoder] = Registry("an encoder")
+"""Ways to encode the private half of a data set of images; rooms above, which learn them, register theirs."""
+
+Target = Literal["class", "point", "mean"]
+"""What of a named data set is predicted: its class, or as `Data.target` says."""
 
 
 @dataclass(frozen=True)
@@ -325,3 +333,12 @@ class Partition(Section):
         if self.scheme == "iid":
             return None
         return "label" if self.scheme == "dirichlet" and self.by == "target" else "group"
+
+
+@dataclass(frozen=True)
+class RecordSource:
+    """Where a run's records come from: its section [data], what is predicted, and how many clients there are."""
+
+    data: Data
+    target: Target
+    clients: int

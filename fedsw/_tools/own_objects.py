@@ -1,17 +1,13 @@
-"""Load objects that settings name as `module:name`, or that this process holds; refuse modules that are not allowed.
-
-Metrics named so are among them: how they are named, and which names are taken.
-"""
+"""Load objects that settings name as `module:name`, or that this process holds; refuse modules that are not allowed."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
 
 from fedsw._tools.settings import ExperimentError
 
@@ -147,55 +143,3 @@ def _home(thing: object) -> str | None:
         return str(thing.__module__ or "")
     made = not callable(thing) or any(kind.__module__.startswith("torch.nn.") for kind in type(thing).__mro__)
     return None if made else type(thing).__module__
-
-
-_SHIPPED = re.compile(
-    r"loss|accuracy|disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|"
-    r"(root_)?mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
-)
-_NAME = re.compile(r"[^\W\d][\w-]*")
-
-
-def is_shipped(name: str) -> bool:
-    """True if a shipped metric of some task has this name."""
-    return _SHIPPED.fullmatch(name) is not None
-
-
-def require_names(names: Iterable[str]) -> None:
-    """Raise ExperimentError for names that would be mistaken: of a shipped metric, twice the same, or not one word."""
-    seen: set[str] = set()
-    for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ExperimentError(f"a metric is named {name!r}; use letters, digits, '_' and '-', a letter first")
-        if is_shipped(name):
-            raise ExperimentError(f"metric {name!r} has the name of a metric that is measured anyway; give it another")
-        if name in seen:
-            raise ExperimentError(f"two metrics are named {name!r}; give one of them another name")
-        seen.add(name)
-
-
-def require_references(references: Sequence[str]) -> None:
-    """Refuse names that no metric can have. Nothing is imported, so clients may check as well."""
-    for reference in references:
-        if not is_reference(reference):
-            raise ExperimentError(f"metric {reference!r} is not written as module:name, as in 'my_module:my_function'")
-    require_names(map(_name, references))
-
-
-def load_metrics(references: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The functions behind `module:name`, by `name`; their modules' own code runs."""
-    require_references(references)
-    metrics: dict[str, Callable[..., Any]] = {}
-    for position, reference in enumerate(references):
-        loaded = load_object(reference, what=f"metrics[{position}]")
-        if not callable(loaded):
-            raise ExperimentError(
-                f"metrics[{position}] {reference!r} is a {type(loaded).__name__} and cannot be called; name a function "
-                "of (outputs, records)"
-            )
-        metrics[_name(reference)] = cast("Callable[..., Any]", loaded)
-    return metrics
-
-
-def _name(reference: str) -> str:
-    return reference.rpartition(":")[2].rpartition(".")[2]

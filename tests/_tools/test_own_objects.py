@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedsw._tools.own_objects import is_reference, load_object
 from fedsw.experiment import ExperimentError
-from fedsw.experiment.own_objects import is_reference, load_object
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Load an experiment's records from its settings: private, held-out, and those of a public domain."""
+"""Find and read the records that section [data] names: private, held-out, public ones; refuse held-out private ones."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw import data
 from fedsw._tools import files
-from fedsw.data import BadRecords, Dataset, Records, read_table, require_groups, units
+from fedsw._tools.own_objects import absence
+from fedsw._tools.settings import ExperimentError
+from fedsw.data import _spreading, units
+from fedsw.data import own_records as own
+from fedsw.data.codes import read_table, read_tables, read_units
 from fedsw.data.columns.declaration import Columns
+from fedsw.data.formats import BadRecords
+from fedsw.data.image_sets import resized
 from fedsw.data.places import Place, places, require_places
-from fedsw.data.records import private_half, with_classes
-from fedsw.experiment import Experiment, ExperimentError
-from fedsw.experiment import own_records as own
-from fedsw.experiment.encoders import ENCODERS
-from fedsw.experiment.own_objects import absence
-from fedsw.experiment.sections import SOURCES, Data, Partition
-from fedsw.experiment.task_kinds import task_facts
-
-Target = Literal["class", "point", "mean"]
+from fedsw.data.records import Dataset, Records, private_half, require_groups, with_classes
+from fedsw.data.settings import ENCODERS, SOURCES, Data, Partition, RecordSource, Target
+from fedsw.data.units import rows_in_common, share_of_repeated_rows
 
 _ENCODER = "autoencoder"
 """The encoder of `data.encoded`."""
@@ -58,25 +57,25 @@ class Shape:
     units: tuple[float, float] | None = None
 
 
-def load_shape(experiment: Experiment, data_dir: str | None = None) -> Shape:
+def load_shape(source: RecordSource, data_dir: str | None = None) -> Shape:
     """The shape of an experiment's data; from the declared columns alone where clients bring their own records."""
-    if experiment.data.own:
-        columns = declared_columns(experiment)
+    if source.data.own:
+        columns = declared_columns(source.data)
         classes, targets = len(columns.classes), len(columns.targets)
         return Shape(columns.inputs, columns.groups, classes, targets, columns.positive, columns.units)
-    dataset = load_dataset(experiment, data_dir)
+    dataset = load_dataset(source, data_dir)
     classes = len(dataset.classes)
     return Shape(dataset.train.features.shape[1], dataset.groups, classes, dataset.targets, second_of_two(classes))
 
 
-def stated_shape(experiment: Experiment) -> Shape:
+def stated_shape(source: RecordSource) -> Shape:
     """The shape of an experiment's data without a look at any file: for a named data set in files, at least."""
-    spec = experiment.data
+    spec = source.data
     if spec.own:
-        return load_shape(experiment)
+        return load_shape(source)
     targets, known = 0, SOURCES.get(spec.source)
-    if task_facts(experiment.objective.task).target == "numbers":
-        targets = 1 if spec.target == "mean" or known.number else 2
+    if source.target != "class":
+        targets = 1 if source.target == "mean" or known.number else 2
     features, groups, classes = known.shape or (spec.core_features + spec.spurious_features, 2, 2)
     if spec.public is not None:
         features = _IMAGE_SIDE**2
@@ -90,90 +89,93 @@ def second_of_two(classes: int) -> int | None:
     return 1 if classes == 2 else None
 
 
-def load_class_names(experiment: Experiment) -> tuple[str, ...]:
+def load_class_names(source: RecordSource) -> tuple[str, ...]:
     """Names of the classes; empty for a regression."""
-    if experiment.data.own:
-        return declared_columns(experiment).classes
-    return load_dataset(experiment).classes
+    return declared_columns(source.data).classes if source.data.own else load_dataset(source).classes
 
 
-def declared_columns(experiment: Experiment) -> Columns:
+def declared_columns(spec: Data) -> Columns:
     """The columns of records that are somebody's own; ExperimentError if they are not declared."""
-    if experiment.data.columns is not None:
-        return experiment.data.columns
-    if (refusal := absence(experiment.data.source)) is not None:
+    if spec.columns is not None:
+        return spec.columns
+    if (refusal := absence(spec.source)) is not None:
         raise ExperimentError(refusal)
     raise ExperimentError(
-        f"data.source {experiment.data.source!r} is asked at the clients, and the server must know what comes: declare "
+        f"data.source {spec.source!r} is asked at the clients, and the server must know what comes: declare "
         "[data.columns]; `fedsw run` alone reads them off the records of its simulated clients"
     )
 
 
-def load_held_out(experiment: Experiment, *, private: Sequence[Records] | None = None) -> Records | None:
+def load_held_out(source: RecordSource, *, private: Sequence[Records] | None = None) -> Records | None:
     """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
 
     The private records that can be seen from here may have been read already. FileNotFoundError, BadRecords if
     data.held_out names a file that is not there, or does not fit the columns; ExperimentError if it is a private file,
     or shares rows with one that can be seen from here.
     """
-    spec = experiment.data
+    spec = source.data
     if not spec.own:
-        return load_dataset(experiment).test
+        return load_dataset(source).test
     if spec.held_out is None:
         return None
     at_hand = own.in_this_process(spec.source)
     if at_hand is not None and at_hand.held_out is not None:
         return at_hand.held_out
-    records = _held_out(spec.held_out, experiment)
-    require_groups(records, f"data.held_out {spec.held_out}", declared_columns(experiment).groups)
-    _require_file_apart(experiment, records, private)
+    columns, path, what = declared_columns(spec), Path(spec.held_out).expanduser(), f"data.held_out {spec.held_out}"
+    if spec.held_out == spec.source and (refusal := absence(spec.source)) is not None:
+        raise ExperimentError(refusal)
+    if (reference := spec.held_out_code) is not None:
+        records: Records = own.loaded(reference, columns, 1, what="data.held_out").parts[0]
+    else:
+        records = read_table(path, columns)
+    require_groups(records, what, columns.groups)
+    # Its metrics are published without noise. The refusal is itself an un-noised function of private records: it is for
+    # whoever owns both files. Only those of a simulation are seen here, before anything is spent, and what nodes bring
+    # from elsewhere is never asked for.
+    tables = visible_tables(spec, source.clients)
+    if spec.shows_private_rows:
+        _require_other_file(path, tables, what)
+        return records
+    about: dict[str, Any] = {"what": what, "where": f" in {spec.data_dir}", "private": private, "remedy": _ALLOW}
+    require_file_apart(path, records, tables, columns, others=spec.of_other_people, **about)
     return records
 
 
-def _held_out(name: str, experiment: Experiment) -> Records:
-    columns = declared_columns(experiment)
-    if name == experiment.data.source and (refusal := absence(name)) is not None:
-        raise ExperimentError(refusal)
-    if (reference := experiment.data.held_out_code) is not None:
-        return own.loaded(reference, columns, 1, what="data.held_out").parts[0]
-    return read_table(Path(name).expanduser(), columns)
-
-
-def visible_tables(experiment: Experiment) -> list[Path]:
+def visible_tables(spec: Data, clients: int) -> list[Path]:
     """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
-    return [file.table for file in visible_places(experiment)]
+    return [file.table for file in visible_places(spec, clients)]
 
 
-def visible_places(experiment: Experiment) -> list[Place]:
+def visible_places(spec: Data, clients: int) -> list[Place]:
     """Whose those files are: of everybody, or one of each client, neither more nor fewer; none is another's copy.
 
     Whatever reads clients' files of one machine finds them here. FileNotFoundError, BadRecords, ExperimentError as
     `fedsw.data.places` says.
     """
-    files = experiment.data.own_files
-    if files is None or (folder := files.folder) is None:
+    own_files = spec.own_files
+    if own_files is None or (folder := own_files.folder) is None:
         return []
     tables = places(folder)
-    require_places(tables, folder, experiment.federation.clients)
+    require_places(tables, folder, clients)
     return tables
 
 
-def require_runnable(experiment: Experiment, *, named: str | None = None, elsewhere: bool = False) -> None:
+def require_runnable(spec: Data, clients: int, *, named: str, elsewhere: bool = False) -> None:
     """Refuse a run of this machine on clients' own files that are not there, or are not one of each client.
 
     ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
     the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
     """
-    files = experiment.data.own_files
-    if files is not None and files.folder is None:
+    own_files = spec.own_files
+    if own_files is not None and own_files.folder is None:
         raise ExperimentError(
-            f"{named or experiment.name} learns from clients' own files, and nothing says where they are: add "
+            f"{named} learns from clients' own files, and nothing says where they are: add "
             "--data-dir DIR (data.data_dir), a folder with a folder 0, 1, ... for each client, each with its table (or "
             "with one table, which is split among the clients)"
         )
-    tables = visible_tables(experiment)
+    tables = visible_tables(spec, clients)
     if tables and elsewhere:
-        shared_tables(tables, declared_columns(experiment))
+        shared_tables(tables, declared_columns(spec))
 
 
 def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
@@ -190,41 +192,24 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
             _read.update(about=about, tables={})
         tables: dict[tuple[Path, int], Records] = _read["tables"]
         if absent := [key for key in keys if key not in tables]:
-            tables |= dict(zip(absent, data.read_tables([path for path, _ in absent], columns), strict=True))
+            tables |= dict(zip(absent, read_tables([path for path, _ in absent], columns), strict=True))
         return [tables[key] for key in keys]
 
 
-def require_one_client_each(experiment: Experiment) -> None:
+def require_one_client_each(spec: Data, clients: int) -> None:
     """Refuse files of a simulation that are not one of each client, or in which one unit has rows at several clients.
 
     What nodes bring is not seen here.
     """
-    spec = experiment.data
-    tables = visible_tables(experiment)
+    tables = visible_tables(spec, clients)
     if len(tables) < 2 or spec.unit is None:
         return
-    columns = declared_columns(experiment)
+    columns = declared_columns(spec)
     try:
         owned = [records.unit for records in shared_tables(tables, columns)]
     except BadRecords:  # other columns do not fit, which their client will say
-        owned = [data.read_units(table, columns) for table in tables]
+        owned = [read_units(table, columns) for table in tables]
     units.require_one_client_each(owned, [table.parent.name for table in tables], spec.unit)
-
-
-def _require_file_apart(experiment: Experiment, held_out: Records, private: Sequence[Records] | None) -> None:
-    """Refuse a held-out file that is private, or shares rows with one: its metrics are published without noise.
-
-    The refusal is itself an un-noised function of private records. It is for whoever owns both files: only those of a
-    simulation are seen here, before anything is spent, and what nodes bring from elsewhere is never asked for.
-    """
-    spec, tables = experiment.data, visible_tables(experiment)
-    assert spec.held_out is not None and spec.columns is not None
-    path, what, where = Path(spec.held_out).expanduser(), f"data.held_out {spec.held_out}", f" in {spec.data_dir}"
-    if spec.shows_private_rows:
-        _require_other_file(path, tables, what)
-        return
-    about: dict[str, Any] = {"what": what, "where": where, "private": private, "remedy": _ALLOW}
-    require_file_apart(path, held_out, tables, spec.columns, others=spec.of_other_people, **about)
 
 
 _ALLOW = (
@@ -258,11 +243,11 @@ def require_file_apart(
     _require_other_file(path, tables, what)
     tables_records = shared_tables(tables, columns) if private is None else private
     _require_other_persons(records, tables_records, columns.unit, what, where)
-    common = data.rows_in_common(records, tables_records)
+    common = rows_in_common(records, tables_records)
     if common and any(feature.outside == "cut" for feature in (*columns.features, *columns.targets)):
         uncut = columns.uncut()  # rows that are equal only after their numbers were cut are those of others
-        records, tables_records = data.read_table(path, uncut), data.read_tables(tables, uncut)
-        common = data.rows_in_common(records, tables_records)
+        records, tables_records = read_table(path, uncut), read_tables(tables, uncut)
+        common = rows_in_common(records, tables_records)
     _require_no_rows(common, len(records), what, where, remedy, tables_records if others else None)
 
 
@@ -281,7 +266,7 @@ def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, 
         return
     _require_other_persons(held_out, private, spec.unit, what, where)
     alike = private if spec.of_other_people else None
-    _require_no_rows(data.rows_in_common(held_out, private), len(held_out), what, where, _ALLOW, alike)
+    _require_no_rows(rows_in_common(held_out, private), len(held_out), what, where, _ALLOW, alike)
 
 
 def _require_other_persons(
@@ -303,7 +288,7 @@ def _require_no_rows(
     Rows of other people from the same population equal a private row as often as private rows equal one another.
     """
     if common and alike is not None:
-        share = data.share_of_repeated_rows(alike)
+        share = share_of_repeated_rows(alike)
         most = rows * (share + _UNLIKELY * (1 - share)) + 4 * math.sqrt(rows * share * (1 - share)) + 3
         if common > most:
             raise ExperimentError(
@@ -318,21 +303,17 @@ def _require_no_rows(
         )
 
 
-def load_dataset(experiment: Experiment, data_dir: str | None = None) -> Dataset:
-    """The experiment's data set, kept in memory for the other nodes of this process; not of clients' own records."""
-    if experiment.data.own:
+def load_dataset(source: RecordSource, data_dir: str | None = None) -> Dataset:
+    """The named data set, kept in memory for the other nodes of this process; not of clients' own records."""
+    if source.data.own:
         raise ValueError(
-            f"with data.source {experiment.data.source!r} records are at their clients, and there is no data set to "
-            "load"
+            f"with data.source {source.data.source!r} records are at their clients, and there is no data set to load"
         )
-    numbers = task_facts(experiment.objective.task).target == "numbers"
-    target: Target = experiment.data.target if numbers else "class"
-    return _load(experiment.data, target, data_dir or experiment.data.data_dir)
+    return _load(source.data, source.target, data_dir or source.data.data_dir)
 
 
-def load_public(experiment: Experiment) -> Dataset | None:
+def load_public(spec: Data) -> Dataset | None:
     """The public labelled data set of domain adaptation; None for other tasks."""
-    spec = experiment.data
     if spec.public is None:
         return None
     return _load(spec.model_copy(update={"source": spec.public, "most_records": None}), "class", spec.data_dir)
@@ -344,7 +325,7 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
         for known, settings, owner in _dealt:
             if known is records and settings == (partition, clients):
                 return owner
-        owner = data.owners(
+        owner = _spreading.owners(
             records,
             clients,
             scheme=partition.scheme,
@@ -377,7 +358,7 @@ def _whole(spec: Data, target: Target, data_dir: str | None) -> Dataset:
 def _named(spec: Data, target: Target, data_dir: str | None) -> Dataset:
     known = SOURCES.get(spec.source)
     module, _, name = known.made_by.rpartition(":")
-    make = getattr(importlib.import_module(f"{data.__name__}.{module}") if module else data, name)
+    make = getattr(importlib.import_module(f"fedsw.data.{module}" if module else "fedsw.data"), name)
     settings = {**dict(spec), "data_dir": data_dir, "target": target}
     dataset: Dataset = make(**{parameter: settings[setting] for parameter, setting in known.parameters.items()})
     return dataset
@@ -387,4 +368,4 @@ def load_images(spec: Data, data_dir: str | None = None) -> Dataset:
     """The whole data set of images that an experiment's private records are of."""
     images = _named(spec, "class", data_dir)
     alike = spec.public is None or SOURCES.get(spec.source).small
-    return images if alike else data.resized(images, _IMAGE_SIDE)
+    return images if alike else resized(images, _IMAGE_SIDE)

@@ -8,14 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedsw._tools import own_objects as registry
 from fedsw._tools.later import torch
+from fedsw._tools.own_objects import load_object
 from fedsw._tools.settings import ExperimentError
-from fedsw.data import BadRecords, DeclaredRecords, Records, as_records, validate
+from fedsw.data._declared import DeclaredRecords, as_records
 from fedsw.data.columns.declaration import Columns, difference
+from fedsw.data.formats import BadRecords
+from fedsw.data.records import Records, validate
+from fedsw.data.settings import ObjectDescription
 from fedsw.data.units import Units, require_one_client_each
-from fedsw.experiment import own_objects as registry
-from fedsw.experiment.own_objects import load_object
-from fedsw.experiment.sections import ObjectDescription
 
 _TWICE = "declare data.columns, or groups= and classes= for every client alike"
 
