@@ -27,12 +27,13 @@ from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
 from fedsw.learning.moments.preparation import prepare, residual_of, started, whitening_of
 from fedsw.learning.moments.released_moments import Moments, constant_of
 from fedsw.learning.objectives import Clip, histograms
+from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
 from fedsw.runs.run_files import RunFile, read_json
-from fedsw.runs.single.objective import Batch, Objective
+from fedsw.runs.single.objective import Objective
 
 Float = NDArray[np.float64]
 
@@ -285,20 +286,31 @@ class TabledObjective(Objective):
     deviation: float
     seed: int
 
-    def _cotangents(
-        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
-    ) -> Sequence[Sequence[Tensor]]:
-        ((outputs,), (theta,), compared) = by_stratum, thetas, self.composite.between_groups()
-        chance, radius = np.random.default_rng([10, self.seed, batch.round]), clip.output
+    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
+        """See `Objective.of`: with tables in place of ranks."""
+        exact = vars(super().of(clip, weights))
+        return TabledClipped(**exact, bins=self.bins, deviation=self.deviation, seed=self.seed)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TabledClipped(ClippedObjective):
+    """`TabledObjective` with clips, on a model's device."""
+
+    bins: int
+    deviation: float
+    seed: int
+
+    def pulled(self, strata: Sequence[Tensor], directions: Sequence[Tensor], round_: int, attempt: int) -> list[Tensor]:
+        """Cotangents (n_s, d) by stratum, from tables with a round's noise."""
+        theta, compared = directions[0].to(self.device), self.weighted.between_groups()
+        chance, radius = np.random.default_rng([10, self.seed, round_]), self.clip.output
         counts = []
-        for rows in outputs:
+        for rows in strata:
             clean = histograms.histograms(rows, theta, radius, self.bins)
             noise = torch.from_numpy(chance.standard_normal(tuple(clean.shape)))
             counts.append(histograms.monotone(clean + self.deviation * noise, len(rows)))
         tables = histograms.matched(counts, compared, radius)
         return [
-            [
-                histograms.cotangents(rows, theta, table, compared, cell=cell, size=len(rows), radius=radius)
-                for cell, (rows, table) in enumerate(zip(outputs, tables, strict=True))
-            ]
+            histograms.cotangents(rows, theta, table, compared, cell=cell, size=len(rows), radius=radius)
+            for cell, (rows, table) in enumerate(zip(strata, tables, strict=True))
         ]

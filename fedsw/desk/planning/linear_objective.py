@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -31,19 +31,20 @@ class LinearObjective(Objective):
         if not self._stated:
             self._stated.append(super().gradient(model, batch, clip))
             return self._stated[0]
-        first, total = self._stated[0], self._clipped(model, batch, clip, ())
+        first, total = self._stated[0], self._closed_form(model, batch, clip)
         numbers = {"round": batch.round, "attempt": batch.attempt}
         return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
 
-    def _require_per_record(self, model: nn.Module, records: Records) -> None:
+    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
         """Nothing: one linear layer mixes no records, and these are nobody's."""
 
-    def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
+    def _closed_form(self, model: nn.Module, batch: Batch, clip: Clip) -> Tensor:
         """The sum (r,), in float64."""
-        inputs = self._inputs(model, batch.records)
+        one = self.of(clip, next(model.parameters()))
+        inputs = one.given(batch.records)
         with torch.no_grad():
             raw = model(inputs.features)
-        losses = self._losses(raw.requires_grad_(), inputs)
+        losses = one.losses(raw.requires_grad_(), inputs)
         (pull,) = torch.autograd.grad(losses.sum(), raw)
         lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
         norms = torch.linalg.vector_norm(pull, dim=1) * lengths

@@ -20,13 +20,13 @@ Sample = Callable[[int, int], Tensor]
 """From the number of a penalty and a count to the other sample (m, d) of an attempt."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WeightedSum:
     """(1 - sum of weights) * task loss + sum of weight * penalty, over outputs that each penalty chooses.
 
     A penalty between groups has the groups as cells, or pairs (class, group); one to a sample has all private records
-    as one cell. What differs between them is asked of `parts`, one for each penalty. It has no
-    model: `fedsw.Objective` (`fedsw.runs.single.objective`) holds one with a model.
+    as one cell. What differs between them is asked of `parts`, one for each penalty. It has no model and no records:
+    `fedsw.learning.tasks.objective.ClippedObjective` brings it to both.
     """
 
     penalties: tuple[Penalty, ...]

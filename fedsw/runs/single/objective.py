@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -17,32 +17,22 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import KEY_BYTES, Stream, smallest_keys
 from fedsw._tools.settings import whole
-from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.made_up import made_up_inputs
 from fedsw.data.sources import Shape
 from fedsw.data.units import Units
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import TASKS, shipped_task
-from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip, WeightedSum
-from fedsw.learning.objectives.groups import terms_of
 from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
-from fedsw.learning.tasks.generated_samples import uniform_ball
+from fedsw.learning.tasks.compared import compared_by
+from fedsw.learning.tasks.objective import ClippedObjective, Learnt, OutputSlices, in_pieces
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts, usual
 from fedsw.learning.tasks.task import Inputs, Raw, Task
-from fedsw.mathematics.clipping import Tape, Term, clipped_sum, kept, record, unchanged
+from fedsw.mathematics.clipping import unchanged
 from fedsw.mathematics.clipping.clip import Mode
-from fedsw.mathematics.transport.sliced import (
-    DEFAULT_MEMORY_LIMIT,
-    Scheme,
-    Ties,
-    orthogonal_spread,
-    project,
-    public_directions,
-    spread,
-)
+from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.release import Bounded, Sample
 from fedsw.privacy.sensitivity import SIZES, SLACK, Bound, Sensitivity, worst
@@ -99,16 +89,6 @@ def draw_batch(
     rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
     rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
     return Batch(round_, attempt, records.take(rows), tuple(sizes), rates, Sample() if sample is None else sample)
-
-
-class Learnt(Protocol):
-    """A task: `fedsw.Task`, or anything with these two functions of a model's raw outputs and a batch."""
-
-    def outputs(self, raw: Raw, batch: Inputs, /) -> Tensor:
-        """Outputs that a penalty compares: (n, d)."""
-
-    def loss(self, raw: Raw, batch: Inputs, /) -> Tensor:
-        """Task loss of every record: (n,)."""
 
 
 class Deciding(ABC):
@@ -208,8 +188,8 @@ class Objective(Deciding):
         if counts is None:
             raise ValueError("scores are of a classifier whose outputs are the usual probabilities of its logits")
         total = torch.zeros((1, counts.width), dtype=torch.int64)
-        for chunk in self._chunks(batch.records):
-            inputs = self._inputs(model, chunk)
+        for chunk in in_pieces(batch.records, self.micro_batch):
+            inputs = self._inputs(_weights_of(model), chunk)
             with torch.no_grad(), unchanged(model, self.learnt):
                 outputs = self.learnt.outputs(model(inputs.features), inputs).cpu()
             total += counts.of(outputs, chunk.target.cpu(), torch.zeros(len(chunk), dtype=torch.int64))
@@ -241,11 +221,9 @@ class Objective(Deciding):
         within_reach(records.target, self.classes, "the class", "the objective", "classes=")
 
     def planned_sensitivities(self, sizes: Sequence[int], clip: Clip) -> tuple[Sensitivity, ...]:
-        """Delta of every stratum before directions are drawn, without the safety factor."""
-        spreads = [
-            1.0 if d == 1 or self.scheme == "iid" else orthogonal_spread(d, self.directions) for d in self.dimensions
-        ]
-        return self.composite.sensitivities(sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound)
+        """Delta of every stratum before directions are drawn, safety factor included."""
+        planned = self.of(clip, torch.zeros(0))
+        return planned.sensitivities(sizes, planned.planned_spreads())
 
     def decisive(self) -> dict[str, Any]:
         """See `Deciding`: all fields but those of memory, and those that follow from others."""
@@ -272,22 +250,34 @@ class Objective(Deciding):
             UnsupportedModule: naming the layer and what to write instead.
             ValueError: if outputs or losses have another shape than was said, or mix records.
         """
-        self._require_per_record(model, batch.records)
-        thetas = [self._directions(number, d, batch) for number, d in enumerate(self.dimensions)]
-        spreads = [1.0 if d == 1 else spread(theta) for d, theta in zip(self.dimensions, thetas, strict=True)]
-        sensitivities = self.composite.sensitivities(
-            batch.sizes, clip, dimensions=self.dimensions, spreads=spreads, bound=self.bound
-        )
-        bounds = [SLACK * sensitivity for sensitivity in sensitivities]
+        weights = _weights_of(model)
+        self._require_per_record(model, weights, batch.records)
+        one = self.of(clip, weights)
+        total, bounds = one.gradient(model, batch.records, batch.sizes, batch.round, batch.attempt)
         charges = [
-            Charge(*sensitivity)
-            for sensitivity in zip(self.strata, batch.rates, (b.value for b in bounds), strict=True)
+            Charge(stratum, rate, bound.value)
+            for stratum, rate, bound in zip(self.strata, batch.rates, bounds, strict=True)
         ]
-        total = self._clipped(model, batch, clip, thetas)
         numbers = {"round": batch.round, "attempt": batch.attempt}
         return Bounded(total, worst(bounds), **numbers, charges=charges, sample=batch.sample)
 
-    def _require_per_record(self, model: nn.Module, records: Records) -> None:
+    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
+        """The objective with clips, on the device and in the precision of a model's weights."""
+        assert self.dimension is not None
+        return ClippedObjective(
+            self.composite,
+            compared_by(self.composite, self.dimension, clip),
+            clip,
+            self.learnt,
+            partial(self._inputs, weights),
+            OutputSlices(self.directions, self.scheme, self.direction_seed, self.ties, self.memory_limit),
+            self.mode,
+            self.bound,
+            self.micro_batch,
+            weights.device,
+        )
+
+    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
         """Try made-up records, once for every model; of the private ones only the shapes are looked at."""
         if model in self._tried:
             return
@@ -296,119 +286,31 @@ class Objective(Deciding):
         target = target.float() if targets else target
         made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
 
+        one = self.of(Clip(1.0, 1.0, 1.0), weights)  # neither outputs nor losses are clipped
+
         def made(raw: Raw, inputs: Inputs) -> list[Tensor]:
-            return [*self._selected(raw, inputs), self._losses(raw, inputs)]
+            return [one.heads(raw, inputs), one.losses(raw, inputs)]
 
         columns = records.columns if isinstance(records, DeclaredRecords) else None
         declared = None if columns is None or columns.inputs != width else made_up_inputs(columns, _DECLARED, seed=0)
-        require_per_record(
-            model, self._inputs(model, made_up), made, None if declared is None else torch.from_numpy(declared)
-        )
+        require_per_record(model, one.given(made_up), made, None if declared is None else torch.from_numpy(declared))
         self._tried.add(model)
 
-    @flushing_to_zero
-    def _clipped(self, model: nn.Module, batch: Batch, clip: Clip, thetas: Sequence[Tensor]) -> Tensor:
-        """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
-        chunks = list(self._chunks(batch.records))
-        outputs: list[list[Tensor]] = [[] for _ in self.penalties]
-        for chunk in chunks:
-            inputs = self._inputs(model, chunk)
-            tape = record(model, inputs.features)
-            for penalty, parts, head in zip(self.penalties, outputs, self._selected(tape.raw, inputs), strict=True):
-                parts.append(project(head.detach(), (penalty.clip or clip).output))
-        by_stratum = [torch.split(torch.cat(parts), list(batch.sizes)) for parts in outputs]
-        device = outputs[0][0].device
-        cotangents = self._cotangents(by_stratum, [theta.to(device) for theta in thetas], batch, clip)
-        pulled = [torch.cat(list(parts)) for parts in cotangents]
-        total = torch.zeros(count_parameters(model), dtype=torch.float64, device=device)
-        weight, start = self.composite.task_weight(len(batch)), 0
-        for chunk in chunks:
-            if len(chunks) > 1:
-                inputs = self._inputs(model, chunk)
-                tape = record(model, inputs.features)
-            part = slice(start, start + len(chunk))
-            total += clipped_sum(tape, self._terms(tape, inputs, clip, [q[part] for q in pulled], weight))
-            start += len(chunk)
-        return total.cpu()
-
-    def _cotangents(
-        self, by_stratum: Sequence[Sequence[Tensor]], thetas: Sequence[Tensor], batch: Batch, clip: Clip
-    ) -> Sequence[Sequence[Tensor]]:
-        """Gradients of the penalties in their outputs, which are within the clip, by penalty and stratum.
-
-        A forecast of clients that nobody trusts overrides it (`fedsw.desk.planning.after_moments.TabledObjective`).
-        """
-        by_penalty, _ = self.composite.cotangents(
-            by_stratum,
-            thetas,
-            lambda number, count: self._sample(number, count, batch).to(by_stratum[0][0].device),
-            ties=self.ties,
-            memory_limit=self.memory_limit,
-        )
-        return by_penalty
-
-    def _terms(self, tape: Tape, inputs: Inputs, clip: Clip, cotangents: Sequence[Tensor], weight: float) -> list[Term]:
-        pulled = [
-            (head, q, (penalty.clip or clip).jacobian)
-            for head, q, penalty in zip(self._selected(tape.raw, inputs), cotangents, self.penalties, strict=True)
-            if penalty.weight > 0
-        ]
-        if not weight > 0:
-            return terms_of(pulled, None, None, clip.loss, self.mode)
-        losses = self._losses(tape.raw, inputs)
-        weights = torch.full((len(losses),), weight, dtype=torch.float64, device=losses.device)
-        return terms_of(pulled, losses, weights, clip.loss, self.mode)
-
-    def _losses(self, raw: Raw, inputs: Inputs) -> Tensor:
-        with kept(self.learnt) as state:
-            losses = state.apart(self.learnt.loss(raw, inputs))
-        if tuple(losses.shape) != (len(inputs.features),):
-            raise ValueError(
-                f"the task's loss has shape {tuple(losses.shape)} for {len(inputs.features)} records; it gives one "
-                "number for each record, (n,), not their mean"
-            )
-        return losses
-
-    def _selected(self, raw: Raw, inputs: Inputs) -> list[Tensor]:
-        heads = []
-        for penalty, d in zip(self.penalties, self.dimensions, strict=True):
-            with kept(self.learnt, penalty) as state:
-                head = state.apart(penalty.selected(raw, inputs, self.learnt.outputs))
-            if head.ndim == 1 and d == 1:
-                head = head[:, None]
-            if tuple(head.shape) != (len(inputs.features), d):
-                raise ValueError(
-                    f"compared outputs have shape {tuple(head.shape)} for {len(inputs.features)} records and dimension "
-                    f"{d}; they are (n, d). Set the dimension of the objective or of the penalty"
-                )
-            heads.append(head)
-        return heads
-
-    def _chunks(self, records: Records) -> Iterator[Records]:
-        for start in range(0, len(records), self.micro_batch):
-            stop = min(start + self.micro_batch, len(records))
-            yield records if stop - start == len(records) else records.take(torch.arange(start, stop))
-
-    def _directions(self, number: int, d: int, batch: Batch) -> Tensor:
-        purpose = () if number == 0 else (f"penalty {number}",)
-        return public_directions(
-            d, self.directions, self.scheme, self.direction_seed, "directions", *purpose, batch.round, batch.attempt
-        )
-
-    def _sample(self, number: int, count: int, batch: Batch) -> Tensor:
-        stream = Stream.seeded(self.direction_seed, "prior", batch.round, batch.attempt)
-        return self.penalties[number].sample_of(partial(uniform_ball, count, self.dimensions[number], stream=stream))
-
-    def _inputs(self, model: nn.Module, records: Records) -> Inputs:
-        first = next((p for p in model.parameters() if p.requires_grad), None)
-        if first is None:
-            raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
-        features = records.features.to(first.device, first.dtype)
-        return Inputs(features, records.target.to(first.device), self._shape(features.shape[1]))
+    def _inputs(self, weights: Tensor, records: Records) -> Inputs:
+        features = records.features.to(weights.device, weights.dtype)
+        return Inputs(features, records.target.to(weights.device), self._shape(features.shape[1]))
 
     def _shape(self, features: int) -> Shape:
         groups = max((getattr(penalty, "groups", 1) for penalty in self.penalties), default=1)
         return Shape(features, tuple(map(str, range(groups))), self.classes, self.targets)
+
+
+def _weights_of(model: nn.Module) -> nn.Parameter:
+    """The first of a model's trainable weights, which say where and how precisely it computes."""
+    for weights in model.parameters():
+        if weights.requires_grad:
+            return weights
+    raise ValueError(f"{type(model).__name__} has no trainable parameter: there is nothing to learn")
 
 
 def _shipped(name: str) -> Learnt:

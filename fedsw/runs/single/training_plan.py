@@ -21,7 +21,6 @@ from fedsw.privacy.accounting import Ledger, Step
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, added, planned
 from fedsw.privacy.mechanisms import require_norm
 from fedsw.privacy.release import Sample
-from fedsw.privacy.sensitivity import SLACK
 from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
 
 
@@ -142,7 +141,7 @@ def plan(
     batch = _batch(objective.strata, counts, batch_fraction, batch_size)
     epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=sum(counts))
-    bounds = tuple(SLACK * sensitivity for sensitivity in objective.planned_sensitivities(batch, clip))
+    bounds = objective.planned_sensitivities(batch, clip)
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
     if not 0 <= real(calibration, "calibration") <= _MOST_CALIBRATION:

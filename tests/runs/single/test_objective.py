@@ -85,7 +85,7 @@ def test_the_gradient_is_the_sum_of_naively_clipped_jacobians():
     raw = net(x)
     outputs = [project(Scores().outputs(raw, None).detach(), CLIP.output), project(raw["codes"].detach(), CODES.output)]
     by_stratum = [torch.split(each, list(batch.sizes)) for each in outputs]
-    thetas = [found._directions(number, d, batch) for number, d in enumerate(found.dimensions)]
+    thetas = found.of(CLIP, next(net.parameters())).directions(batch.round, batch.attempt)
     cotangents = [torch.cat(q) for q in found.composite.cotangents(by_stratum, thetas, lambda *a: None)[0]]
     heads = [
         (lambda raw: Scores().outputs(raw, None), cotangents[0], CLIP.jacobian),
