@@ -29,8 +29,9 @@ from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.run_plan import planned
 from fedsw.federation.engines.driver import run
-from fedsw.federation.node.node import Node, NodeBatch
+from fedsw.federation.node.node import Node
 from fedsw.learning.moments.moments_sum import Layout
+from fedsw.learning.tasks.objective import ForwardPass
 
 SEEDS = 5
 EPSILONS = (0.5, 1.0, 3.0)
@@ -101,7 +102,7 @@ def _means(rows: int) -> Iterator[None]:
         drawn = node.units.one_row_each(np.repeat(units, rows), stream.child("rows"), seeded=node.seeded)
         return node.records.take(drawn)
 
-    def weighed(node: Node, batch: NodeBatch, cotangents: Tensor, weight: float) -> tuple[Tensor, float]:
+    def weighed(node: Node, batch: ForwardPass, cotangents: Tensor, weight: float) -> tuple[Tensor, float]:
         return contribution(node, batch, cotangents, weight / rows)
 
     def shrunk(layout: Layout, inputs: Tensor, target: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from fedsw.data import Records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import exchanged
 from fedsw.learning.models import flatten, load_flat
+from fedsw.learning.tasks.objective import in_pieces
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.learning.tasks.task import Inputs
@@ -209,8 +210,8 @@ class Attacker:
 
     def _losses(self, model: nn.Module, side: Records) -> Tensor:
         with torch.no_grad():
-            pieces = map(self._task.given, self._task.chunks(side))
-            losses = [self._task.losses(model(piece.features), piece) for piece in pieces]
+            pieces = map(self._task.given, in_pieces(side, self._task.clipped.micro_batch))
+            losses = [self._task.clipped.losses(model(piece.features), piece) for piece in pieces]
         return torch.cat(losses).double().cpu()
 
     def _matched(self, node: Node, outputs: Tensor, theta: Tensor, round_: int, attempt: int) -> tuple[Tensor, Tensor]:
@@ -224,7 +225,7 @@ class Attacker:
             return side.sample(theta, count, round_, attempt).cpu()
 
         cells = [outputs] if side is not None else list(torch.split(outputs, node.sizes))
-        cotangents, other = penalty.pulled(cells, task.directions(round_, attempt), sample)
+        cotangents, other = penalty.pulled(cells, task.clipped.directions(round_, attempt)[0], sample)
         if side is None or other is None:
             return torch.cat(cotangents), torch.zeros(task.parameters, dtype=torch.float64)
         return torch.cat(cotangents), side.contribution(other.to(task.device)).cpu()
@@ -257,7 +258,7 @@ class Attacker:
         def values(parameters: dict[str, Tensor], features: Tensor, target: Tensor) -> Tensor:
             raw = functional_call(model, parameters, (features[None],))
             one = Inputs(features[None], target[None], task.shape)
-            loss = task.losses(raw, one).reshape(1)
+            loss = task.clipped.losses(raw, one).reshape(1)
             return loss if rows == 1 else torch.cat([loss, task.outputs(raw, one).reshape(-1)])
 
         inputs = task.given(part)

@@ -90,19 +90,19 @@ def _less_noise_than_the_slack_hides(monkeypatch):
 
 
 def _sensitivity_for_twice_the_records(monkeypatch):
-    problem = fedsw.learning.tasks.problem.Problem
-    genuine = problem.sensitivities
+    clipped = fedsw.learning.tasks.objective.ClippedObjective
+    genuine = clipped.sensitivities
     halved = lambda task, batch, spreads: genuine(task, [2 * n for n in batch], spreads)  # noqa: E731
-    monkeypatch.setattr(problem, "sensitivities", halved)
+    monkeypatch.setattr(clipped, "sensitivities", halved)
 
 
 def _no_clip(monkeypatch):
-    genuine = fedsw.federation.node.node.clipped_sum
+    genuine = fedsw.learning.tasks.objective.clipped_sum
 
     def freed(tape, terms, **more):
         return genuine(tape, [Term(t.head, t.cotangents, 1e9, t.mode) for t in terms], **more)
 
-    monkeypatch.setattr(fedsw.federation.node.node, "clipped_sum", freed)
+    monkeypatch.setattr(fedsw.learning.tasks.objective, "clipped_sum", freed)
 
 
 def _one_seed_for_all_noise(monkeypatch):

@@ -28,7 +28,7 @@ def _plan(*overrides: str):
 def _aggregate(plan, members, round_: int, attempt: int = 0) -> Aggregate:
     """A sum of ones: what is released of it, less one, is the noise."""
     drawn = draw(plan, members, round_=round_, attempt=attempt)
-    bounds = plan.task.sensitivities(drawn.batch, [1.0])
+    bounds = plan.task.clipped.sensitivities(drawn.batch, [1.0])
     vector = torch.ones(plan.task.parameters, dtype=torch.float64)
     return Aggregate(round_, attempt, vector, drawn, bounds, 2, None)
 
@@ -43,7 +43,7 @@ def test_every_coordinate_of_every_release_has_noise_of_its_own_and_of_the_decla
     with _ledger(tmp_path / "l.sqlite", plan) as ledger:
         released = [release(_aggregate(plan, members, number), plan, ledger) for number in range(1, DRAWS + 1)]
     sigma = released[0].sigma
-    assert sigma == 2.0 * max(bound.value for bound in plan.task.sensitivities(plan.batch, [1.0]))
+    assert sigma == 2.0 * max(bound.value for bound in plan.task.clipped.sensitivities(plan.batch, [1.0]))
     require_gaussian(torch.stack([each.value for each in released]) - 1.0, sigma)
     for each in released:
         assert torch.equal(each.value, (each.value / spacing(sigma)).round() * spacing(sigma))

@@ -24,7 +24,7 @@ def test_every_group_is_charged_its_own_rate_and_never_a_luckier_groups():
     """Batches of one size from groups of 500 and 50: a record of the small group is met ten times as often."""
     plan, members = _plan("training.batch_size=25")
     drawn = draw(plan, members, round_=1, attempt=0)
-    found = charges(plan, drawn, plan.task.sensitivities(drawn.batch, [1.0]))
+    found = charges(plan, drawn, plan.task.clipped.sensitivities(drawn.batch, [1.0]))
     assert {charge.group: charge.sampling_rate for charge in found} == {"A=0": 25 / 500, "A=1": 25 / 50}
 
 
@@ -39,7 +39,7 @@ def test_a_group_is_charged_at_its_own_size_in_the_batch():
     """Of 100 and 10 records: the small group's record moves its mean ten times as far."""
     plan, members = _plan("objective.alpha=1.0")
     drawn = draw(plan, members, round_=1, attempt=0)
-    found = charges(plan, drawn, plan.task.sensitivities(drawn.batch, [1.0]))
+    found = charges(plan, drawn, plan.task.clipped.sensitivities(drawn.batch, [1.0]))
     assert drawn.batch == (100, 10)
     assert found[1].sensitivity == pytest.approx(10 * found[0].sensitivity, rel=1e-12)
 
@@ -55,7 +55,7 @@ def test_what_is_charged_and_noised_leaves_room_for_single_precision(alpha, pena
     drawn = draw(plan, members, round_=1, attempt=0)
     task = plan.task
     exact = task.objective.parts[0].sensitivities(drawn.batch, task.clip, d=task.dimension, spread=1.0, bound=bound)
-    charged = charges(plan, drawn, task.sensitivities(drawn.batch, [1.0]))
+    charged = charges(plan, drawn, task.clipped.sensitivities(drawn.batch, [1.0]))
     for proved, charge, planned in zip(exact, charged, plan.sensitivities, strict=True):
         assert charge.sensitivity >= proved.value * SLACK * (1 - 1e-12)
         assert planned.value >= proved.value * SLACK * (1 - 1e-12)

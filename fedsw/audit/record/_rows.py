@@ -153,7 +153,7 @@ def _sums(folder: Folder, row: Row) -> Expected:
         expected[cell] = (0.0, misfit)
     if any(misfit for _, misfit in expected.values()):
         return expected
-    bounds = folder.prepared.sensitivities(batch, _spreads(folder, row))
+    bounds = folder.prepared.clipped.sensitivities(batch, _spreads(folder, row))
     return {cell: (bound.value, "") for cell, bound in zip(cells, bounds, strict=True)}
 
 
@@ -161,7 +161,7 @@ def _masked(folder: Folder, row: Row) -> Expected:
     """A masked sum: every client's row is that of the contributions of all of them, or of tables where none leave."""
     fraction, task = folder.written.training.batch_fraction, folder.prepared
     batch = by_fraction(fraction, [folder.sizes[cell] for cell in task.objective.cells])
-    spreads, directions = _spreads(folder, row), task.all_directions(row.round, row.attempt)
+    spreads, directions = _spreads(folder, row), task.clipped.directions(row.round, row.attempt)
     least = bound_of(task, batch, spreads).value
     if not least:
         least = noise_of(task, batch, folder.delta, spreads=spreads, directions=directions).joint.value
@@ -248,8 +248,8 @@ def _resumed_with_others(folder: Folder) -> bool:
 def _spreads(folder: Folder, row: Row) -> list[float]:
     """Spreads of every penalty's directions: known for orthogonal blocks, else of the attempt's public draw."""
     if folder.written.slicing.scheme == "orthogonal":
-        return folder.prepared.planned_spreads()
-    return [spread(block) for block in folder.prepared.all_directions(row.round, row.attempt)]
+        return folder.prepared.clipped.planned_spreads()
+    return [spread(block) for block in folder.prepared.clipped.directions(row.round, row.attempt)]
 
 
 # Sums that are released once, beside the rounds

@@ -74,7 +74,7 @@ class Scored(nn.Module):
     def weighted(self, returned: Returned, target: Tensor, weight: float, slope: float) -> Tensor:
         """Loss and penalty of b records (b,), the penalty by the slope of its value in the gap."""
         logits, part, follow = returned
-        loss = self._problem.losses(logits, Inputs(target, target, self._problem.shape))
+        loss = self._problem.clipped.losses(logits, Inputs(target, target, self._problem.shape))
         return (1 - weight) * loss + weight * slope * part + SHARE * follow
 
     def groups(self, training: Training) -> Iterator[dict[str, Any]]:

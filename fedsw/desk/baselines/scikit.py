@@ -74,7 +74,7 @@ def converged(problem: Problem, records: Records) -> AtRest:
                 group["lr"] = _RATE * (1 - step / STAGE)
             _step(problem, objective, model, inputs, counts, stage * STAGE + step, optimizer)
         with torch.no_grad():
-            loss = float(problem.losses(model(inputs.features), inputs).double().mean())
+            loss = float(problem.clipped.losses(model(inputs.features), inputs).double().mean())
         if abs(before - loss) <= _STILL * max(abs(loss), _STILL):
             return AtRest(model.eval(), (stage + 1) * STAGE, still=True)
         before = loss
@@ -103,7 +103,7 @@ def _step(
     ]
     parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
     pulls, _ = objective.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
-    total = objective.task_share * problem.losses(raw, inputs).double().mean()
+    total = objective.task_share * problem.clipped.losses(raw, inputs).double().mean()
     for head, pull in zip(heads, pulls, strict=True):
         total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
     total.backward()  # type: ignore[no-untyped-call]

@@ -270,7 +270,7 @@ def summed_noise(
     if split.asks_tables(experiment):
         share, bins = experiment.privacy.model.tables(replace(problem, experiment=experiment), batch, multiplier)
     divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
-    k = problem.directions(0, 0).shape[1]
+    k = problem.clipped.directions(0, 0)[0].shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0
     noise = split.noise(divided, compared, clip, sizes=batch, own_sizes=batch, spread=spread, k=k)
@@ -287,7 +287,7 @@ class TabledObjective(Objective):
     seed: int
 
     def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
-        """See `Objective.of`: with tables in place of ranks."""
+        """See `Objective.of`, with tables in place of ranks; weights (n, ...) of a model."""
         exact = vars(super().of(clip, weights))
         return TabledClipped(**exact, bins=self.bins, deviation=self.deviation, seed=self.seed)
 

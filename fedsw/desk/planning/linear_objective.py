@@ -31,26 +31,22 @@ class LinearObjective(Objective):
         if not self._stated:
             self._stated.append(super().gradient(model, batch, clip))
             return self._stated[0]
-        first, total = self._stated[0], self._closed_form(model, batch, clip)
-        numbers = {"round": batch.round, "attempt": batch.attempt}
-        return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
-
-    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
-        """Nothing: one linear layer mixes no records, and these are nobody's."""
-
-    def _closed_form(self, model: nn.Module, batch: Batch, clip: Clip) -> Tensor:
-        """The sum (r,), in float64."""
-        one = self.of(clip, next(model.parameters()))
-        inputs = one.given(batch.records)
+        clipped = self.of(clip, next(model.parameters()))
+        inputs = clipped.inputs_of(batch.records)
         with torch.no_grad():
             raw = model(inputs.features)
-        losses = one.losses(raw.requires_grad_(), inputs)
+        losses = clipped.losses(raw.requires_grad_(), inputs)
         (pull,) = torch.autograd.grad(losses.sum(), raw)
         lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
         norms = torch.linalg.vector_norm(pull, dim=1) * lengths
         factors = self.composite.task_weight(len(batch)) * (clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
         pull = pull * factors[:, None]
-        return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
+        total = torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
+        first, numbers = self._stated[0], {"round": batch.round, "attempt": batch.attempt}
+        return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
+
+    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
+        """Nothing: one linear layer mixes no records, and these are nobody's."""
 
 
 def is_linear(model: nn.Module, objective: Objective) -> bool:

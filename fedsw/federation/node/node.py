@@ -13,33 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw._tools.randomness import KEY_BYTES, Stream
-from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.sample import cells_of_units, sampled
 from fedsw.learning.moments.preparation import Preparation
-from fedsw.learning.objectives.groups import terms_of
+from fedsw.learning.tasks.objective import ForwardPass
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.task import Inputs
-from fedsw.mathematics.clipping import Tape, clipped_sum, record
-
-
-@dataclass(frozen=True)
-class NodeBatch:
-    """One attempt's records at one node, cell by cell, client after client, under the model of that attempt.
-
-    `inputs` are the records as the model takes them, on the device, where they went there in one piece.
-    """
-
-    round: int
-    attempt: int
-    records: Records
-    model: nn.Module
-    tape: Tape | None
-    outputs: Tensor | None = None
-    inputs: Inputs | None = None
 
 
 @dataclass
@@ -66,7 +47,7 @@ class Node:
     run: str = ""
     clients: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     starts: tuple[NDArray[np.int64], ...] = ()
-    batch: NodeBatch | None = field(default=None)
+    batch: ForwardPass | None = field(default=None)
     held_out: Node | None = field(default=None)
     settings: str = ""
     digest: bytes | None = None
@@ -257,122 +238,52 @@ class Node:
         return wanted
 
     def without(
-        self, batch: NodeBatch, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
-    ) -> tuple[NodeBatch, Tensor]:
+        self, batch: ForwardPass, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]
+    ) -> tuple[ForwardPass, Tensor]:
         """The batch and its cotangents (n, d) without the rows of the clients that are lost; counts (S, c) as drawn."""
         if len(lost) == 0:
             return batch, cotangents
         present = np.ones(len(self.clients), dtype=bool)
         present[lost] = False
         rows = np.flatnonzero(np.concatenate([np.repeat(present, column) for column in counts.T]))
-        left = NodeBatch(batch.round, batch.attempt, batch.records.take(rows), batch.model, None)
+        left = ForwardPass(batch.round, batch.attempt, batch.records.take(rows), batch.model)
         return left, cotangents[torch.from_numpy(rows)]
 
-    @flushing_to_zero
-    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> NodeBatch:
-        """A batch under the model `theta` (r,) for a contribution without a penalty; taped if it is one piece."""
+    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> ForwardPass:
+        """A batch under the model `theta` (r,) for a contribution without a penalty."""
         model = self.task.prepared(self.model, theta)
-        if len(list(self.task.chunks(records))) != 1:
-            return NodeBatch(round_, attempt, records, model, None)
-        inputs = self.task.given(records)
-        return NodeBatch(round_, attempt, records, model, record(model, inputs.features), inputs=inputs)
+        return self.task.clipped.forward(model, records, round_, attempt, compare=False)
 
-    @flushing_to_zero
-    def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[NodeBatch, Tensor]:
+    def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[ForwardPass, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
-        chunks = list(self.task.chunks(records))
-        if len(chunks) == 1:
-            inputs = self.task.given(records)
-            tape = record(model, inputs.features)
-            outputs = self.task.heads(tape.raw, inputs)
-            self.batch = NodeBatch(round_, attempt, records, model, tape, outputs, inputs)
-            return self.batch, self.task.inside(outputs)
-        self.batch = NodeBatch(round_, attempt, records, model, None)
-        pieces = map(self.task.given, chunks)
-        parts = [self.task.rounded(self.task.heads(record(model, piece.features).raw, piece)) for piece in pieces]
-        return self.batch, torch.cat(parts).cpu() if parts else self.task.no_outputs()
+        self.batch = self.task.clipped.forward(model, records, round_, attempt)
+        return self.batch, self._sent(self.batch)
 
-    @flushing_to_zero
-    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[NodeBatch, Tensor]:
+    def at_hand(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[ForwardPass, Tensor]:
         """As `forward`, without another pass if the attempt's batch is still in memory; theta (r,)."""
         batch = self.batch
         if batch is None or batch.tape is None or (batch.round, batch.attempt) != (round_, attempt):
             return self.forward(theta, records, round_, attempt)
         if not torch.equal(batch.records.ids, records.ids):
             return self.forward(theta, records, round_, attempt)
-        inputs = self.task.given(batch.records) if batch.inputs is None else batch.inputs
-        return batch, self.task.projected(batch.tape.raw, inputs)
+        return batch, self._sent(batch)
 
-    @flushing_to_zero
-    def contribution(self, batch: NodeBatch, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
+    def _sent(self, batch: ForwardPass) -> Tensor:
+        """The outputs (n, columns) as they travel: on the host, in the precision of the model."""
+        return self.task.clipped.outputs(batch).to(self.task.dtype).cpu()
+
+    def contribution(self, batch: ForwardPass, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
         """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
-
-        Everything is added on the device; the sum is returned on the host. Records that went to the device in more than
-        one piece in the first exchange go there again, `micro_batch` at a time.
 
         Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
         Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
         """
-        count = len(batch.records)
-        weights = torch.full((count,), task_weight, dtype=torch.float64, device=self.task.device)
-        (total,), loss = self._clipped(batch, cotangents, weights if task_weight > 0 else None, [count])
+        count, weights = len(batch.records), None
+        if task_weight > 0:
+            weights = torch.full((count,), task_weight, dtype=torch.float64, device=self.task.device)
+        (total,), loss = self.task.clipped.contributions(batch, cotangents, weights, [count])
         return total, loss
-
-    @flushing_to_zero
-    def contributions(
-        self, batch: NodeBatch, cotangents: Tensor, task_weights: Tensor | None, runs: Sequence[int]
-    ) -> Tensor:
-        """`contribution` of every client by itself, (S, r), with the passes through the network of all of them at once.
-
-        Guarantee: that of `contribution`, for the records of each client.
-
-        The batch is client after client, `runs` (S,) of each; task weights (n,) are of every record's loss.
-        """
-        return self._clipped(batch, cotangents, task_weights, runs)[0]
-
-    def _clipped(
-        self, batch: NodeBatch, cotangents: Tensor, weights: Tensor | None, runs: Sequence[int]
-    ) -> tuple[Tensor, float]:
-        """The clipped sums (S, r) of runs of records, and the mean task loss for the unsafe metrics."""
-        clip, mode = self.task.clip, self.task.experiment.clip.of_jacobians
-        total: Tensor | None = None
-        start, q = 0, cotangents.to(self.task.device)
-        summed = torch.zeros((), dtype=torch.float64, device=q.device)
-        for chunk in self.task.chunks(batch.records):
-            inputs = self.task.given(chunk) if batch.inputs is None else batch.inputs
-            tape = batch.tape or record(batch.model, inputs.features)
-            losses = self.task.losses(tape.raw, inputs)
-            here = slice(start, start + len(chunk))
-            part = q if chunk is batch.records else q[here]
-            pulled: list[tuple[Tensor, Tensor, float]] = []
-            if self.task.objective.alpha > 0:
-                heads = self.task.heads(tape.raw, inputs) if batch.outputs is None else batch.outputs
-                pulled = self._pulled(heads, part)
-            chunk_weights = None if weights is None else weights[here]
-            terms = terms_of(pulled, losses, chunk_weights, clip.loss, mode)
-            added = clipped_sum(tape, terms, runs=_within(runs, here))
-            total = added if total is None else total + added
-            if self.task.experiment.unsafe_metrics:
-                summed += losses.detach().sum()
-            start += len(chunk)
-        if total is None:
-            total = torch.zeros((len(runs), self.task.parameters), dtype=torch.float64)
-        loss = float(summed) if self.task.experiment.unsafe_metrics else 0.0
-        return total.cpu(), loss / max(1, start)
-
-    def _pulled(self, heads: Tensor, cotangents: Tensor) -> list[tuple[Tensor, Tensor, float]]:
-        """Every penalty's outputs, cotangents and clip."""
-        compared = self.task.compared
-        if len(compared) == 1:
-            return [(heads, cotangents, compared[0].clip.jacobian)]
-        return [(heads[:, e.columns], cotangents[:, e.columns], e.clip.jacobian) for e in compared]
-
-
-def _within(runs: Sequence[int], part: slice) -> list[int]:
-    """Number of records of every run that lie in a part of all records."""
-    edges = np.clip(np.append(0, np.cumsum(runs)), part.start, part.stop)
-    return [int(length) for length in np.diff(edges)]
 
 
 def batch_key(task: Problem, round_: int, attempt: int) -> bytes:

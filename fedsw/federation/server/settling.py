@@ -176,7 +176,7 @@ def _penalty(problem: Problem, sizes: Sequence[int]) -> float:
     cells = len(problem.objective.cells) // len(sizes)
     unit = dataclasses.replace(problem, clip=Clip(0.5, 1.0, _NOTHING))
     spread = [max(1, size // cells) for size in sizes]
-    return max(bound.value for bound in unit.sensitivities(spread * cells, problem.planned_spreads()))
+    return max(bound.value for bound in unit.clipped.sensitivities(spread * cells, problem.clipped.planned_spreads()))
 
 
 def multiplier_of_one(experiment: Experiment, records: int) -> float:

@@ -119,7 +119,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
         delta=delta,
         epsilon=shared.epsilon,
         multiplier=shared.rounds,
-        sensitivities=task.sensitivities(batch, task.planned_spreads()),
+        sensitivities=task.clipped.sensitivities(batch, task.clipped.planned_spreads()),
         moments=shared.moments,
         scores=shared.scores,
         histograms=shared.histograms,

@@ -155,7 +155,7 @@ def noise_of_rounds(problem: Problem, moments: Moments) -> float:
     beside = share / experiment.left_to_rounds
     whole = moments.sigma / moments.layout.moved_for(relation_of(experiment))
     whole *= math.sqrt(beside * experiment.training.rounds)
-    moved = problem.sensitivities([max(1, size) for size in moments.records], problem.planned_spreads())
+    moved = problem.clipped.sensitivities([max(1, size) for size in moments.records], problem.clipped.planned_spreads())
     return experiment.training.noise_kept() * whole * max(sensitivity.value for sensitivity in moved)
 
 

@@ -23,6 +23,7 @@ from fedsw.learning.sketches.noised import least_noise_shares
 from fedsw.learning.sketches.sketch_law import STEP, Law, Sketcher
 from fedsw.learning.sketches.table_parts import sums_of_codes
 from fedsw.learning.tasks import metrics
+from fedsw.learning.tasks.objective import in_pieces
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Tally
 from fedsw.learning.tasks.task import Inputs, Raw
@@ -119,7 +120,9 @@ class Measuring:
     @functools.cached_property
     def raw(self) -> Raw:
         """The model's return value for the records, computed piece by piece and joined again."""
-        pieces = [self._model(self._problem.inputs(chunk)) for chunk in self._problem.chunks(self.records)]
+        problem = self._problem
+        chunks = in_pieces(self.records, problem.clipped.micro_batch)
+        pieces = [self._model(problem.inputs(chunk)) for chunk in chunks]
         form = OutputForm.of(pieces[0])
         joined = [torch.cat(outputs) for outputs in zip(*(form.parts(piece) for piece in pieces), strict=True)]
         return form.arranged(joined)
@@ -132,7 +135,7 @@ class Measuring:
     @functools.cached_property
     def losses(self) -> Tensor:
         """Task loss of every record (n,)."""
-        return self._problem.losses(self.raw, self.inputs).double()
+        return self._problem.clipped.losses(self.raw, self.inputs).double()
 
     @functools.cached_property
     def loss(self) -> float:
@@ -142,7 +145,7 @@ class Measuring:
     @property
     def directions(self) -> Tensor | None:
         """Unit columns (d, k); None where d is 1."""
-        directions = None if self._problem.dimension == 1 else self._problem.directions(0, 0)
+        directions = None if self._problem.dimension == 1 else self._problem.clipped.directions(0, 0)[0]
         self.taken = max(self.taken, 1 if directions is None else directions.shape[1])
         return directions
 

@@ -89,7 +89,7 @@ class ClippedObjective:
         compared: the columns of every penalty among the outputs, and its clip.
         clip: norms M, L and C of what has none of its own.
         task: outputs and loss of a record.
-        given: brings records to the model's device and precision.
+        inputs_of: brings records to the model's device and precision.
         slicing, mode, bound: as in an experiment's settings.
         micro_batch: most records that pass through the model at once.
         device: of the model.
@@ -101,7 +101,7 @@ class ClippedObjective:
     compared: tuple[Compared, ...]
     clip: Clip
     task: Learnt
-    given: Callable[[Records], Inputs]
+    inputs_of: Callable[[Records], Inputs]
     slicing: OutputSlices
     mode: Mode
     bound: Bound
@@ -151,7 +151,7 @@ class ClippedObjective:
         """
         if not 0 < len(records) <= self.micro_batch:
             return ForwardPass(round_, attempt, records, model)
-        inputs = self.given(records)
+        inputs = self.inputs_of(records)
         tape = record(model, inputs.features)
         heads = self.heads(tape.raw, inputs) if compare else None
         return ForwardPass(round_, attempt, records, model, tape, heads, inputs)
@@ -163,7 +163,7 @@ class ClippedObjective:
             return self.in_balls(passed.heads.detach())
         parts = []
         for chunk in in_pieces(passed.records, self.micro_batch):
-            inputs = self.given(chunk)
+            inputs = self.inputs_of(chunk)
             parts.append(self.in_balls(self.heads(record(passed.model, inputs.features).raw, inputs).detach()))
         return torch.cat(parts) if parts else torch.zeros((0, self.compared[-1].columns.stop), device=self.device)
 
@@ -204,9 +204,8 @@ class ClippedObjective:
 
     def directions(self, round_: int, attempt: int) -> list[Tensor]:
         """The directions of an attempt for every penalty, each (d, k) float64; public."""
-        return [
-            self.slicing.directions(number, each.width, round_, attempt) for number, each in enumerate(self.compared)
-        ]
+        widths = enumerate(part.width for part in self.compared)
+        return [self.slicing.directions(number, d, round_, attempt) for number, d in widths]
 
     def prior(self, round_: int, attempt: int, number: int, count: int) -> Tensor:
         """The sample (m, d) that a penalty compares with, on the device: its points, or fresh uniform ones."""
@@ -214,7 +213,7 @@ class ClippedObjective:
         return part.penalty.sample_of(partial(uniform_ball, count, part.width, stream=stream)).to(self.device)
 
     def pulled(self, strata: Sequence[Tensor], directions: Sequence[Tensor], round_: int, attempt: int) -> list[Tensor]:
-        """`cotangents` by stratum where no other side learns: what penalties compare with lies here."""
+        """`cotangents` (n_s, columns) by stratum where no other side learns: what penalties compare with lies here."""
         return self.cotangents(strata, directions, partial(self.prior, round_, attempt))[0]
 
     def cotangents(
@@ -245,7 +244,7 @@ class ClippedObjective:
         total: Tensor | None = None
         start, q, summed = 0, cotangents.to(self.device), torch.zeros((), dtype=torch.float64, device=self.device)
         for chunk in in_pieces(passed.records, self.micro_batch):
-            inputs = self.given(chunk) if passed.inputs is None else passed.inputs
+            inputs = self.inputs_of(chunk) if passed.inputs is None else passed.inputs
             tape = passed.tape or record(passed.model, inputs.features)
             here = slice(start, start + len(chunk))
             pulled = []
@@ -259,7 +258,9 @@ class ClippedObjective:
                 ]
             losses = self.losses(tape.raw, inputs) if weights is not None or self.reports_loss else None
             terms = terms_of(pulled, losses, None if weights is None else weights[here], self.clip.loss, self.mode)
-            added = clipped_sum(tape, terms, runs=_within(runs, here))
+            # A piece has the records of some runs, and of the outer ones perhaps a part.
+            lengths = np.diff(np.clip(np.append(0, np.cumsum(runs)), here.start, here.stop))
+            added = clipped_sum(tape, terms, runs=lengths.tolist())
             total = added if total is None else total + added
             if self.reports_loss and losses is not None:
                 summed += losses.detach().sum()
@@ -290,9 +291,3 @@ def in_pieces(records: Records, most: int) -> Iterator[Records]:
     """The records in pieces of at most so many, in order."""
     for start in range(0, len(records), most):
         yield records if len(records) <= most else records.take(np.arange(start, min(start + most, len(records))))
-
-
-def _within(runs: Sequence[int], part: slice) -> list[int]:
-    """Number of records of every run that lie in a part of all records."""
-    edges = np.clip(np.append(0, np.cumsum(runs)), part.start, part.stop)
-    return [int(length) for length in np.diff(edges)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -28,23 +28,21 @@ from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning import models
 from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
 from fedsw.learning.objectives.penalties import ToModel, ToSample
-from fedsw.learning.objectives.weighted_sum import with_slack
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks._coding import coded_once, coding_of
 from fedsw.learning.tasks._places import Mapped, layer_of, placed, reads_places, remeasured, written
 from fedsw.learning.tasks.compared import Compared, compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
-from fedsw.learning.tasks.generated_samples import uniform_ball
 from fedsw.learning.tasks.needs import of_shape, require_possible
+from fedsw.learning.tasks.objective import ClippedObjective, OutputSlices
 from fedsw.learning.tasks.own_task import made_up_features, task_of
 from fedsw.learning.tasks.tally import Counts, RegressionSums
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics import clipping
 from fedsw.mathematics.clipping.rules import HatLinear
 from fedsw.mathematics.transport.denoise import image_side
-from fedsw.mathematics.transport.sliced import orthogonal_spread, project, public_directions
-from fedsw.privacy.sensitivity import SLACK, Sensitivity, added_sensitivity
+from fedsw.mathematics.transport.sliced import project
 
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
@@ -271,16 +269,30 @@ class Problem:
         """A generator's own inputs (n, latent), which no record belongs to."""
         return Inputs(latents, torch.zeros((len(latents), 0), device=self.device), self.shape)
 
-    def chunks(self, records: Records) -> Iterator[Records]:
-        """The records in pieces of at most `micro_batch`, in order."""
-        size = self.experiment.training.micro_batch
-        for start in range(0, len(records), size):
-            yield records if len(records) <= size else records.take(np.arange(start, min(start + size, len(records))))
-
     @functools.cached_property
+    def clipped(self) -> ClippedObjective:
+        """The objective with its clips: what is computed of a batch where its records are."""
+        settings, slicing = self.experiment, self.experiment.slicing
+        limit = slicing.memory_limit_mb * 2**20
+        return ClippedObjective(
+            self.objective,
+            compared_by(self.objective, self.dimension, self.clip),
+            self.clip,
+            self.task,
+            self.given,
+            OutputSlices(slicing.directions, slicing.scheme, slicing.seed, slicing.ties, limit),
+            settings.clip.of_jacobians,
+            settings.privacy.bound,
+            settings.training.micro_batch,
+            self.device,
+            hides_sizes=settings.privacy.hides_sizes,
+            reports_loss=settings.unsafe_metrics,
+        )
+
+    @property
     def compared(self) -> tuple[Compared, ...]:
         """The columns of every penalty, in the order in which they travel."""
-        return compared_by(self.objective, self.dimension, self.clip)
+        return self.clipped.compared
 
     @property
     def columns(self) -> int:
@@ -292,65 +304,14 @@ class Problem:
         with clipping.unchanged(self.task):
             return self.task.outputs(raw, batch) - self.experiment.clip.centre
 
-    def heads(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The outputs of all penalties side by side, centred and unprojected: (n, columns)."""
-        penalties = self.objective.penalties
-        with clipping.kept(self.task, *penalties) as state:
-            selected = [state.apart(penalty.selected(raw, batch, self.task.outputs)) for penalty in penalties]
-        return selected[0] if len(selected) == 1 else torch.cat(selected, dim=1)
-
-    def projected(self, raw: Raw, batch: Inputs) -> Tensor:
-        """The outputs (n, columns) inside their balls: what a client may send under `central`."""
-        return self.inside(self.heads(raw, batch))
-
-    def inside(self, heads: Tensor) -> Tensor:
-        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M, as they travel."""
-        return self.rounded(heads).cpu()
-
-    def rounded(self, heads: Tensor) -> Tensor:
-        """Outputs (n, columns) as `inside` has them, in the precision in which they travel, still on the device."""
-        return self.in_balls(heads).to(self.dtype)
-
-    def in_balls(self, heads: Tensor) -> Tensor:
-        """Outputs (n, columns) of all penalties, each projected on the ball of its radius M."""
-        if len(self.compared) == 1:
-            return project(heads, self.compared[0].clip.output)
-        return torch.cat([project(heads[:, part.columns], part.clip.output) for part in self.compared], dim=1)
-
     def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
         """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
         bounds = [contribution_bound([cotangents[:, part.columns]], part.clip, 0.0) for part in self.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
-    def sensitivities(self, batch: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-        """How far a replaced record of each cell moves the sum of a batch of so many of each, with the slack.
-
-        Under additions and removals: how far a record moves a sum that is divided by so many.
-        """
-        if self.experiment.privacy.hides_sizes:
-            moved = sum(batch) * self.objective.task_weight(sum(batch)) * added_sensitivity(self.clip.loss, sum(batch))
-            return (SLACK * moved,)
-        widths, bound = tuple(compared.width for compared in self.compared), self.experiment.privacy.bound
-        return with_slack(self.objective, tuple(batch), self.clip, widths, tuple(spreads), bound)
-
-    def planned_spreads(self) -> list[float]:
-        """The spreads of all directions, known before for orthogonal blocks; 1, the worst, for i.i.d. ones."""
-        slicing = self.experiment.slicing
-        widths = [compared.width for compared in self.compared]
-        return [1.0 if d == 1 or slicing.scheme == "iid" else orthogonal_spread(d, slicing.directions) for d in widths]
-
     def no_cotangents(self, count: int) -> Tensor:
         """Cotangents of records that are compared with nothing: zeros of shape (count, columns), of no memory."""
         return torch.zeros((1, 1), dtype=torch.float64).expand(count, self.columns)
-
-    def no_outputs(self) -> Tensor:
-        """The outputs (0, columns) of an empty batch."""
-        return torch.zeros((0, self.columns), dtype=self.dtype)
-
-    def losses(self, raw: Raw, batch: Inputs) -> Tensor:
-        """Task loss of every record (n,)."""
-        with clipping.kept(self.task) as state:
-            return state.apart(self.task.loss(raw, batch))
 
     def fixed_outputs(self, records: Records) -> Tensor:
         """Outputs (n, d) of records that no parameter moves (a generator's target), inside the ball of radius M."""
@@ -380,28 +341,6 @@ class Problem:
         latent = self.experiment.model.latent
         normals = Stream.seeded(self.experiment.slicing.seed, "latents", *purpose).normals(count * latent)
         return torch.from_numpy(normals).reshape(count, latent).to(self.device, self.dtype)
-
-    def directions(self, round_: int, attempt: int) -> Tensor:
-        """The directions of an attempt: public, seeded apart from data, sampling and noise; (d, k) float64."""
-        return self._directions(self.dimension, round_, attempt)
-
-    def all_directions(self, round_: int, attempt: int) -> list[Tensor]:
-        """The directions of an attempt for every penalty, each (d, k); those of the first are `directions`."""
-        further = [
-            self._directions(compared.width, f"penalty {number}", round_, attempt)
-            for number, compared in enumerate(self.compared[1:], start=1)
-        ]
-        return [self.directions(round_, attempt), *further]
-
-    def _directions(self, d: int, *purpose: Label) -> Tensor:
-        slicing = self.experiment.slicing
-        return public_directions(d, slicing.directions, slicing.scheme, slicing.seed, "directions", *purpose)
-
-    def prior_sample(self, number: int, count: int, round_: int, attempt: int) -> Tensor:
-        """Return the sample (m, d) that a penalty compares with, on the device: its points, or fresh uniform ones."""
-        compared, stream = self.compared[number], Stream.seeded(self.experiment.slicing.seed, "prior", round_, attempt)
-        uniform = functools.partial(uniform_ball, count, compared.width, stream=stream)
-        return compared.penalty.sample_of(uniform).to(self.device)
 
     def cells_of(self, records: Records) -> tuple[NDArray[np.int64], ...]:
         """Positions (n_j,) of the records of every cell j (stratum of sampling), in the objective's order."""
@@ -488,7 +427,8 @@ class Problem:
             alpha = 1.0 if self.task.facts.other_side == "generator" else goal.alpha
             own.require_fit(
                 self.task, model, features, self.shape, dimension=self.dimension, width=width, alpha=alpha, name=name,
-                heads=lambda raw, batch: [self.heads(raw, batch)] if custom else (), declared=self._declared_inputs(),
+                heads=lambda raw, batch: [self.clipped.heads(raw, batch)] if custom else (),
+                declared=self._declared_inputs(),
             )  # fmt: skip
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)

@@ -76,7 +76,7 @@ class Prior(PublicSide):
 
     def sample(self, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
         """Fresh points (count, d) for the attempt; `theta` (r,) does not matter."""
-        return self._task.prior_sample(0, count, round_, attempt)
+        return self._task.clipped.prior(round_, attempt, 0, count)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Nothing: zeros (r,), whatever the cotangents (count, d) are."""
@@ -91,6 +91,11 @@ class Modelled(PublicSide):
         self._model = task.build_model()
         self._tape: Tape | None = None
         self._given: Inputs | None = None
+
+    def _bounded(self, tape: Tape, inputs: Inputs) -> Tensor:
+        """The compared outputs (m, d) in their balls, in the precision in which clients' outputs travel."""
+        clipped = self._task.clipped
+        return clipped.in_balls(clipped.heads(tape.raw, inputs)).to(self._task.dtype)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Clipped Jacobians of the sample, transposed, applied to its cotangents (count, d): (r,), float64."""
@@ -113,7 +118,7 @@ class Generator(Modelled):
         self._given = self._task.imagined(self._task.latents(count, "generator", round_, attempt))
         self._tape = record(model, self._given.features)
         if self._task.experiment.objective.protected == "both":
-            return self._task.rounded(self._task.heads(self._tape.raw, self._given))
+            return self._bounded(self._tape, self._given)
         return self._task.outputs(self._tape.raw, self._given).detach()
 
 
@@ -129,12 +134,12 @@ class Domain(Modelled):
         self._given = self._task.given(self._public.batch(round_, attempt))
         self._task.prepared(self._model, theta)
         self._tape = record(self._model, self._given.features)
-        return self._task.rounded(self._task.heads(self._tape.raw, self._given))
+        return self._bounded(self._tape, self._given)
 
     def contribution(self, cotangents: Tensor) -> Tensor:
         """The clipped matching gradient (r,) of cotangents (m, d), plus that of (1 - alpha) * the public task loss."""
         assert self._given is not None
-        loss = self._task.losses(self._model(self._given.features), self._given).mean()
+        loss = self._task.clipped.losses(self._model(self._given.features), self._given).mean()
         supervised = (1 - self._task.experiment.objective.alpha) * _flat_gradient([loss], self._model)
         return super().contribution(cotangents) + supervised
 
@@ -173,7 +178,7 @@ class Learner:
         if self._public is not None:
             inputs = task.given(self._public.batch(round_, attempt))
             raw = ForPublic(model)(inputs.features)
-            self._loss = task.losses(raw, inputs).mean()
+            self._loss = task.clipped.losses(raw, inputs).mean()
         elif self._moves:
             raw = model()
             inputs = task.imagined(raw.detach())

@@ -252,8 +252,8 @@ class Objective(Deciding):
         """
         weights = _weights_of(model)
         self._require_per_record(model, weights, batch.records)
-        one = self.of(clip, weights)
-        total, bounds = one.gradient(model, batch.records, batch.sizes, batch.round, batch.attempt)
+        clipped = self.of(clip, weights)
+        total, bounds = clipped.gradient(model, batch.records, batch.sizes, batch.round, batch.attempt)
         charges = [
             Charge(stratum, rate, bound.value)
             for stratum, rate, bound in zip(self.strata, batch.rates, bounds, strict=True)
@@ -262,7 +262,7 @@ class Objective(Deciding):
         return Bounded(total, worst(bounds), **numbers, charges=charges, sample=batch.sample)
 
     def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
-        """The objective with clips, on the device and in the precision of a model's weights."""
+        """The objective with clips, on the device and in the precision of weights (n, ...) of a model."""
         assert self.dimension is not None
         return ClippedObjective(
             self.composite,
@@ -286,14 +286,16 @@ class Objective(Deciding):
         target = target.float() if targets else target
         made_up = Records(features, torch.zeros(MADE_UP, dtype=torch.int64), target, torch.arange(MADE_UP))
 
-        one = self.of(Clip(1.0, 1.0, 1.0), weights)  # neither outputs nor losses are clipped
+        clipped = self.of(Clip(1.0, 1.0, 1.0), weights)  # neither outputs nor losses are clipped
 
         def made(raw: Raw, inputs: Inputs) -> list[Tensor]:
-            return [one.heads(raw, inputs), one.losses(raw, inputs)]
+            return [clipped.heads(raw, inputs), clipped.losses(raw, inputs)]
 
         columns = records.columns if isinstance(records, DeclaredRecords) else None
         declared = None if columns is None or columns.inputs != width else made_up_inputs(columns, _DECLARED, seed=0)
-        require_per_record(model, one.given(made_up), made, None if declared is None else torch.from_numpy(declared))
+        require_per_record(
+            model, clipped.inputs_of(made_up), made, None if declared is None else torch.from_numpy(declared)
+        )
         self._tried.add(model)
 
     def _inputs(self, weights: Tensor, records: Records) -> Inputs:

@@ -58,7 +58,7 @@ def plain_descent(experiment: Experiment) -> torch.Tensor:
     steps = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=training.momentum)
     for _ in range(training.rounds):
         steps.zero_grad()
-        problem.losses(model(given.features), given).mean().backward()
+        problem.clipped.losses(model(given.features), given).mean().backward()
         steps.step()
     return models.flatten(model)
 

@@ -143,7 +143,7 @@ class Sites:
         return agreed_sum(SketchSum(self.task, stage_with(stage, weights)), cohort)
 
     def directions(self, round_: int, attempt: int):
-        return self.task.all_directions(round_, attempt)
+        return self.task.clipped.directions(round_, attempt)
 
     def length(self, round_: int = 1, attempt: int = 0) -> int:
         """Numbers of all tables."""

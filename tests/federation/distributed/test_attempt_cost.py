@@ -40,11 +40,11 @@ def cohort_of(*sizes: tuple[int, ...], records: int | None = None, alone: bool =
 
 def attempt(*overrides: str, sizes=((70, 90), (60, 80), (100, 50), (50, 100)), alone=True):
     task = Problem.from_experiment(experiment_of(*overrides, clients=len(sizes)))
-    return task, budget.attempt_of(task, cohort_of(*sizes, alone=alone), task.all_directions(1, 0))
+    return task, budget.attempt_of(task, cohort_of(*sizes, alone=alone), task.clipped.directions(1, 0))
 
 
 def share_of(task, batch):
-    bound, directions = budget.bound_of(task, batch, [1.0]), task.all_directions(1, 0)
+    bound, directions = budget.bound_of(task, batch, [1.0]), task.clipped.directions(1, 0)
     return budget.table_share(task, batch, bound, directions, task.experiment.local.bins)
 
 
@@ -123,7 +123,7 @@ def test_the_tables_share_costs_little_more_than_the_best_one(bins):
     """Errors of whole gradients, with logistic Jacobians that share a direction, against a grid of shares."""
     task, _ = attempt("objective.alpha=0.75", f"local.bins={bins}", "clip.output=0.5", "clip.centre=0.5")
     n, mu, draw, r = (1500, 1500), 0.1, torch.Generator().manual_seed(0), task.parameters
-    directions, goal = task.directions(1, 0), task.objective.parts[0]
+    directions, goal = task.clipped.directions(1, 0)[0], task.objective.parts[0]
     squares = [torch.rand((size, 1), generator=draw, dtype=torch.float64).square() for size in n]
     outputs = [squares[0] - 0.5, 0.5 - squares[1]]
     jacobians = torch.randn((sum(n), r), generator=draw, dtype=torch.float64)

@@ -117,7 +117,7 @@ def points(draw: torch.Generator, task: Problem, count: int, *, edge: bool = Fal
 @pytest.mark.parametrize("kind", ["several penalties", "autoencoder", "generator"])
 def test_replacing_one_record_moves_all_tables_together_by_at_most_their_sensitivity(kind):
     task, draw = problem(kind, "local.bins=200"), torch.Generator().manual_seed(0)
-    directions, strata = task.all_directions(1, 0), len(task.objective.cells)
+    directions, strata = task.clipped.directions(1, 0), len(task.objective.cells)
     drawn = [4] * strata
     claimed, largest = ranked.sensitivity_of_tables(directions).value, 0.0
     assert claimed == pytest.approx(math.sqrt(2 * sum(each.shape[1] for each in directions)))
@@ -141,7 +141,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
     All other records' terms stay: a cotangent depends on its own record alone.
     """
     task, draw = problem(kind), torch.Generator().manual_seed(1)
-    directions, strata = task.all_directions(1, 0), len(task.objective.cells)
+    directions, strata = task.clipped.directions(1, 0), len(task.objective.cells)
     drawn, batch = [3] * strata, [9 + 2 * stratum for stratum in range(strata)]
     spreads, weight = [spread(each) for each in directions], task.objective.task_weight(sum(batch))
 
@@ -206,7 +206,7 @@ def test_ranks_to_a_public_sample_converge_to_exact_matching_as_bins_grow(d):
 @pytest.mark.parametrize("kind", ["generator", "fixed adaptation"])
 def test_where_tables_are_all_that_leaves_they_have_all_of_the_budget(kind):
     task = problem(kind, "training.rounds=20")
-    noise = noise_of(task, [90], 1e-4, spreads=[0.5], directions=task.all_directions(1, 0))
+    noise = noise_of(task, [90], 1e-4, spreads=[0.5], directions=task.clipped.directions(1, 0))
     (part,) = noise.parts
     assert part.name == "table" and noise.charge(0.2).sensitivity / noise.sigma == part.sensitivity / part.scale
     rate = task.experiment.training.batch_fraction
@@ -224,7 +224,7 @@ def test_a_contribution_of_records_that_move_nothing_is_refused(tmp_path):
 
 def test_slot_means_of_another_length_are_refused():
     task = problem("several penalties")
-    directions = task.all_directions(1, 0)
+    directions = task.clipped.directions(1, 0)
     with pytest.raises(ValueError, match="numbers of tables came for"):
         ranked.cotangents(task, points(torch.Generator(), task, 4), [1] * 4, [9] * 4, directions, 16, torch.zeros(7))
 

@@ -39,7 +39,7 @@ NOISE = st.floats(0.1, 300.0)
 
 
 def bins_of(batch, multiplier: float, task: Problem = TASK) -> int:
-    return budget.bins_of(task, batch, task.all_directions(1, 0), multiplier)
+    return budget.bins_of(task, batch, task.clipped.directions(1, 0), multiplier)
 
 
 @given(SIZE, NOISE, st.floats(1.0, 100.0))
@@ -64,7 +64,7 @@ def test_a_number_that_is_written_is_the_number():
 def test_no_other_number_makes_the_weighed_errors_less():
     """Both noises at the share that the bins get, averaged over the rounds, and the width, which is not."""
     batch, multiplier = (1500, 1200), 4.0
-    directions, errors = TASK.all_directions(1, 0), ranked.table_errors(TASK, (1500, 1200), [1])
+    directions, errors = TASK.clipped.directions(1, 0), ranked.table_errors(TASK, (1500, 1200), [1])
     bound = budget.bound_of(TASK, batch, [1.0])
 
     def error(bins: int) -> float:
@@ -80,7 +80,7 @@ def test_no_other_number_makes_the_weighed_errors_less():
 def test_the_chosen_number_costs_little_more_than_the_best_one(size, multiplier):
     """Errors of the mean of 30 whole gradients against exact ranks, with Jacobians that share a direction."""
     batch, draw, goal, rounds = (size, size), torch.Generator().manual_seed(0), TASK.objective.between_groups(), 30
-    directions = TASK.all_directions(1, 0)
+    directions = TASK.clipped.directions(1, 0)
     bound = budget.bound_of(TASK, batch, [1.0])
     squares = [torch.rand((size, 1), generator=draw, dtype=torch.float64).square() for _ in range(2)]
     outputs = [squares[0] - 0.5, 0.5 - squares[1]]
@@ -117,7 +117,7 @@ def test_all_attempts_of_one_cohort_have_as_many_bins_whatever_their_directions_
     task, apart = attempt(*own, sizes=sizes)
     _, together = attempt(*own, sizes=sizes, alone=False)
     noise = budget.planned_shares(task.experiment, 0.1 / 600).rounds
-    found = {budget.bins_of(task, apart.batch, task.all_directions(round_, 1), noise) for round_ in range(1, 6)}
+    found = {budget.bins_of(task, apart.batch, task.clipped.directions(round_, 1), noise) for round_ in range(1, 6)}
     assert found == {apart.bins} == {together.bins}
 
 

@@ -148,7 +148,12 @@ class Inspector:
             batch = sum(own_batch(sizes, self._experiment.training.batch_fraction))
             self._sizes[client] = {f"N_{cell}": size for cell, size in enumerate(sizes)}
             self._sizes[client].update(
-                N=sum(sizes), n=batch, S=1, L=0, A=self._greeted[client], k=self.task.directions(1, 0).shape[1]
+                N=sum(sizes),
+                n=batch,
+                S=1,
+                L=0,
+                A=self._greeted[client],
+                k=self.task.clipped.directions(1, 0)[0].shape[1],
             )
             self._greeted[client] += 1
         self._compare(f"{kind} up", reply.content, self._table[kind].up, client)

@@ -95,7 +95,7 @@ def test_micro_batches_and_cold_processes_change_nothing(kind):
     for node in (whole, pieces):
         batch, outputs = node.forward(theta, records, 1, 0)
         answers.append((outputs, *node.contribution(batch, q, 0.01)))
-    cold = nodes.NodeBatch(1, 0, records, whole.model, None)
+    cold = nodes.ForwardPass(1, 0, records, whole.model)
     answers.append((answers[0][0], *whole.contribution(cold, q, 0.01)))
     for outputs, vector, loss in answers[1:]:
         assert torch.allclose(outputs, answers[0][0], rtol=0, atol=1e-14)

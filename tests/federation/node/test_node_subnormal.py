@@ -7,10 +7,10 @@ from collections import defaultdict
 import pytest
 import torch
 
-import fedsw.federation.node.node
 import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.local_gradient.noising
 import fedsw.federation.trust.local_slices.noised_slices
+import fedsw.learning.tasks.objective
 from fedsw._tools.subnormal import flushes
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
@@ -67,14 +67,14 @@ def test_clients_compute_with_flushing_and_protect_without(tmp_path, monkeypatch
     raw, overrides = RUNS[name]
     asked = ("training.rounds=2", "data.records=240", "federation.clients=2", f"federation.threads={threads}")
     watch = Watch(monkeypatch)
-    watch.at(fedsw.federation.node.node, "record", "record")
-    watch.at(fedsw.federation.node.node, "clipped_sum", "clipped_sum")
+    watch.at(fedsw.learning.tasks.objective, "record", "record")
+    watch.at(fedsw.learning.tasks.objective, "clipped_sum", "clipped_sum")
     watch.at(Ledger, "spend", "spend")
     watch.at(door, "spend_together", "spend")
     for name_of_noise, mechanism in MECHANISMS.items():
         replace_noise(monkeypatch, watch.watching(mechanism.noised, "noised"), name_of_noise)
     if name == "local-gradient":
-        watch.at(Problem, "projected", "projected")
+        watch.at(fedsw.learning.tasks.objective.ClippedObjective, "in_balls", "projected")
     if name == "local-release":
         watch.at(Problem, "inputs", "inputs")
     before = torch.get_num_threads()

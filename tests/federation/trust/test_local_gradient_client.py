@@ -270,6 +270,6 @@ def test_the_table_is_a_noised_histogram_of_the_batch_and_of_nothing_else(tmp_pa
     assert table.sum(dim=2).flatten().tolist() == list(own)
     records = node.draw(state["key"], own)
     _, outputs = node.forward(flatten(node.model), records, 9, 9)
-    theta = node.task.directions(1, 0)
+    theta = node.task.clipped.directions(1, 0)[0]
     expected = [tables.histograms(part, theta, 1.0, 32) for part in torch.split(outputs, list(own))]
     assert torch.equal(table, torch.stack(expected))

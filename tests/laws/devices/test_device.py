@@ -25,4 +25,4 @@ def test_a_gradient_is_the_hosts_and_comes_back_once_however_many_records_there_
     samples = sum(penalty.between().__class__.__name__ == "Matching" for penalty in SETS[name])
     # directions and samples of the penalties, features and targets, the terms' bounds
     assert len(seen.up) == len(SETS[name]) + samples + 2 + 1
-    assert (seen.down, seen.reads, seen.waits) == ([tuple(here.shape)], [], [])
+    assert (seen.down, seen.reads, seen.waits) == ([(1, *here.shape)], [], [])

@@ -12,6 +12,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.trust.central.rounds import Rounds
+from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs import checkpoint
 from fedsw.runs.evaluation.evaluator import Evaluator
@@ -160,8 +161,8 @@ def _reading(values: Tensor) -> Tensor:
     ids=["a number is read", "a round trip", "a mask"],
 )
 def test_what_somebody_adds_to_a_round_is_counted(pretend, monkeypatch, change, counts):
-    balls = Problem.in_balls
-    monkeypatch.setattr(Problem, "in_balls", lambda task, heads: change(balls(task, heads)))
+    balls = ClippedObjective.in_balls
+    monkeypatch.setattr(ClippedObjective, "in_balls", lambda task, heads: change(balls(task, heads)))
     seen, _ = pretend()
     assert _each_round(seen, SERVER) == counts
 

@@ -221,7 +221,7 @@ def test_an_attempt_is_charged_at_the_rate_of_a_record_whoever_is_away_and_its_s
     for members in (whole(sites), whole(sites[:1]), [replace(p, here=np.zeros(1, bool)) for p in whole(sites)]):
         drawn = draw(plan, members, round_=1, attempt=0)
         assert (drawn.batch, drawn.total, drawn.rates) == ((350,), 350, (0.25,))
-        (charge,) = charges(plan, drawn, plan.task.sensitivities(drawn.batch, [1.0]))
+        (charge,) = charges(plan, drawn, plan.task.clipped.sensitivities(drawn.batch, [1.0]))
         assert (charge.sampling_rate, charge.sampling) == (0.25, "poisson")
     assert largest_rates(plan, sites) == {"A=0": 0.25}
 

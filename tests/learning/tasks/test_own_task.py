@@ -128,7 +128,7 @@ def test_a_loss_of_ones_own_however_steep_contributes_no_more_than_the_clips_all
     bound = (1 if alpha else 0) * 0.25 * float(cotangents.norm(dim=1).sum()) + len(records) * weight * 0.5
     assert 0 < float(found.norm()) <= bound * (1 + 1e-9)
     given = whole.given(records)
-    losses = whole.losses(node.model(given.features), given)
+    losses = whole.clipped.losses(node.model(given.features), given)
     (plain,) = torch.autograd.grad(losses.sum() * weight, node.model[0].weight)
     assert float(plain.norm()) > 100 * bound  # the clips bite
 
@@ -149,7 +149,7 @@ def test_heads_by_name_are_compared_and_trained_apart(tmp_path):
     batch, _ = free.forward(flatten(free.model), records, 1, 0)
     found, _ = free.contribution(batch, q, 0.01)
     raw = model(given.features)
-    plain = (whole.outputs(raw, given) * q.float()).sum() + 0.01 * whole.losses(raw, given).sum()
+    plain = (whole.outputs(raw, given) * q.float()).sum() + 0.01 * whole.clipped.losses(raw, given).sum()
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(plain, list(model.parameters()))])
     torch.testing.assert_close(found.float(), expected, rtol=1e-3, atol=1e-3)
     held_out = Federation(tmp_path).run(small(*settings))["held_out"]
@@ -185,7 +185,7 @@ def test_a_regression_has_as_many_targets_as_are_declared(tmp_path, targets):
     experiment = parse_experiment({**SMALL, "data": data}, ("objective.task=regression", "federation.clients=2"))
     whole = Problem.from_experiment(experiment)
     assert (whole.dimension, len(whole.objective.cells)) == (targets, 3)
-    assert whole.directions(1, 0).shape[0] == targets
+    assert whole.clipped.directions(1, 0)[0].shape[0] == targets
     (tmp_path / "runs").mkdir()
     summary = Federation(tmp_path / "runs").run(experiment)
     assert summary["status"] == "completed" and summary["held_out"]["mean_squared_error"] < 1

@@ -84,7 +84,7 @@ def test_the_noise_of_all_rounds_shakes_outputs_no_more_than_it_may(overrides, m
     task, records = problem_and_records(*NOISY, "training.learning_rate=0.6", "model.kind='logistic'", *overrides)
     moments = noised(released(task, records), 0.5)
     prepared = prepare(task, moments)
-    moved = max(each.value for each in task.sensitivities(moments.records, task.planned_spreads()))
+    moved = max(each.value for each in task.clipped.sensitivities(moments.records, task.clipped.planned_spreads()))
     round_ = np.sqrt(0.2 / 0.8 * 50) * moments.sigma / moments.layout.moved * prepared.scale * moved
     chance, trainer = np.random.default_rng(0), Trainer(torch.zeros(4000), task.experiment.training)
     for _ in range(50):

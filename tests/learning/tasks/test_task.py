@@ -19,17 +19,17 @@ REPRESENTATION = (
 def test_every_attempt_has_directions_of_its_own_that_are_the_same_for_everybody():
     here, there = (Problem.from_experiment(small(*REPRESENTATION)) for _ in range(2))
     attempts = [(round_, attempt) for round_ in range(1, 4) for attempt in range(3)]
-    drawn = [here.directions(*attempt) for attempt in attempts]
+    drawn = [here.clipped.directions(*attempt)[0] for attempt in attempts]
     for attempt, theta in zip(attempts, drawn, strict=True):
-        assert torch.equal(theta, there.directions(*attempt))
+        assert torch.equal(theta, there.clipped.directions(*attempt)[0])
     assert not any(torch.isclose(one, other).any() for i, one in enumerate(drawn) for other in drawn[:i])
 
 
 def test_directions_follow_from_nothing_but_their_own_seed_and_the_attempt():
     drawn = {
-        tuple(Problem.from_experiment(small(*REPRESENTATION, *more)).directions(1, 0).flatten().tolist())
+        tuple(Problem.from_experiment(small(*REPRESENTATION, *more)).clipped.directions(1, 0)[0].flatten().tolist())
         for more in ((), ("seed=3",), ("data.records=300",), ("partition.seed=4",))
     }
     assert len(drawn) == 1
-    other = Problem.from_experiment(small(*REPRESENTATION, "slicing.seed=8")).directions(1, 0)
+    other = Problem.from_experiment(small(*REPRESENTATION, "slicing.seed=8")).clipped.directions(1, 0)[0]
     assert tuple(other.flatten().tolist()) not in drawn

@@ -63,10 +63,8 @@ class Rounds(AtServer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         plan = context.plan
-        slicing = plan.task.experiment.slicing
         self._plan, self._prepared = plan, prepared_by(plan)
         self._public_side = public_side_of(plan.task)
-        self._ties, self._memory_limit = slicing.ties, slicing.memory_limit_mb * 2**20
         self._collector = Collector(context, remains="The checkpoint and the ledger are kept")
 
     def prepare(self, plan: FederationPlan) -> None:
@@ -109,12 +107,11 @@ class Rounds(AtServer):
         outputs = self._collector.ask(messages.OUTPUTS, present, requests, terms)
         if len(outputs) < len(present):
             return None
-        theta_directions = task.all_directions(round_, attempt)
-        bounds = task.sensitivities(settled.batch, [spread(block) for block in theta_directions])
+        theta_directions = task.clipped.directions(round_, attempt)
+        bounds = task.clipped.sensitivities(settled.batch, [spread(block) for block in theta_directions])
         stacked = stacked_outputs(settled, [outputs[presence.site.node].outputs for presence in present], task)
-        directions = [block.to(task.device) for block in theta_directions]
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
-        by_cell, other = self._matched(stacked, directions, theta, round_, attempt)
+        by_cell, other = self._matched(stacked, theta_directions, theta, round_, attempt)
         if other is not None:
             total += other
         if not task.private_parameters:
@@ -139,7 +136,7 @@ class Rounds(AtServer):
         answers = self._collector.ask(messages.SUM, present, requests, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight)
-        bounds = task.sensitivities(settled.batch, [1.0 for _ in task.compared])
+        bounds = task.clipped.sensitivities(settled.batch, [1.0 for _ in task.compared])
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 
@@ -169,17 +166,10 @@ class Rounds(AtServer):
 
         def sample(number: int, count: int) -> Tensor:
             if self._public_side is None:
-                return task.prior_sample(number, count, round_, attempt)
+                return task.clipped.prior(round_, attempt, number, count)
             return self._public_side.sample(theta, count, round_, attempt)
 
-        by_penalty, (other, *_) = task.objective.cotangents(
-            [[cell[:, penalty.columns] for cell in stacked] for penalty in task.compared],
-            directions,
-            sample,
-            ties=self._ties,
-            memory_limit=self._memory_limit,
-        )
-        by_cell = [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)]
+        by_cell, other = task.clipped.cotangents(stacked, directions, sample)
         if self._public_side is None or other is None:
             return by_cell, None
         return by_cell, self._public_side.contribution(other)
@@ -268,7 +258,7 @@ def stacked_outputs(settled: Draw, outputs: Sequence[Tensor], task: Problem) -> 
     rows = [counts.sum(axis=0).tolist() for counts in settled.counts]
     pieces = [torch.split(out[: sum(row)], row) for out, row in zip(outputs, rows, strict=True)]
     joined = torch.cat([piece for cell in zip(*pieces, strict=True) for piece in cell]).to(task.device)
-    return [task.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
+    return [task.clipped.in_balls(cell) for cell in torch.split(joined, list(settled.batch))]
 
 
 def most_rows(plan: FederationPlan, settled: Draw, present: Sequence[Present]) -> list[int]:

@@ -11,8 +11,9 @@ from torch import Tensor
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.federation import messages
 from fedsw.federation.messages.trusted import Contribution, Outputs
-from fedsw.federation.node.node import Node, NodeBatch, batch_key
+from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.replies import answered, fresh, node_of, note, state_of_node
+from fedsw.learning.tasks.objective import ForwardPass
 
 
 def outputs(message: Message, context: Context) -> Message:
@@ -68,7 +69,7 @@ def sums(message: Message, context: Context) -> Message:
 
 
 def _contribution(
-    node: Node, batch: NodeBatch, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
+    node: Node, batch: ForwardPass, counts: NDArray[np.int64], cotangents: Tensor, task_weight: float
 ) -> Contribution:
     """Contribution of the clients that are not lost; the node forgets the batch."""
     lost = node.lost(batch.round, batch.attempt)

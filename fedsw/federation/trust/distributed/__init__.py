@@ -66,9 +66,9 @@ class Distributed(OwnLedgers):
         """See `TrustModel`: both follow from public numbers."""
         from fedsw.federation.trust.distributed.attempt_cost import bins_of, bound_of, table_share
 
-        directions = problem.all_directions(0, 0)
+        directions = problem.clipped.directions(0, 0)
         bins = bins_of(problem, batch, directions, multiplier)
-        bound = bound_of(problem, batch, problem.planned_spreads())
+        bound = bound_of(problem, batch, problem.clipped.planned_spreads())
         return table_share(problem, batch, bound, directions, bins), bins
 
     def misfit(self, settings: Any) -> str | None:

@@ -156,7 +156,7 @@ def bins_of(task: Problem, batch: Sequence[int], directions: Sequence[Tensor], m
     if not ranked.compares(task):
         return AUTO_BINS[0]
     errors = ranked.table_errors(task, batch, [block.shape[1] for block in directions])
-    gradient = _gradient_error(task, bound_of(task, batch, task.planned_spreads()))
+    gradient = _gradient_error(task, bound_of(task, batch, task.clipped.planned_spreads()))
 
     def error(bins: int) -> float:
         table = errors.noise * bins

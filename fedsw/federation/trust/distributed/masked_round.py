@@ -93,7 +93,7 @@ def _charged_before(
 
 def _agree(node: Node, request: Request) -> Callable[[Cohort], Attempt]:
     """Function that works out a round's attempt of a cohort, alike at all of its sites."""
-    return lambda cohort: attempt_of(node.task, cohort, node.task.all_directions(request.round, request.attempt))
+    return lambda cohort: attempt_of(node.task, cohort, node.task.clipped.directions(request.round, request.attempt))
 
 
 def _counts(here: Answering[Attempt]) -> NDArray[np.int64]:

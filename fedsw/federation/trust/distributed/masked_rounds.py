@@ -60,8 +60,8 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
             )
     delta = delta_of(experiment, sum(sizes))
     shared = planned_shares(experiment, delta)
-    directions = task.all_directions(0, 0)
-    noise = noise_of(task, batch, delta, spreads=task.planned_spreads(), directions=directions)
+    directions = task.clipped.directions(0, 0)
+    noise = noise_of(task, batch, delta, spreads=task.clipped.planned_spreads(), directions=directions)
     return FederationPlan.of(
         task,
         sizes=sizes,
@@ -226,7 +226,7 @@ class MaskedRounds(MaskedSums):
 
     def _released(self, round_: int, attempt: int, theta: Tensor, cohort: Cohort, sites: Sums) -> Outcome | None:
         task = self._task
-        directions = task.all_directions(round_, attempt)
+        directions = task.clipped.directions(round_, attempt)
         agreed, text = attempt_of(task, cohort, directions), cohort.model_dump_json()
         clients, model, means, moved = sum(agreed.clients), Broadcast.of(theta, Terms.of(task)), None, None
         if ranked.compares(task):

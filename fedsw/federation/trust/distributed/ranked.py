@@ -187,21 +187,18 @@ class Ranks:
         for ranked, block, table in _by_penalty(self._task, directions, bins, counts):
             sizes, radius = ranked.sizes(batch), ranked.clip.output
             cells = [tables.monotone(cell, size) for cell, size in zip(table, sizes, strict=True)]
-            compares = ranked.part.other_side is not None
-            sample = self._sample(ranked, theta, sizes[0], round_, attempt) if compares else None
+            side, sample = ranked.part.other_side, None
+            if side is not None and self._learner is None:
+                sample = self._task.clipped.prior(round_, attempt, ranked.number, sizes[0]).cpu()
+            elif side is not None and self._learner is not None:
+                sample = self._learner.points(theta, sizes[0], round_, attempt)
+                sample = project(sample, radius) if side == "domain" else sample
             seen, pulled = ranked.part.slot_means(cells, block, radius, sample)
             means += seen
             if self._learner is not None and pulled is not None:
-                scale = 1.0 if ranked.part.other_side == "domain" else ranked.part.alpha  # a domain's learner weighs
+                scale = 1.0 if side == "domain" else ranked.part.alpha  # a domain's learner weighs
                 moved = self._learner.gradient(scale * pulled)
         return torch.cat([cell.reshape(-1) for cell in means]), moved
-
-    def _sample(self, ranked: RankedPenalty, theta: Tensor, count: int, round_: int, attempt: int) -> Tensor:
-        """The public side's outputs (m, d), on the host."""
-        if self._learner is not None:
-            points = self._learner.points(theta, count, round_, attempt)
-            return project(points, ranked.clip.output) if ranked.part.other_side == "domain" else points
-        return self._task.prior_sample(ranked.number, count, round_, attempt).cpu()
 
 
 def _by_penalty(

@@ -45,7 +45,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     delta = resolve_delta(experiment.privacy.delta, records=sum(sizes))
     divided = split.budget_split(experiment, rate=max(rates), delta=delta)
     fixed = task.dimension > 1 and experiment.slicing.scheme == "orthogonal"
-    k = task.directions(0, 0).shape[1]
+    k = task.clipped.directions(0, 0)[0].shape[1]
     bounds = tuple(
         split.noise(
             divided,
@@ -87,7 +87,7 @@ class LocalGradient(LocalMethod):
         fraction = task.experiment.training.batch_fraction
         counts = {member: split.own_batch(member.sizes, fraction) for member in members}
         sizes, records = column_sums(counts.values()), self._plan.records
-        terms = Terms.of(task, k=task.directions(round_, attempt).shape[1])
+        terms = Terms.of(task, k=task.clipped.directions(round_, attempt)[0].shape[1])
         model, slot_means = Broadcast.of(theta, terms), None
         if split.asks_tables(task.experiment):
             self._require_groups(round_, sizes, self._away())  # before anybody is asked, and charged

@@ -101,7 +101,7 @@ def noised_tables(node: Node, places: Mapping[int, Path], theta: Tensor, request
     task, cells = node.task, len(node.cells)
     drawn = _draw(node, members, list(paid), bytes(state["key"]))
     _, outputs = node.forward(theta, drawn.records, request.round, request.attempt)
-    directions, holder = task.directions(request.round, request.attempt), drawn.owner * cells + drawn.cell
+    directions, holder = task.clipped.directions(request.round, request.attempt)[0], drawn.owner * cells + drawn.cell
     bins, radius = task.experiment.own(TableSettings).bins, task.clip.output
     counts = tables.histograms_by(outputs, holder, len(paid) * cells, directions, radius, bins)
     by_client = dict(zip(paid, counts.reshape(len(paid), cells, *counts.shape[1:]), strict=True))
@@ -146,14 +146,14 @@ def noised_contributions(
     q = torch.zeros((len(drawn.records), task.dimension), dtype=torch.float64)
     if table is not None:
         sizes = torch.tensor([members[position].sizes for position in positions], dtype=torch.float64)
-        directions, radius = task.directions(request.round, request.attempt), task.clip.output
+        directions, radius = task.clipped.directions(request.round, request.attempt)[0], task.clip.output
         for cell in range(len(node.cells)):
             rows = (drawn.cell == cell).nonzero()[:, 0]
             size, points = sizes[drawn.owner[rows], cell][:, None], outputs[rows]
             q[rows] = tables.cotangents(points, directions, table[cell], penalty, cell=cell, size=size, radius=radius)
     weights = [task.objective.task_weight(sum(members[position].sizes)) for position in positions]
     of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
-    vectors = node.contributions(batch, q, of_loss, drawn.runs)
+    vectors, _ = task.clipped.contributions(batch, q, of_loss, drawn.runs)
     node.batch = None
     _forget(state, paid)
     of = dict(zip(positions, vectors, strict=True))
@@ -193,7 +193,7 @@ def _begin(
 
 def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[dict[int, _Member], Found]:
     """Batch, budget and noise of every client, or why it refuses; the same for clients of the same sizes."""
-    experiment, directions = node.task.experiment, node.task.directions(request.round, request.attempt)
+    experiment, directions = node.task.experiment, node.task.clipped.directions(request.round, request.attempt)[0]
     known: dict[tuple[int, ...], tuple[Any, ...] | Exception] = {}
     members: dict[int, _Member] = {}
     refusals: Found = {}

@@ -28,6 +28,7 @@ from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
+from fedsw.learning.tasks.objective import in_pieces
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Learner
 from fedsw.mathematics.clipping import unchanged
@@ -57,7 +58,9 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     plan = _plan(node, delta)
     features = _features(node, theta, _shuffled_batch(node, plan, round_, attempt))
     if paid is None:
-        return unprotected_slices(project(features, node.task.clip.output), node.task.directions(round_, attempt))
+        return unprotected_slices(
+            project(features, node.task.clip.output), node.task.clipped.directions(round_, attempt)[0]
+        )
     slices = _bounded(node, plan, features, round_, attempt)
     noise = node.own_stream(round_, attempt, "slices noise")
     return slices.released(release_paid(slices.bounded, paid, plan.part.name, noise))
@@ -74,7 +77,7 @@ def released_slices(node: Node, request: SlicesAsked, paid: Paid | None) -> Nois
     """A client's slices as they leave; directions that are not the public ones go with them."""
     theta = torch.zeros(0) if request.theta is None else request.theta.tensor()
     slices = noised_slices(node, theta, request.round, request.attempt, node.delta(request.records), paid)
-    public = torch.equal(slices.directions, node.task.directions(request.round, request.attempt))
+    public = torch.equal(slices.directions, node.task.clipped.directions(request.round, request.attempt)[0])
     spent = math.inf if paid is None else paid.spent
     return NoisedSlices(spent, slices.projections, None if public else slices.directions, slices.sigma)
 
@@ -93,7 +96,7 @@ def _plan(node: Node, delta: float) -> SlicesPlan:
 def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attempt: int) -> BoundedSlices:
     radius = node.task.clip.output
     if plan.shared_directions:
-        return slices_on(features, node.task.directions(round_, attempt), radius=radius)
+        return slices_on(features, node.task.clipped.directions(round_, attempt)[0], radius=radius)
     return fresh_slices(
         features,
         radius=radius,
@@ -118,7 +121,7 @@ def _features(node: Node, theta: Tensor, records: Records) -> Tensor:
         return task.fixed_points(records).cpu()
     model = task.prepared(node.model, theta)
     with torch.no_grad(), unchanged(model, task.task):
-        pieces = map(task.given, task.chunks(records))
+        pieces = map(task.given, in_pieces(records, task.clipped.micro_batch))
         parts = [task.outputs(model(piece.features), piece).cpu() for piece in pieces]
     return torch.cat(parts)
 
@@ -191,13 +194,13 @@ class LocalSlices(LocalMethod):
         return ((points - moved) / step).reshape(-1)
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
-        public = self._task.directions(round_, attempt)
+        public = self._task.clipped.directions(round_, attempt)[0]
         answers = self._ask(messages.SLICES, round_, members, self._asked(round_, attempt, theta), self._terms)
         return [_slices(answer, public) for answer in answers.values()]
 
     def _released(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
         """The slices of all records that every client releases once, in client order."""
-        public = self._task.directions(round_, attempt)
+        public = self._task.clipped.directions(round_, attempt)[0]
 
         def arrays(answer: NoisedSlices) -> Mapping[str, Tensor]:
             slices = _slices(answer, public)
