@@ -159,7 +159,7 @@ FEW: dict[str, dict[str, int]] = {
     "runs/test_group_thresholds": {
         "noise_leaves_a_share_inside_its_band_as_often_as_said": 0,
     },
-    "runs/report/test_page": {
+    "runs/report/test_run_page": {
         "the_page_says_what_the_summary_says": 2,
         "several_runs_say_what_they_cost_together_before_anything_else": 0,
     },

@@ -35,8 +35,8 @@ from fedsw.runs.report.console import Screen, named_rows
 
 if TYPE_CHECKING:
     from fedsw.runs.client_status import ClientStatus
-    from fedsw.runs.page.document import Document
-    from fedsw.runs.page.what_ifs import WhatIfs
+    from fedsw.runs.report.document import Document
+    from fedsw.runs.report.what_ifs import WhatIfs
     from fedsw.runs.status import Status
 
 
@@ -343,6 +343,6 @@ def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
     from fedsw.desk.planning.after_moments import sizes_of
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain
-    from fedsw.runs.page.what_ifs import WhatIfs
+    from fedsw.runs.report.what_ifs import WhatIfs
 
     return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))

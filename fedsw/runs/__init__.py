@@ -4,14 +4,14 @@
 left, `optimizer` steps along them; `accounts`, `client_status` and `participation` say what it cost whom.
 `roll_call` says who is there.
 `view` reads a folder once, `status` how far a run is, `additive_shapes`, `account_records` and `group_names` parts of
-it; `report` makes words, figures and screens of a view, `page` pages, `write` files of these; `commands` go on with it.
+it; `report` makes words, figures, screens and pages of a view, `write` files of these; `commands` go on with it.
 `observer` is the interface of who watches, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
 measures on held-out records; `single` is a run on one machine.
 """
 
 __all__ = [
     "account_records", "accounts", "additive_shapes", "checkpoint", "client_status", "commands", "directory",
-    "evaluation", "group_names", "observer", "observers", "optimizer", "page", "participation", "plain_optimizer",
+    "evaluation", "group_names", "observer", "observers", "optimizer", "participation", "plain_optimizer",
     "progress", "recovery", "releases", "report", "roll_call", "run_files", "shapes_of_model", "single", "status",
     "stepping", "telemetry", "view", "write",
 ]  # fmt: skip

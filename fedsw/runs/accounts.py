@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsw._tools import files
 from fedsw._tools.text import upward
-from fedsw.privacy.accounting import Head, Ledger
+from fedsw.privacy.accounting import Head, Ledger, Step
 from fedsw.privacy.accounting.lifetime import (
     About,
     Cost,
@@ -170,12 +170,43 @@ def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
     write_json(directory / RunFile.ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
 
-def read_ledger(directory: Path) -> dict[str, Any]:
-    """The account of a run: budget, what its rows cost when replayed, by group (named as declared), and every row.
+@dataclass(frozen=True)
+class RunLedgers:
+    """The ledgers of a run, each opened and replayed once.
 
-    Where every client has a ledger of its own the groups are the clients', the totals those of the worst client, and
-    `clients` has each one's. `unit` says whose epsilon it is: a record's, or the column whose values are units.
-    Opened for reading only, so it works while the run goes on.
+    ``account`` has them in numbers: budget, what the rows cost when replayed, by group (named as declared), and every
+    row. Where every client has a ledger of its own the groups are the clients', the totals those of the worst client,
+    and `clients` has each one's. `unit` says whose epsilon it is: a record's, or the column whose values are units.
+
+    ``cost`` is that of all releases for a record: by its groups, or by client where clients have their own ledgers.
+    ``steps`` are those of each group in the worst ledger; ``claimed`` are its epsilons, where it is the best of
+    several runs.
+    """
+
+    account: dict[str, Any]
+    cost: Cost
+    steps: Mapping[str, Mapping[Step, int]]
+    claimed: Mapping[str, float]
+
+    def meanings(self) -> dict[str, Meaning]:
+        """Meaning of the releases so far for a person, by group.
+
+        Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
+        It is about who wonders which of two records somebody's is: a replacement, also where a run's guarantee is for
+        additions and removals. Where every client has a ledger of its own it is of the client that spent most.
+        """
+        if self.claimed:
+            return {g: Meaning.of_claim(epsilon, self.account["delta"]) for g, epsilon in self.claimed.items()}
+        return {
+            group: Meaning.of_steps((of_replacement(step), times) for step, times in steps.items())
+            for group, steps in self.steps.items()
+        }
+
+
+def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = None) -> RunLedgers:
+    """Replay the ledgers of a run, opened for reading only, so that it works while the run goes on.
+
+    Groups are called by ``names``, ``unit`` is the column whose values are units.
 
     Raises:
         FileNotFoundError: if the run spent nothing yet. ValueError: if the folder holds links.
@@ -184,114 +215,53 @@ def read_ledger(directory: Path) -> dict[str, Any]:
     """
     require_plain_files(directory)
     require_remembered(directory)
-    ledgers = client_ledgers(directory)
-    if not ledgers or (directory / RunFile.LEDGER).exists():
-        account = _read(directory / RunFile.LEDGER, names_in(directory))
-        return {"directory": str(directory), "unit": _unit(directory), **account}
-    accounts = {path.stem.replace("-", " "): _read(path) for path in ledgers}
-    worst = max(accounts.values(), key=lambda account: float(account["epsilon"]))
-    return {
-        **worst,
-        "directory": str(directory),
-        "unit": _unit(directory),
-        "clients": {
-            client: {name: account[name] for name in ("epsilon", "budget", "delta", "released_rounds")}
-            for client, account in accounts.items()
-        },
-        "budget": max(account["budget"] for account in accounts.values()),
-        "epsilon_by_group": {client: account["epsilon"] for client, account in accounts.items()},
-        "released_rounds": max(account["released_rounds"] for account in accounts.values()),
-        "head": {client: account["head"] for client, account in accounts.items()},
-        "entries": [
-            {**entry, "group": f"{client}, {entry['group']}"}
-            for client, account in accounts.items()
-            for entry in account["entries"]
-        ],
-    }
-
-
-def spent_by(directory: Path) -> dict[str, Meaning]:
-    """Meaning of the releases so far for a person, by group (named as declared).
-
-    Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition. It
-    is about who wonders which of two records somebody's is: a replacement, also where a run's guarantee is for
-    additions and removals.
-    Where every client has a ledger of its own it is of the client that spent most.
-
-    Raises:
-        FileNotFoundError, LedgerDamaged, LedgerReplaced: as `read_ledger`.
-    """
-    require_plain_files(directory)
-    require_remembered(directory)
-    ledgers, names = client_ledgers(directory), names_in(directory)
     path = directory / RunFile.LEDGER
-    if ledgers and not path.exists():
-        path = max(ledgers, key=lambda ledger_path: float(_read(ledger_path)["epsilon"]))
-    with Ledger.open(path, read_only=True) as ledger:
-        if ledger.selection is not None:
-            return {names.cell(g): Meaning.of_claim(e, ledger.delta) for g, e in ledger.epsilon_by_group().items()}
-        taken = ledger.steps_by_group().items()
-        return {
-            names.cell(group): Meaning.of_steps((of_replacement(step), times) for step, times in steps.items())
-            for group, steps in taken
-        }
-
-
-@dataclass(frozen=True)
-class RunLedgers:
-    """The ledgers of a run: ``account`` as `read_ledger`, ``meanings`` as `spent_by`, ``cost`` as `cost_of_run`."""
-
-    account: dict[str, Any]
-    meanings: dict[str, Meaning]
-    cost: Cost
-
-
-def read_spending(directory: Path, meanings: Callable[[Path], dict[str, Meaning]]) -> RunLedgers | None:
-    """Replay the ledgers of a run; None before its first release. Without noise nothing means anything for a person.
-
-    Raises:
-        LedgerDamaged, LedgerReplaced: as `read_ledger`.
-    """
-    try:
-        account = read_ledger(directory)
-    except FileNotFoundError:
-        return None
-    return RunLedgers(account, meanings(directory), cost_of_run(directory))
-
-
-def cost_of_run(directory: Path) -> Cost:
-    """Cost of a run's releases so far for a record: by its groups, or by client where clients have their own ledgers.
-
-    Raises:
-        LedgerDamaged, LedgerReplaced: as `read_ledger`.
-    """
-    require_plain_files(directory)
-    require_remembered(directory)
-    path = directory / RunFile.LEDGER
-    parts: list[Counts] = []
-    for ledger_path in [path] if path.exists() else client_ledgers(directory):
-        with Ledger.open(ledger_path, read_only=True) as ledger:
+    by_client = {} if path.exists() else {client.stem.replace("-", " "): client for client in client_ledgers(directory)}
+    accounts: dict[str, dict[str, Any]] = {}
+    steps, parts = dict[str, dict[str, dict[Step, int]]](), list[Counts]()
+    for client, of in (by_client or {"": path}).items():
+        called = UNNAMED if client else names
+        with Ledger.open(of, read_only=True) as ledger:
+            by_group, taken = ledger.epsilon_by_group(), ledger.steps_by_group()
+            steps[client] = {names.cell(group): counts for group, counts in taken.items()}
             parts += Cost.beside_others(ledger).parts
-    return Cost.of(parts)
-
-
-def _unit(directory: Path) -> str:
-    config = read_json(directory / RunFile.CONFIG) or {}
-    return config.get("experiment", {}).get("data", {}).get("unit") or "record"
-
-
-def _read(path: Path, names: Names = UNNAMED) -> dict[str, Any]:
-    with Ledger.open(path, read_only=True) as ledger:
-        return {
-            "epsilon": ledger.replay(),
-            "epsilon_by_group": {names.cell(group): epsilon for group, epsilon in ledger.epsilon_by_group().items()},
-            "delta": ledger.delta,
-            "budget": ledger.budget,
-            "accountant": ledger.accountant,
-            "guarantee": ledger.guarantee,
-            "nominal": ledger.nominal,
-            "selection": ledger.selection and ledger.selection.as_dict(),
-            "released_rounds": ledger.released_rounds(),
-            "head": asdict(ledger.head()),
-            "entries": [{**asdict(entry), "group": names.cell(entry.group)} for entry in ledger.entries()],
+            accounts[client] = {
+                "epsilon": ledger.replay(),
+                "epsilon_by_group": {called.cell(group): epsilon for group, epsilon in by_group.items()},
+                "delta": ledger.delta,
+                "budget": ledger.budget,
+                "accountant": ledger.accountant,
+                "guarantee": ledger.guarantee,
+                "nominal": ledger.nominal,
+                "selection": ledger.selection and ledger.selection.as_dict(),
+                "released_rounds": ledger.released_rounds(),
+                "head": asdict(ledger.head()),
+                "entries": [{**asdict(entry), "group": called.cell(entry.group)} for entry in ledger.entries()],
+            }
+    worst = max(accounts, key=lambda client: float(accounts[client]["epsilon"]))
+    claimed = accounts[worst]["epsilon_by_group"] if accounts[worst]["selection"] else {}
+    account = {**accounts[worst], "directory": str(directory), "unit": unit or "record"}
+    if by_client:
+        account |= {
+            "clients": {
+                client: {name: one[name] for name in ("epsilon", "budget", "delta", "released_rounds")}
+                for client, one in accounts.items()
+            },
+            "budget": max(one["budget"] for one in accounts.values()),
+            "epsilon_by_group": {client: one["epsilon"] for client, one in accounts.items()},
+            "released_rounds": max(one["released_rounds"] for one in accounts.values()),
+            "head": {client: one["head"] for client, one in accounts.items()},
+            "entries": [
+                {**entry, "group": f"{client}, {entry['group']}"}
+                for client, one in accounts.items()
+                for entry in one["entries"]
+            ],
         }
+    return RunLedgers(account, Cost.of(parts), steps[worst], claimed)
+
+
+def read_ledger(directory: Path) -> dict[str, Any]:
+    """The account of a run by its folder alone, with names and unit as that says; raises as `read_ledgers`."""
+    config = read_json(directory / RunFile.CONFIG) or {}
+    unit = config.get("experiment", {}).get("data", {}).get("unit")
+    return read_ledgers(directory, names_in(directory), unit).account

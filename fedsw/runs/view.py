@@ -7,6 +7,7 @@ it out.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -168,28 +169,19 @@ def read_whole_run(directory: Path) -> RunView:
 
     Raises:
         ValueError: as `read_run`.
-        LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledger`.
+        LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledgers`.
     """
-    from fedsw.runs.accounts import read_spending, spent_by
+    from fedsw.runs.accounts import read_ledgers
 
     view = read_run(directory)
-    meanings = view.experiment.privacy.guarantee.by_noise(noised=spent_by, none=lambda directory: {})
-    return replace(
-        view,
-        whole=True,
-        spending=read_spending(directory, meanings),
-        shapes=_shapes(view),
-        seconds=tuple(round_seconds(directory)),
-    )
+    spending, shapes = None, []
+    with contextlib.suppress(FileNotFoundError):  # before the first release there is no ledger
+        spending = read_ledgers(directory, view.names, view.experiment.data.unit)
+    if MODELS.get(view.experiment.model.kind).columns:  # of others there are none, and no model is read for them
+        from fedsw.runs.additive_shapes import read_shapes
 
-
-def _shapes(view: RunView) -> tuple[ShapeFunction, ...]:
-    """The functions of an additive model; of others there are none, and no model is read for them."""
-    if not MODELS.get(view.experiment.model.kind).columns:
-        return ()
-    from fedsw.runs.additive_shapes import read_shapes
-
-    return tuple(read_shapes(view.directory, view.experiment))
+        shapes = read_shapes(directory, view.experiment)
+    return replace(view, whole=True, spending=spending, shapes=tuple(shapes), seconds=tuple(round_seconds(directory)))
 
 
 def require_whole(view: RunView) -> RunView:

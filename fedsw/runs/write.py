@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedsw._tools import files
-from fedsw.runs.page.registry_entry import entry
-from fedsw.runs.page.run_page import page
-from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.figures import save
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
+from fedsw.runs.report.registry_entry import entry
+from fedsw.runs.report.run_page import page
+from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run, read_whole_run
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from fedsw._tools import files
 from fedsw._tools.text import number, table, upward
 from fedsw.experiment import Experiment, ExperimentError
-from fedsw.runs.page.document import Document, PageSection
+from fedsw.runs.report.document import Document, PageSection
 from simulations.papers.cells import Cell, cells_of
 from simulations.papers.figure import Beside, Figure, Series, chosen, figures
 from simulations.papers.origin import machines, made

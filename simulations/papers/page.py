@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fedsw._tools import files
 from fedsw._tools.text import number, table
-from fedsw.runs.page.document import Document, PageSection
+from fedsw.runs.report.document import Document, PageSection
 from simulations.papers.compared import anchor_of
 from simulations.papers.figure import Row
 from simulations.papers.origin import randomness, why_nominal

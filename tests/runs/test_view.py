@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 import fedsw
-from fedsw.runs.page.run_page import page
 from fedsw.runs.report import facts
+from fedsw.runs.report.run_page import page
 from fedsw.runs.report.screens import summary_panel
 from fedsw.runs.view import read_run, read_whole_run
 from tests.syntax import nodes
 
 RUNS = Path(fedsw.__file__).parent / "runs"
-MADE_OF_VIEWS = sorted([*(RUNS / "report").glob("*.py"), *(RUNS / "page").glob("*.py")])
+MADE_OF_VIEWS = sorted((RUNS / "report").glob("*.py"))
 SCREENS = {"account_screens", "console", "screens"}
+WORDS = {"facts", "figures", "metric_names", "plots", "shapes"}
 READERS = {
     "fedsw._tools.files", "fedsw.runs.accounts", "fedsw.runs.commands", "fedsw.runs.directory", "fedsw.runs.recovery",
     "fedsw.runs.run_files", "fedsw.runs.status", "safetensors", "safetensors.torch", "json", "os",
@@ -73,17 +74,16 @@ def test_screens_and_pages_import_no_reader_of_files_and_open_none(path):
     assert read <= ALLOWED, f"{path.name} reads: let fedsw.runs.view read it"
 
 
-@pytest.mark.parametrize("path", sorted((RUNS / "page").glob("*.py")), ids=lambda path: path.stem)
-def test_no_page_asks_a_screen(path):
-    assert not [name for name in imports_of(path) if name.rpartition(".")[2] in SCREENS or name.startswith("rich")]
+@pytest.mark.parametrize("path", MADE_OF_VIEWS, ids=lambda path: path.stem)
+def test_what_is_no_screen_asks_none(path):
+    asked = {name for name in imports_of(path) if name.rpartition(".")[2] in SCREENS or name.startswith("rich")}
+    assert not asked or path.stem in SCREENS
 
 
-def test_words_and_figures_ask_neither_screens_nor_pages():
-    for path in (RUNS / "report").glob("*.py"):
-        names = {name for name in imports_of(path) if name.startswith("fedsw.runs.")}
-        assert not [name for name in names if name.startswith("fedsw.runs.page")], path
-        if path.stem not in SCREENS:
-            assert not [name for name in names if name.rpartition(".")[2] in SCREENS], path
+def test_words_and_figures_ask_no_document_and_no_page():
+    for word in WORDS:
+        names = imports_of(RUNS / "report" / f"{word}.py")
+        assert {name.split(".")[3] for name in names if name.startswith("fedsw.runs.report.")} <= WORDS, word
 
 
 def test_a_view_is_all_that_is_needed_once_it_is_read(finished, tmp_path):

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from fedsw._tools.text import Short, measured, number, upward
 from fedsw.desk.compare.comparison_grid import read_grid
 from fedsw.desk.compare.table import epsilon_of, make_table, measured_cells, names_of, spread
-from fedsw.runs.page.document import Document, Listed, PageSection, Part
-from fedsw.runs.page.picture import picture
-from fedsw.runs.page.render import Page
+from fedsw.runs.report.document import Document, Listed, PageSection, Part
 from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import (
     MARKERS,
@@ -30,6 +28,8 @@ from fedsw.runs.report.figures import (
     save,
 )
 from fedsw.runs.report.metric_names import metric_name
+from fedsw.runs.report.picture import picture
+from fedsw.runs.report.render import Page
 from fedsw.runs.view import HeldOutOutputs, read_run
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fedsw.experiment import Experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.table_counts import table_weights
 from fedsw.learning.sketches.table_triples import TriplesOfCodes
-from fedsw.runs.page.document import Document, Listed, PageSection, Part, Strong
+from fedsw.runs.report.document import Document, Listed, PageSection, Part, Strong
 
 
 @dataclass(frozen=True)

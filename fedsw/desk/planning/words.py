@@ -18,12 +18,12 @@ from fedsw.desk.planning.run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.runs.page.document import Document, Listed, PageSection
-from fedsw.runs.page.picture import Picture, picture
-from fedsw.runs.page.what_ifs import WhatIfs
 from fedsw.runs.report.console import named_rows, table_of
+from fedsw.runs.report.document import Document, Listed, PageSection
 from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels, save
+from fedsw.runs.report.picture import Picture, picture
+from fedsw.runs.report.what_ifs import WhatIfs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

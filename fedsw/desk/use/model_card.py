@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedsw._tools import files
 from fedsw._tools.text import json_text
-from fedsw.runs.page.document import Code, Document, Listed, PageSection, Part
 from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report import facts
+from fedsw.runs.report.document import Code, Document, Listed, PageSection, Part
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import RunView, read_run
 

@@ -38,7 +38,7 @@ from fedsw.runs.view import read_whole_run
 if TYPE_CHECKING:
     from fedsw.federation.deploy.flower_processes import SuperLink
     from fedsw.federation.engines.records_at_hand import ModelObject, TaskObject
-    from fedsw.runs.page.render import Page
+    from fedsw.runs.report.render import Page
 
 _SUBMITTED = ("flwr", "deployed")
 """Engines whose server is another process, which reads what to run from the folder."""
@@ -58,7 +58,7 @@ class RunResult(Short):
 
     def page(self, *others: RunResult) -> Page:
         """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
-        from fedsw.runs.page.run_page import page
+        from fedsw.runs.report.run_page import page
 
         return page([read_whole_run(result.directory) for result in (self, *others)])
 

@@ -1,1 +1,1 @@
-"""Tables, plots and screens made of finished and running runs."""
+"""Words, figures, screens and pages of runs: `facts` has each fact once, `document` holds them, renderers show them."""

@@ -16,7 +16,7 @@ from fedsw.desk.own_data.answers import Words
 from fedsw.desk.own_data.draft import DraftRequest, draft
 from fedsw.desk.use.predictions import settle
 from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
-from fedsw.runs.page.document import Document, Listed, PageSection, Strong
+from fedsw.runs.report.document import Document, Listed, PageSection, Strong
 from tests.desk.use.conftest import INCOME, settings
 
 EVIL = '<img src="//evil/x.png" onerror=alert(1)> and ![x](//evil/y.png) </td><!-- '

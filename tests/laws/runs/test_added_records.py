@@ -44,7 +44,7 @@ from fedsw.privacy.accounting.lifetime.composing import counted
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.privacy.relations import ADD_OR_REMOVE
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.runs.accounts import spent_by
+from fedsw.runs.accounts import read_ledgers
 from tests.federations import sites_of
 
 pytestmark = pytest.mark.usefixtures("nobody_is_remembered")
@@ -273,7 +273,7 @@ def test_a_run_charges_poisson_steps_says_so_everywhere_and_its_record_holds(fed
     finding = audit(directory)
     assert finding.passed, finding
     doubled = [(Step(step.sampling_rate, 2 * step.mu), times) for step, times in steps["A=0"].items()]
-    (person,) = spent_by(directory).values()
+    (person,) = read_ledgers(directory).meanings().values()
     assert person.advantage == pytest.approx(Meaning.of_steps(doubled).advantage, rel=1e-9)
 
 

@@ -37,7 +37,7 @@ DECIDING = (
 )
 """Where it is decided what is charged, kept and said; of other files one statement in `OTHERS` is tried."""
 OTHERS = 25
-SHOWN = ("runs/report/", "runs/page/", "runs/evaluation/", "runs/group_names.py")
+SHOWN = ("runs/report/", "runs/evaluation/", "runs/group_names.py")
 """What only words and measures: as other files."""
 QUICK, SLOW = 2, 64
 """Statements that the quick stage tries of one kind, and one in how many the slow stage tries."""

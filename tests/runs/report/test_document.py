@@ -25,12 +25,12 @@ from fedsw.desk.planning.words import as_plain, plan_document, planned_view
 from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.runs.page.document import Code, Document, Listed, PageSection, Strong
-from fedsw.runs.page.picture import Picture
+from fedsw.runs.report.document import Code, Document, Listed, PageSection, Strong
 from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.picture import Picture
 from fedsw.runs.run_files import read_json
 from tests.desk.compare.comparing import table_of
-from tests.runs.report.test_page import MOST_BYTES, Outline
+from tests.runs.report.test_run_page import MOST_BYTES, Outline
 
 
 def sound(text: str) -> Outline:

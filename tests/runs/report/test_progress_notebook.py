@@ -17,9 +17,9 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation.engines import driver
 from fedsw.runs import progress
 from fedsw.runs.observer import NoObserver
-from fedsw.runs.page.render import Page
 from fedsw.runs.progress import NotebookBar, RunProgress, watching
 from fedsw.runs.report.console import Screen
+from fedsw.runs.report.render import Page
 from fedsw.runs.run_files import read_json, read_lines
 from tests.runs.report.conftest import SMALL
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.runs.page.registry_entry import entry
+from fedsw.runs.report.registry_entry import entry
 from fedsw.runs.run_files import read_json
 from fedsw.runs.view import read_run
 from fedsw.runs.write import write_entry

@@ -43,7 +43,7 @@ def inert(text: object) -> str:
 @functools.cache
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("fedsw.runs.page", "templates"),
+        loader=PackageLoader("fedsw.runs.report", "templates"),
         autoescape=lambda name: str(name).endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -57,4 +57,4 @@ def _environment() -> Environment:
 
 @functools.cache
 def _file(name: str) -> Markup:
-    return Markup(resources.files("fedsw.runs.page").joinpath("templates", name).read_text(encoding="utf-8"))
+    return Markup(resources.files("fedsw.runs.report").joinpath("templates", name).read_text(encoding="utf-8"))

@@ -18,13 +18,13 @@ from fedsw.cli.app import main
 from fedsw.privacy.accounting import Charge, Ledger, Step
 from fedsw.privacy.accounting.lifetime import Cost, total_epsilon
 from fedsw.privacy.accounting.selection import Repetitions, Selection
-from fedsw.runs.accounts import cost_of_run, spent_by
-from fedsw.runs.page import content, person, side_by_side
-from fedsw.runs.page.person import percent
-from fedsw.runs.page.picture import Picture
-from fedsw.runs.page.run_page import page
-from fedsw.runs.page.what_ifs import WhatIfs
+from fedsw.runs.accounts import read_ledgers
+from fedsw.runs.report import content, person, side_by_side
+from fedsw.runs.report.person import percent
+from fedsw.runs.report.picture import Picture
 from fedsw.runs.report.plots import draw_metrics
+from fedsw.runs.report.run_page import page
+from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.run_files import RunFile, read_json, read_lines
 from fedsw.runs.view import read_run, read_whole_run
 
@@ -85,7 +85,7 @@ def test_the_page_says_what_the_summary_says(name, request, quick):
     accuracy = measured(summary["held_out"]["accuracy"], summary["held_out_intervals"]["accuracy"])
     for part in (summary["guarantee"]["statement"], summary["guarantee"]["against"], accuracy, *summary["warnings"]):
         assert re.sub(r"\s+", " ", part) in found.text, part
-    meaning = max(spent_by(directory).values(), key=lambda each: each.advantage)
+    meaning = max(read_whole_run(directory).spending.meanings().values(), key=lambda each: each.advantage)
     assert percent(meaning.advantage) in found.text and percent(meaning.posterior(0.5, 0.01)) in found.text
     assert "did not complete" not in found.text and "For the operator" not in found.text
 
@@ -157,7 +157,7 @@ def test_runs_side_by_side_differ_in_what_their_settings_differ(central, local):
 
 
 def test_several_runs_say_what_they_cost_together_before_anything_else(central, local, without_noise):
-    costs = [cost_of_run(path) for path in (central, local)]
+    costs = [read_whole_run(path).spending.cost for path in (central, local)]
     together = total_epsilon(costs, 1e-4)
     assert all(total_epsilon([cost], 1e-4) < together < 2.0 for cost in costs)
     text = Outline(drawn(central, local)).text
@@ -172,10 +172,10 @@ def test_the_best_of_several_runs_counts_with_its_selection_beside_others(tmp_pa
     with Ledger.create(
         tmp_path / RunFile.LEDGER, groups=("all",), delta=1e-4, epsilon=2.0, selection=selection
     ) as ledger:
-        assert cost_of_run(tmp_path).steps == {}
+        assert read_ledgers(tmp_path).cost.steps == {}
         ledger.spend(0, 0, [Charge("all", 1.0, 0.1)], 1.0)
     alone = total_epsilon([Cost.one({Step(1.0, 0.1): 1})], 1e-4)
-    assert total_epsilon([cost_of_run(tmp_path)], 1e-4) > 1.5 * alone
+    assert total_epsilon([read_ledgers(tmp_path).cost], 1e-4) > 1.5 * alone
 
 
 def test_what_strangers_wrote_is_text(central, tmp_path, quick):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedsw._tools.text import to_float
 from fedsw.privacy.accounting.meaning import Meaning
-from fedsw.runs.page.picture import Picture, picture
 from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels
+from fedsw.runs.report.picture import Picture, picture
 from fedsw.runs.view import RunView
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Person:
 
 def person_of(view: RunView, key: str) -> Person | None:
     """Meaning of a run's releases for a person of the worst group; None without noise, and before the first release."""
-    meanings = {} if view.spending is None else view.spending.meanings
-    if not meanings:
+    if view.spending is None or view.experiment.privacy.guarantee.unprotected or not view.spending.steps:
         return None
+    meanings = view.spending.meanings()
     group, meaning = max(meanings.items(), key=lambda item: item[1].advantage)
     delta = to_float(view.summary.get("delta")) or float(view.plan.get("delta", 1e-6))
     unit = view.experiment.data.unit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fedsw._tools.text import to_float
-from fedsw.runs.page.render import render
 from fedsw.runs.report import facts
+from fedsw.runs.report.render import render
 from fedsw.runs.view import RunView
 
 

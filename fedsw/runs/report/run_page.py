@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from fedsw.runs.page.content import article
-from fedsw.runs.page.render import Page, render
-from fedsw.runs.page.side_by_side import beside, together
-from fedsw.runs.page.what_ifs import WhatIfs
+from fedsw.runs.report.content import article
+from fedsw.runs.report.render import Page, render
+from fedsw.runs.report.side_by_side import beside, together
+from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.view import RunView, require_whole
 
 

@@ -9,11 +9,11 @@ from fedsw._tools.text import json_text, measured, to_float, upward
 from fedsw.experiment.load import unprotected
 from fedsw.privacy.accounting.lifetime import total_epsilon
 from fedsw.runs.group_names import UNNAMED
-from fedsw.runs.page.content import verdict
-from fedsw.runs.page.picture import picture
 from fedsw.runs.report import facts
+from fedsw.runs.report.content import verdict
 from fedsw.runs.report.facts import FactTable
 from fedsw.runs.report.metric_names import metric_name, ordered_metrics, scores
+from fedsw.runs.report.picture import picture
 from fedsw.runs.report.plots import draw_runs
 from fedsw.runs.view import RunView
 
@@ -58,7 +58,7 @@ def together(views: Sequence[RunView]) -> str:
     bare = {reason for view in views if (reason := unprotected(view.experiment)) is not None}
     if bare:
         return f"{whose}: ε = ∞, for {'; '.join(sorted(bare))}."
-    deltas = [to_float(view.summary.get("delta")) or _planned_delta(view) for view in views]
+    deltas = [to_float(view.summary.get("delta")) or to_float(view.plan.get("delta")) for view in views]
     known = [delta for delta in deltas if delta is not None]
     if not known:
         return ""
@@ -72,10 +72,6 @@ def together(views: Sequence[RunView]) -> str:
         f"{whose}: ε = {upward(epsilon, 4)} at δ = {upward(min(known))}, as if all had been planned ahead. Other runs "
         f"on the same records add to it{more}."
     )
-
-
-def _planned_delta(view: RunView) -> float | None:
-    return to_float(view.plan.get("delta"))
 
 
 def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import json_text, measured, number, upward
-from fedsw.runs.page.person import person_of
-from fedsw.runs.page.picture import Picture, picture
 from fedsw.runs.report import facts
 from fedsw.runs.report.facts import FactTable, rounds_of, target_epsilon
 from fedsw.runs.report.metric_names import headline, metric_name, ordered_metrics, scores
+from fedsw.runs.report.person import person_of
+from fedsw.runs.report.picture import Picture, picture
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_worth, pictures_of
 from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
 from fedsw.runs.view import OPERATORS, RunView

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fedsw._tools.text import table
-from fedsw.runs.page.picture import Picture
-from fedsw.runs.page.render import Page, inert, render
 from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.picture import Picture
+from fedsw.runs.report.render import Page, inert, render
 
 
 class Strong(str):
