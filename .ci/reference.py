@@ -27,9 +27,9 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
 from fedsw.federation.messages._lengths import SYMBOLS
-from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.fields import SEEN, Field, Limits, Real, Reals, Text, Whole, Wholes
+from fedsw.federation.messages.fields import SEEN, Field, Limits, NumberField, Text
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for `simulations`, which is not installed
@@ -179,26 +179,24 @@ def _shape(field: Field) -> str:
     """A field's type and shape."""
     if isinstance(field, ArrayField):
         precision = "float" if field.precision == "run" else field.precision
-        if isinstance(field, RecordIds):
-            return f"{precision} ({field.shape[0]}_j) under the number of every cell j"
-        return f"{precision} ({', '.join(field.shape)})"
-    if isinstance(field, Wholes):
-        return f"ints ({field.length})"
-    if isinstance(field, Reals):
-        return f"floats ({field.count})"
-    return {Text: "text", Whole: "int", Real: "float"}[type(field)]
+        if field.by_cell:
+            return f"{precision} ({field.shape}_j) under the number of every cell j"
+        return f"{precision} ({', '.join(field.shape.split())})"
+    if not isinstance(field, NumberField):
+        return "text"
+    return field.kind.__name__ + ("" if field.count is None else f"s ({field.count})")
 
 
 def _believed(field: Field) -> str:
     """The values of a field that are accepted."""
     if isinstance(field, Text):
         return field.form or f"at most {Limits(field.most, field.most)} letters"
-    limits: Limits | None = getattr(field, "limits", None)
-    if limits is not None:
-        without = field.without_noise if isinstance(field, Real) else None
-        return str(limits) + ("" if without is None else f"; without noise {without}")
+    if isinstance(field, NumberField):
+        return str(field.limits) + (f"; without noise {field.without_noise}" if field.without_noise else "")
     assert isinstance(field, ArrayField)
-    return "; ".join(["finite"] * field.finite + [f"rows filled with zeros to {field.shape[0]}"] * field.filled)
+    if field.limits is not None:
+        return str(field.limits)
+    return "; ".join(["finite"] * field.finite + [f"rows filled with zeros to {field.shape.split()[0]}"] * field.filled)
 
 
 def figures() -> str:

@@ -15,7 +15,7 @@ import torch
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange
 from fedsw.federation.messages._lengths import WITH_MOMENTS
-from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.trust.round_plan import most_drawn
 
@@ -59,8 +59,8 @@ def message_bytes(kind: type[Message], lengths: Mapping[str, int]) -> int:
     for field in fields_of(kind).values():
         if field.when is WITH_MOMENTS:
             continue
-        if isinstance(field, ArrayField) and not isinstance(field, RecordIds):
-            numbers = math.prod(lengths[symbol] for symbol in field.shape)
+        if isinstance(field, ArrayField) and not field.by_cell:
+            numbers = math.prod(lengths[symbol] for symbol in field.shape.split())
             total += numbers * _WIDTHS[field.precision] + KEY_BYTES
     return total
 

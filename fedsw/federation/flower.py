@@ -153,12 +153,10 @@ def put_records(content: Any, records: Any) -> None:
     vars(content)["_data"] = records
 
 
-def copied(message: Any, records: Any | None = None) -> Any:
-    """The same message with a record tree of its own over the same arrays, or over these records."""
+def copied(message: Any) -> Any:
+    """The same message with a record tree of its own over the same arrays."""
     body = _twin(message.content)
-    put_records(
-        body, {key: _shallow(record) for key, record in message.content.items()} if records is None else records
-    )
+    put_records(body, {key: _shallow(record) for key, record in message.content.items()})
     letter = _twin(message)
     letter.__dict__["_content"] = body
     return letter

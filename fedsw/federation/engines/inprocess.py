@@ -19,7 +19,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedsw.federation import flower, wire
-from fedsw.federation.messages import unmade
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.origin import Carrier
 from fedsw.federation.wire import SERVER_NODE
@@ -37,8 +36,7 @@ def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Contex
 
 def delivered(message: Message) -> Message:
     """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
-    parts = unmade(message.content)
-    letter: Message = flower.copied(message, None if parts is None else parts.twin())
+    letter: Message = flower.copied(message)
     return letter
 
 

@@ -17,7 +17,6 @@ from fedsw.federation.messages.codec import encode as encode
 from fedsw.federation.messages.codec import is_packed as is_packed
 from fedsw.federation.messages.codec import opened as opened
 from fedsw.federation.messages.codec import packed as packed
-from fedsw.federation.messages.codec import unmade as unmade
 from fedsw.federation.messages.codec import unpacked as unpacked
 from fedsw.federation.messages.common import HELLO as HELLO
 from fedsw.federation.messages.common import MOST_BELIEVED as MOST_BELIEVED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
@@ -57,127 +57,6 @@ def bytes_in(array: Array) -> int:
     return len(array.data) if tensor is None else wire.size_of(tensor)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArrayField(Field):
-    """The base of fields that are arrays: a shape in the symbols of `_lengths.SYMBOLS`, and a precision.
-
-    Where it is `filled`, zero rows follow up to the first length of the shape; what came for them is never quoted.
-    """
-
-    record: Record = "arrays"
-    shape: tuple[str, ...]
-    precision: Precision = "run"
-    finite: bool = False
-    filled: bool = False
-
-    def _check(self, array: Array, shape: tuple[str, ...], terms: Terms, name: str) -> None:
-        """Type, shape and length, before anything is decoded."""
-        dtype, expected = self._dtype(terms), tuple(terms.sizes.get(symbol) for symbol in shape)
-        try:
-            wire.check(array.dtype, array.shape, array.stype, bytes_in(array), expected=expected, name=name)
-            if array.dtype != dtype:
-                raise ValueError(f"{name} came as {array.dtype!r}; expected {dtype!r}")
-        except ValueError as fault:
-            reason = f"{name}: not of the asked type and shape" if self.filled else str(fault)
-            raise Malformed(reason, name, None if self.filled else tuple(array.shape)) from None
-
-    def _dtype(self, terms: Terms) -> str:
-        return terms.agreed.experiment.training.precision if self.precision == "run" else self.precision
-
-
-@dataclass(frozen=True, kw_only=True)
-class RealValues(ArrayField):
-    """An array; of no limits where any number is taken."""
-
-    limits: Limits | None = None
-
-    def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`; an array of the field's shape, or of fewer rows where it is filled."""
-        rows = wire.padded(value, terms.sizes[self.shape[0]]) if self.filled else value
-        return {self.name: Shared(rows.to(getattr(torch, self._dtype(terms))))}
-
-    def take(self, get: Get, terms: Terms) -> Tensor:
-        """See `Field`; an array of the field's shape."""
-        array = get(self.name)
-        self._check(array, self.shape, terms, self.name)
-        values = _decoded(array, self.name)
-        if self.finite and not bool(torch.isfinite(values).all()):
-            raise Malformed(f"{self.name} are not all finite", self.name)
-        if (limits := self.limits) is not None:
-            for value in values.flatten().tolist():
-                if value not in limits:
-                    self.refuse(value, f"floats {limits}")
-        return values
-
-
-@dataclass(frozen=True, kw_only=True)
-class WholeValues(ArrayField):
-    """An array of whole numbers.
-
-    Attributes:
-        length: the symbol that its first length settles for the fields after it.
-        totals: the symbol of the lengths that its columns add up to: column j is that of `totals_j`.
-    """
-
-    precision: Precision = "int64"
-    limits: Limits
-    length: str | None = None
-    totals: str | None = None
-
-    def bound(self, value: Tensor) -> Mapping[str, int]:
-        """See `Field`; a value of the field's shape."""
-        lengths = {} if self.length is None else {self.length: len(value)}
-        if self.totals is not None:
-            lengths |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
-        return lengths
-
-    def put(self, value: Tensor, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`; a value of the field's shape."""
-        return {self.name: Shared(value)}
-
-    def take(self, get: Get, terms: Terms) -> Tensor:
-        """See `Field`; a value of the field's shape."""
-        array = get(self.name)
-        self._check(array, self.shape, terms, self.name)
-        return self._within(_decoded(array, self.name), self.name)
-
-    def _within(self, values: Tensor, name: str) -> Tensor:
-        """The numbers, if the limits hold all of them; else `Malformed` with the first extreme, unless it is secret."""
-        for extreme in (int(values.min()), int(values.max())) if values.numel() else ():
-            if extreme not in self.limits:
-                if not self.seen.quoted:
-                    raise Malformed(f"{name} did not come as whole numbers {self.limits}", self.name)
-                reason = f"{name} came with {extreme}; expected whole numbers {self.limits}"
-                raise Malformed(reason, self.name, extreme)
-        return values
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordIds(WholeValues):
-    """An array for each cell, under the cell's number, of the length that an earlier field of the message said."""
-
-    def keys(self, terms: Terms) -> tuple[str, ...]:
-        """See `Field`."""
-        return tuple(str(cell) for cell in range(terms.sizes["c"]))
-
-    def bound(self, value: tuple[Tensor, ...]) -> Mapping[str, int]:  # type: ignore[override]
-        """See `Field`; (n_j,) of every cell j."""
-        return {}
-
-    def put(self, value: tuple[Tensor, ...], terms: Terms) -> Mapping[str, Any]:  # type: ignore[override]
-        """See `Field`; (n_j,) of every cell j."""
-        return {str(cell): Shared(ids) for cell, ids in enumerate(value)}
-
-    def take(self, get: Get, terms: Terms) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """See `Field`; (n_j,) of every cell j."""
-        return tuple(self._cell(get(key), key, terms) for key in self.keys(terms))
-
-    def _cell(self, array: Array, key: str, terms: Terms) -> Tensor:
-        name = f"{self.name} of cell {key}"
-        self._check(array, (f"{self.shape[0]}_{key}",), terms, name)
-        return self._within(_decoded(array, name), name)
-
-
 class Broadcast:
     """An array that a server sends to all clients alike: encoded once for all of them; decoded when asked for."""
 
@@ -208,24 +87,94 @@ class Broadcast:
         return _decoded(self._array, self._name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BroadcastValues(ArrayField):
-    """An array that all clients get alike, alone in its record."""
+@dataclass(frozen=True)
+class ArrayField(Field):
+    """An array: its shape in the symbols of `_lengths.SYMBOLS`, its precision, the limits of its numbers.
 
-    record: Record = "model"
+    Attributes:
+        limits: of every number; None where any is taken, or any that is `finite`.
+        filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
+        alike: all clients get the same one, alone in its record, and the message holds a `Broadcast` of it.
+        by_cell: there is one for each cell, under the cell's number; the first length of cell j is that of `N_j`.
+        length: the symbol of the fields after it whose length is this array's first.
+        totals: the symbol of the fields after it whose lengths are this array's columns' sums: `totals_j` of column j.
+    """
 
-    def put(self, value: Broadcast, terms: Terms) -> Mapping[str, Any]:
-        """See `Field`; the record is the one that all messages hold."""
-        return value.record(self.name)
+    shape: str
+    precision: Precision = "run"
+    limits: Limits | None = None
+    _: KW_ONLY
+    record: Record = "arrays"
+    finite: bool = False
+    filled: bool = False
+    alike: bool = False
+    by_cell: bool = False
+    length: str | None = None
+    totals: str | None = None
 
-    def take(self, get: Get, terms: Terms) -> Broadcast:
+    def keys(self, terms: Terms) -> tuple[str, ...]:
         """See `Field`."""
-        array = get(self.name)
-        self._check(array, self.shape, terms, self.name)
-        broadcast = Broadcast(array, self.name)
-        if self.finite and not bool(torch.isfinite(broadcast.tensor()).all()):
-            raise Malformed(f"{self.name} are not all finite", self.name)
-        return broadcast
+        return tuple(str(cell) for cell in range(terms.sizes["c"])) if self.by_cell else (self.name,)
+
+    def bound(self, value: Any) -> Mapping[str, int]:
+        """See `Field`; a value of the field's shape."""
+        lengths = {} if self.length is None else {self.length: len(value)}
+        if self.totals is not None:
+            lengths |= {f"{self.totals}_{j}": int(total) for j, total in enumerate(value.sum(dim=0))}
+        return lengths
+
+    def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
+        """See `Field`; an array of the field's shape, of fewer rows where it is filled; one for each cell, (n_j,)."""
+        if self.alike:
+            record: ArrayRecord = value.record(self.name)  # the one that all messages hold
+            return record
+        if self.by_cell:
+            return {str(cell): Shared(part) for cell, part in enumerate(value)}
+        rows = wire.padded(value, terms.sizes[self.shape.split()[0]]) if self.filled else value
+        return {self.name: Shared(rows if self.precision == "int64" else rows.to(getattr(torch, self._dtype(terms))))}
+
+    def take(self, get: Get, terms: Terms) -> Any:
+        """See `Field`; an array of the field's shape, or one for each cell, (n_j,)."""
+        if self.by_cell:
+            cells = [(key, f"{self.shape}_{key}", f"{self.name} of cell {key}") for key in self.keys(terms)]
+            return tuple(
+                self._believed(self._checked(get(key), shape, terms, name), name) for key, shape, name in cells
+            )
+        array = self._checked(get(self.name), self.shape, terms, self.name)
+        if not self.alike:
+            return self._believed(array, self.name)
+        if self.finite:  # else it is decoded when it is needed: a site gets one array for all of its clients
+            self._believed(array, self.name)
+        return Broadcast(array, self.name)
+
+    def _dtype(self, terms: Terms) -> str:
+        return terms.agreed.experiment.training.precision if self.precision == "run" else self.precision
+
+    def _checked(self, array: Array, shape: str, terms: Terms, name: str) -> Array:
+        """Require type, shape and length, before anything is decoded."""
+        dtype, expected = self._dtype(terms), tuple(terms.sizes.get(symbol) for symbol in shape.split())
+        try:
+            wire.check(array.dtype, array.shape, array.stype, bytes_in(array), expected=expected, name=name)
+            if array.dtype != dtype:
+                raise ValueError(f"{name} came as {array.dtype!r}; expected {dtype!r}")
+        except ValueError as fault:
+            reason = f"{name}: not of the asked type and shape" if self.filled else str(fault)
+            raise Malformed(reason, name, None if self.filled else tuple(array.shape)) from None
+        return array
+
+    def _believed(self, array: Array, name: str) -> Tensor:
+        """The numbers, if the limits hold all of them; else `Malformed` with an extreme one, unless it is secret."""
+        values = _decoded(array, name)
+        if self.finite and not bool(torch.isfinite(values).all()):
+            raise Malformed(f"{name} are not all finite", self.name)
+        # Where one is no number, it is both extremes, and in no limits.
+        extremes = (values.min().item(), values.max().item()) if values.numel() else ()
+        for extreme in () if self.limits is None else [value for value in extremes if value not in self.limits]:
+            wanted = f"{'floats' if values.is_floating_point() else 'whole numbers'} {self.limits}"
+            if not self.seen.quoted:
+                raise Malformed(f"{name} did not come as {wanted}", self.name)
+            raise Malformed(f"{name} came with {extreme}; expected {wanted}", self.name, extreme)
+        return values
 
 
 def _decoded(array: Array, name: str) -> Tensor:

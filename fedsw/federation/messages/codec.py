@@ -7,8 +7,6 @@ Its reply holds what each of them would send alone, its records under its positi
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast, dataclass_transform, get_type_hints
@@ -19,7 +17,7 @@ from fedsw._tools.text import shown
 from fedsw.federation import flower, wire
 from fedsw.federation.messages._lengths import Terms
 from fedsw.federation.messages.arrays import bytes_in
-from fedsw.federation.messages.fields import PUBLIC, Field, Get, Limits, Malformed, Reals, Record
+from fedsw.federation.messages.fields import PUBLIC, Field, Get, Limits, Malformed, NumberField, Record
 
 _RECORDS: Mapping[Record, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
     "model": ArrayRecord,
@@ -83,65 +81,22 @@ def fields_of(kind: type[Message]) -> Mapping[str, Field]:
         table[attribute] = replace(fields[0], about="".join(part for part in said if isinstance(part, str)))
     if kind.nonce is not None:
         about = "drawn afresh for every message, so that no record equals another"
-        table["nonce"] = Reals(wire.NONCE, PUBLIC, about=about, record=kind.nonce, limits=Limits(0.0, 1.0), count=2)
+        limits = Limits(0.0, 1.0)
+        table["nonce"] = NumberField(
+            wire.NONCE, PUBLIC, about=about, record=kind.nonce, kind=float, limits=limits, count=2
+        )
     _FIELDS[kind] = table
     return table
 
 
-class Unmade(UserDict[str, ArrayRecord | ConfigRecord | MetricRecord]):
-    """The records of a message, made when somebody looks at them: who decodes it in this process reads the parts.
-
-    What the `parts` hold is never changed.
-    """
-
-    def __init__(self, parts: Mapping[str, Mapping[str, Any]], nonce: Record | None) -> None:
-        self.parts, self.nonce = parts, nonce
-
-    @functools.cached_property
-    def data(self) -> dict[str, ArrayRecord | ConfigRecord | MetricRecord]:  # type: ignore[override]
-        """All records, as they travel."""
-        fresh = {wire.NONCE: wire.nonce()}
-        return {
-            name: _record(name, {**part, **fresh} if name == self.nonce else part)
-            for name, part in ((name, self.parts[name]) for name in _RECORDS if name in self.parts)
-        }
-
-    def __getitem__(self, name: str) -> ArrayRecord | ConfigRecord | MetricRecord:
-        """Look up a record; that it is missing is known without making any."""
-        if name not in self.parts and "data" not in vars(self):
-            raise KeyError(name)
-        return self.data[name]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leave the process as records."""
-        return dict, (self.data,)
-
-    def twin(self) -> Unmade:
-        """The same for a receiver: what it does with its records is not seen by anybody else."""
-        return Unmade({name: dict(part) for name, part in self.parts.items()}, self.nonce)
-
-
-def unmade(content: RecordDict) -> Unmade | None:
-    """The parts of a message made in this process; None once somebody has looked at its records."""
-    held = flower.records_in(content)
-    return held if isinstance(held, Unmade) and "data" not in vars(held) else None
-
-
 def bytes_of(content: RecordDict) -> int:
     """Bytes of the arrays in a message."""
-    records = _parts(content)
-    return sum(bytes_in(value) for record in records.values() for value in record.values() if isinstance(value, Array))
-
-
-def _parts(content: RecordDict) -> Mapping[str, Mapping[str, Any]]:
-    """The records of a message, or the parts that they will be made of."""
-    held = unmade(content)
-    return cast(Any, content) if held is None else held.parts
+    return sum(bytes_in(value) for record in content.values() for value in record.values() if isinstance(value, Array))
 
 
 def encode(message: Message, terms: Terms) -> RecordDict:
     """Encode a message: all fields that the run's settings let travel, and an error for any other."""
-    parts: dict[str, Mapping[str, Any]] = {}
+    records: dict[Record, Any] = {}
     for attribute, field in fields_of(type(message)).items():
         if attribute == "nonce":
             continue
@@ -153,9 +108,17 @@ def encode(message: Message, terms: Terms) -> RecordDict:
         if value is None:
             continue
         put = field.put(value, terms)
-        parts[field.record] = put if isinstance(put, ArrayRecord) else {**parts.get(field.record, {}), **put}
+        if isinstance(put, ArrayRecord):
+            records[field.record] = put
+            continue
+        if (record := records.get(field.record)) is None:
+            records[field.record] = record = _RECORDS[field.record]()
+        # The field has made sure of the types; to have Flower check each item once more takes as long as all the rest.
+        flower.records_in(record).update(put)
+    if message.nonce in records:
+        records[message.nonce][wire.NONCE] = wire.nonce()
     content = RecordDict()
-    flower.put_records(content, Unmade(parts, message.nonce))
+    flower.put_records(content, {name: records[name] for name in _RECORDS if name in records})
     return content
 
 
@@ -165,19 +128,23 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
     Raises:
         Malformed: naming the field, what came (unless it is secret) and what was expected.
     """
-    records = _parts(content)
-    _refuse_undeclared(kind, records, terms)
+    allowed = declared(kind, terms)
+    for name, record in content.items():
+        for key in record:
+            if key not in allowed.get(name, ()):
+                unknown = f"{name}[{str(key)[:40]!r}]"
+                raise Malformed(f"{unknown} came, which {kind.__name__} does not hold in this run", unknown)
     values: dict[str, Any] = {}
     for attribute, field in fields_of(kind).items():
         if attribute == "nonce":
-            if records is content and field.record in records:
-                field.take(_getter(records, field), terms)
+            if field.record in content:
+                field.take(_getter(content, field), terms)
             continue
         values[attribute] = None
         if not field.present(terms):
             continue
         try:
-            values[attribute] = value = field.take(_getter(records, field), terms)
+            values[attribute] = value = field.take(_getter(content, field), terms)
         except Malformed:
             if not field.spare:
                 raise
@@ -190,7 +157,7 @@ def decode(kind: type[M], content: RecordDict, terms: Terms) -> M:
 def decode_one(kind: type[Message], attribute: str, content: RecordDict, terms: Terms) -> Any:
     """Decode one field of a message as `decode` does, and ignore the others."""
     field = fields_of(kind)[attribute]
-    return field.take(_getter(cast(Any, content), field), terms)
+    return field.take(_getter(content, field), terms)
 
 
 def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
@@ -204,35 +171,15 @@ def declared(kind: type[Message], terms: Terms) -> Mapping[str, frozenset[str]]:
     return {record: frozenset(keys) for record, keys in by_record.items()}
 
 
-def _refuse_undeclared(kind: type[Message], records: Mapping[str, Mapping[str, Any]], terms: Terms) -> None:
-    allowed = declared(kind, terms)
-    for name, record in records.items():
-        for key in record:
-            if key not in allowed.get(name, ()):
-                unknown = f"{name}[{str(key)[:40]!r}]"
-                raise Malformed(f"{unknown} came, which {kind.__name__} does not hold in this run", unknown)
-
-
-def _getter(records: Mapping[str, Mapping[str, Any]], field: Field) -> Get:
-    record, kind = records.get(field.record), _RECORDS[field.record]
+def _getter(content: RecordDict, field: Field) -> Get:
+    record, kind = content.get(field.record), _RECORDS[field.record]
 
     def get(key: str) -> Any:
-        if not isinstance(record, (kind, dict)) or key not in record:
+        if not isinstance(record, kind) or key not in record:
             raise Malformed(f"no {_CALLED[kind]} {key!r} came", field.name)
         return record[key]
 
     return get
-
-
-def _record(name: Record, content: Mapping[str, Any]) -> ArrayRecord | ConfigRecord | MetricRecord:
-    if isinstance(content, ArrayRecord):
-        return content
-    if name in ("config", "metrics"):
-        return ConfigRecord(dict(content)) if name == "config" else MetricRecord(dict(content))
-    record = ArrayRecord()  # filled afterwards: its constructor looks at what kind of thing it got, at some length
-    for key, array in content.items():
-        record[key] = array
-    return record
 
 
 CLIENTS = "clients"

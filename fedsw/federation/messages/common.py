@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedsw._tools.installed import code_digest
 from fedsw.federation.messages._lengths import HELD_OUT_RELEASED, OWN_LEDGER, SEEDED, THROUGH_MODEL, WITH_MOMENTS
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, RealValues, RecordIds, WholeValues
+from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
-from fedsw.federation.messages.fields import COUNTED, PUBLIC, RELEASED, Limits, Real, Text, Whole
+from fedsw.federation.messages.fields import COUNTED, PUBLIC, RELEASED, Limits, NumberField, Text
 from fedsw.runs.run_files import RUN_NAME
 
 MOST_RECORDS = 2**28
@@ -38,42 +38,42 @@ def digits(name: str, *, spare: bool = False) -> Text:
     return Text(name, PUBLIC, most=64, pattern="[0-9a-f]{64}", form="64 hexadecimal digits", spare=spare)
 
 
-Round = Annotated[int, "number of the round", Whole("round", PUBLIC, limits=Limits(1, MOST_BELIEVED))]
+Round = Annotated[int, "number of the round", NumberField("round", PUBLIC, Limits(1, MOST_BELIEVED))]
 Attempt = Annotated[
     int,
     "number of the attempt; no other attempt of the round ever has it",
-    Whole("attempt", PUBLIC, limits=FROM_ZERO),
+    NumberField("attempt", PUBLIC, FROM_ZERO),
 ]
 Federation = Annotated[
     int,
     "records of the whole federation, for a delta such as 0.1/n; a client counts at least its own",
-    Whole("records", PUBLIC, limits=FROM_ZERO),
+    NumberField("records", PUBLIC, FROM_ZERO),
 ]
-Theta = Annotated[Broadcast, "the model, flat", BroadcastValues("theta", RELEASED, shape=("r",))]
+Theta = Annotated[Broadcast, "the model, flat", ArrayField("theta", RELEASED, "r", alike=True, record="model")]
 ThetaIfUsed = Annotated[
-    Broadcast | None, "the model, flat", BroadcastValues("theta", RELEASED, shape=("r",), when=THROUGH_MODEL)
+    Broadcast | None,
+    "the model, flat",
+    ArrayField("theta", RELEASED, "r", alike=True, record="model", when=THROUGH_MODEL),
 ]
 Spent = Annotated[
     float,
     "the epsilon that the client's ledger has spent after this",
-    Real("epsilon", PUBLIC, limits=FINITE_EPSILON, without_noise=Limits(0.0)),
+    NumberField("epsilon", PUBLIC, FINITE_EPSILON, record="metrics", kind=float, without_noise=Limits(0.0)),
 ]
 SpentBefore = Annotated[
     Tensor | None,
     "the epsilon that each client's ledger has spent",
-    RealValues("epsilon", PUBLIC, shape=("S",), precision="float64", limits=FINITE_EPSILON, when=OWN_LEDGER),
+    ArrayField("epsilon", PUBLIC, "S", "float64", FINITE_EPSILON, when=OWN_LEDGER),
 ]
 Sigma = Annotated[
     float,
     "standard deviation of the noise of every number",
-    Real("sigma", PUBLIC, limits=DEVIATIONS, without_noise=Limits(0.0, 0.0)),
+    NumberField("sigma", PUBLIC, DEVIATIONS, record="metrics", kind=float, without_noise=Limits(0.0, 0.0)),
 ]
 Prepared = Annotated[
     Broadcast | None,
     "a linear map of features and a scale of clips, made of the released moments",
-    BroadcastValues(
-        "preparation", RELEASED, record="prepared", shape=("v",), precision="float64", finite=True, when=WITH_MOMENTS
-    ),
+    ArrayField("preparation", RELEASED, "v", "float64", alike=True, record="prepared", finite=True, when=WITH_MOMENTS),
 ]
 
 
@@ -122,7 +122,7 @@ class _OfClients(Message):
     clients: Annotated[
         Tensor,
         "the places of the node's clients in the client order, ascending",
-        WholeValues("clients", PUBLIC, shape=("S",), limits=FROM_ZERO, length="S"),
+        ArrayField("clients", PUBLIC, "S", "int64", FROM_ZERO, length="S"),
     ]
 
 
@@ -132,7 +132,7 @@ class Sizes(_OfClients):
     by_group: Annotated[
         Tensor,
         "each client's records by group that are trained on",
-        WholeValues("by group", COUNTED, shape=("S", "g"), limits=Limits(0, MOST_RECORDS)),
+        ArrayField("by group", COUNTED, "S g", "int64", Limits(0, MOST_RECORDS)),
     ]
 
 
@@ -144,24 +144,24 @@ class Joined(_OfClients):
     sizes: Annotated[
         Tensor,
         "each client's records by cell",
-        WholeValues("sizes", COUNTED, shape=("S", "c"), limits=Limits(0), totals="N"),
+        ArrayField("sizes", COUNTED, "S c", "int64", Limits(0), totals="N"),
     ]
     epsilon: SpentBefore
     ids: Annotated[
         tuple[Tensor, ...] | None,
         "numbers of the clients' records, client after client; a run that sends them is called nominal",
-        RecordIds("record ids", PUBLIC, shape=("N",), limits=Limits(0, MOST_RECORDS - 1), when=SEEDED),
+        ArrayField("record ids", PUBLIC, "N", "int64", Limits(0, MOST_RECORDS - 1), by_cell=True, when=SEEDED),
     ]
     kept: Annotated[
         Tensor | None,
         "each client's records by group that are kept out of training",
-        WholeValues("kept", PUBLIC, shape=("S", "g"), limits=Limits(0), when=HELD_OUT_RELEASED),
+        ArrayField("kept", PUBLIC, "S g", "int64", Limits(0), when=HELD_OUT_RELEASED),
     ] = None
     answered: Annotated[
         Tensor,
         "what the node has answered in this run before: round, attempt, and 2 for an attempt's last exchange "
         "or 1 for one before it",
-        WholeValues("answered", PUBLIC, shape=("A", "e"), limits=FROM_ZERO),
+        ArrayField("answered", PUBLIC, "A e", "int64", FROM_ZERO),
     ] = _NOTHING
     code: Code = field(default_factory=code_digest)
 
@@ -177,13 +177,13 @@ class Here(Message):
 
     nonce = "config"
 
-    number: Annotated[int, "the node's number, from 0", Whole("number", PUBLIC, limits=FROM_ZERO)]
+    number: Annotated[int, "the node's number, from 0", NumberField("number", PUBLIC, FROM_ZERO)]
     flower: Annotated[
         str,
         "Flower's version",
         Text("flower", PUBLIC, most=40, pattern=r"[0-9A-Za-z.+!-]*", form="a version"),
     ]
-    clock: Annotated[int, "the node's time, in ms since 1970", Whole("clock", PUBLIC, limits=Limits(0, _LATEST))]
+    clock: Annotated[int, "the node's time, in ms since 1970", NumberField("clock", PUBLIC, Limits(0, _LATEST))]
     code: Code = field(default_factory=code_digest)
 
 

@@ -7,27 +7,27 @@ from typing import Annotated
 from torch import Tensor
 
 from fedsw.federation.messages._lengths import WITH_CUT, WITH_STAGES
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, RealValues, WholeValues
+from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, Asked, AskedUnderModel, Federation
-from fedsw.federation.messages.fields import NOISED, PUBLIC, RELEASED, SECRET, Limits, Whole
+from fedsw.federation.messages.fields import NOISED, PUBLIC, RELEASED, SECRET, Limits, NumberField
 from fedsw.federation.messages.noised import Noised
 
 _STEPS = Limits(-(2**53), 2**53)
 """Sums of whole steps beyond it are not exact, and no number of records that is taken makes them."""
 
-BeforeRounds = Annotated[int, "0: before the first round of training", Whole("round", PUBLIC, limits=Limits(0, 0))]
+BeforeRounds = Annotated[int, "0: before the first round of training", NumberField("round", PUBLIC, Limits(0, 0))]
 AskedClients = Annotated[
     Tensor,
     "whether each of the node's clients is asked: 1 or 0",
-    WholeValues("asked", PUBLIC, shape=("S",), limits=Limits(0, 1)),
+    ArrayField("asked", PUBLIC, "S", "int64", Limits(0, 1)),
 ]
 Learnt = Annotated[
     Broadcast | None,
     "weights of the classifier that a later stage looks through, of the declared architecture, or 1 for each "
     "pair of columns that it measures; zeros in the first. Whatever they are, what is made of a record is bounded "
     "at the client",
-    BroadcastValues("classifier", RELEASED, shape=("z",), precision="float64", when=WITH_STAGES),
+    ArrayField("classifier", RELEASED, "z", "float64", alike=True, record="model", when=WITH_STAGES),
 ]
 
 
@@ -35,18 +35,18 @@ CutIfUsed = Annotated[
     Broadcast | None,
     "where targets and answers are cut before their errors are summed, made of the released moments; whatever it is, "
     "what is made of a record is bounded at the client",
-    BroadcastValues("cut", RELEASED, record="prepared", shape=("h",), precision="float64", finite=True, when=WITH_CUT),
+    ArrayField("cut", RELEASED, "h", "float64", alike=True, record="prepared", finite=True, when=WITH_CUT),
 ]
 
 
-def _steps(*shape: str, limits: Limits = _STEPS) -> WholeValues:
+def _steps(shape: str, limits: Limits = _STEPS) -> ArrayField:
     """A field of exact sums in whole steps, for a trusted server alone."""
-    return WholeValues("steps", SECRET, shape=shape, limits=limits)
+    return ArrayField("steps", SECRET, shape, "int64", limits)
 
 
-def _noised(*shape: str) -> RealValues:
+def _noised(shape: str) -> ArrayField:
     """A field of sums that a client has noised itself."""
-    return RealValues("noised", NOISED, shape=shape, precision="float64", finite=True)
+    return ArrayField("noised", NOISED, shape, "float64", finite=True)
 
 
 class ExactSums(Message):
@@ -56,7 +56,7 @@ class ExactSums(Message):
     lost: Annotated[
         Tensor,
         "positions of the node's clients that are lost; the sums are without their records",
-        WholeValues("lost", PUBLIC, shape=("L",), limits=FROM_ZERO),
+        ArrayField("lost", PUBLIC, "L", "int64", FROM_ZERO),
     ]
 
 
@@ -73,7 +73,7 @@ class ExactMoments(ExactSums):
     """The moments of all records of the asked clients, without noise, in whole steps."""
 
     steps: Annotated[
-        Tensor, "sums over all records by block, in whole steps; checked against their number", _steps("b", "u")
+        Tensor, "sums over all records by block, in whole steps; checked against their number", _steps("b u")
     ]
 
 
@@ -87,7 +87,7 @@ class NoisyMomentsAsked(Asked):
 class NoisyMoments(Noised):
     """A client's moments, noised by itself."""
 
-    values: Annotated[Tensor, "sums over the client's records by block, noised", _noised("b", "u")]
+    values: Annotated[Tensor, "sums over the client's records by block, noised", _noised("b u")]
 
 
 class HistogramsAsked(MomentsAsked):
@@ -100,7 +100,7 @@ class ExactHistograms(ExactSums):
     steps: Annotated[
         Tensor,
         "counts of records by column and part of its bounds; checked against their number",
-        _steps("f", "p", limits=Limits(0, 2**53)),
+        _steps("f p", Limits(0, 2**53)),
     ]
 
 
@@ -111,7 +111,7 @@ class NoisyHistogramsAsked(NoisyMomentsAsked):
 class NoisyHistograms(Noised):
     """A client's histograms of columns, noised by itself."""
 
-    values: Annotated[Tensor, "counts of the client's records by column and part, noised", _noised("f", "p")]
+    values: Annotated[Tensor, "counts of the client's records by column and part, noised", _noised("f p")]
 
 
 class SumOfRecordsAsked(Asked):
@@ -130,7 +130,7 @@ class SumOfRecords(ExactSums):
         Tensor,
         "cosines and sines of all records by cell, and their counts, in whole steps; counts and lengths are checked "
         "against the number of records",
-        _steps("q", "w"),
+        _steps("q w"),
     ]
 
 
@@ -144,7 +144,7 @@ class SketchAsked(Asked):
 class NoisySketch(Noised):
     """A client's own sketch, noised by itself."""
 
-    values: Annotated[Tensor, "sums of the client's records by cell, and their counts, noised", _noised("q", "w")]
+    values: Annotated[Tensor, "sums of the client's records by cell, and their counts, noised", _noised("q w")]
 
 
 class TallyAsked(AskedUnderModel):
@@ -162,7 +162,7 @@ class ExactTally(ExactSums):
     steps: Annotated[
         Tensor,
         "counts and sums over kept records by group, in whole steps; checked against their number",
-        _steps("g", "t", limits=Limits(0, 2**53)),
+        _steps("g t", Limits(0, 2**53)),
     ]
 
 
@@ -176,7 +176,7 @@ class NoisyTallyAsked(AskedUnderModel):
 class NoisyTally(Noised):
     """A client's sums over its kept records, noised by itself."""
 
-    values: Annotated[Tensor, "counts and sums over the client's kept records by group, noised", _noised("g", "t")]
+    values: Annotated[Tensor, "counts and sums over the client's kept records by group, noised", _noised("g t")]
 
 
 class ScoresAsked(AskedUnderModel):
@@ -193,7 +193,7 @@ class ExactScores(ExactSums):
     steps: Annotated[
         Tensor,
         "counts of records by group, class and bin of the probability; checked against their number",
-        _steps("s", "o", limits=Limits(0, 2**53)),
+        _steps("s o", Limits(0, 2**53)),
     ]
 
 
@@ -206,7 +206,7 @@ class NoisyScoresAsked(AskedUnderModel):
 class NoisyScores(Noised):
     """A client's counts of scores, noised by itself."""
 
-    values: Annotated[Tensor, "counts of the client's records by group, class and bin, noised", _noised("s", "o")]
+    values: Annotated[Tensor, "counts of the client's records by group, class and bin, noised", _noised("s o")]
 
 
 MOMENTS = Exchange("train.moments", MomentsAsked, ExactMoments)

@@ -6,10 +6,10 @@ import math
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from fedsw.federation.messages._lengths import Condition, Terms
 
@@ -156,94 +156,41 @@ class Text(Field):
             self.refuse(value, self.form)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NumberField(Field):
-    """A number of one type, within the limits."""
+    """A number of one type within the limits, or a list of them; the size of a whole one on the wire shows it.
 
-    kind: ClassVar[type[int] | type[float]]
-    called: ClassVar[str]
+    Attributes:
+        without_noise: the limits in a run that adds no noise, where they are others.
+        count: how many a list has, or the symbol of that length; None for a number that is alone.
+    """
+
     limits: Limits
+    _: KW_ONLY
+    record: Record = "config"
+    kind: type[int] | type[float] = int
+    without_noise: Limits | None = None
+    count: str | int | None = None
 
     def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
         """See `Field`."""
-        return {self.name: self.kind(value)}
+        return {self.name: self.kind(value) if self.count is None else [self.kind(number) for number in value]}
 
     def take(self, get: Get, terms: Terms) -> Any:
-        """See `Field`."""
-        value, limits = get(self.name), self.believed(terms)
-        if type(value) is self.kind and value in limits:
-            return value
-        self.refuse(value, f"a {self.called} {limits}")
-
-    def believed(self, terms: Terms) -> Limits:
-        """The limits in a run."""
-        return self.limits
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whole(NumberField):
-    """A whole number; its size on the wire says its magnitude, so it is for public ones."""
-
-    kind, called = int, "whole number"
-    record: Record = "config"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Real(NumberField):
-    """A number, of one size on the wire, with other limits in a run that adds no noise where it has some."""
-
-    kind, called = float, "float"
-    record: Record = "metrics"
-    without_noise: Limits | None = None
-
-    def believed(self, terms: Terms) -> Limits:
-        """See `NumberField`."""
-        return terms.by_noise(noised=self.limits, none=self.without_noise or self.limits)
-
-
-class NumberList(NumberField):
-    """Several numbers, each within the limits."""
-
-    @abstractmethod
-    def counted(self, terms: Terms) -> int | None:
-        """Number of values; None where any number of them is accepted."""
-
-    def put(self, value: Iterable[Any], terms: Terms) -> Mapping[str, Any]:
-        """See `Field`."""
-        return {self.name: [self.kind(number) for number in value]}
-
-    def take(self, get: Get, terms: Terms) -> tuple[Any, ...]:
-        """See `Field`."""
-        values, count = get(self.name), self.counted(terms)
-        fits = isinstance(values, list) and count in (None, len(values))
-        if fits and all(type(number) is self.kind and number in self.limits for number in values):
-            return tuple(values)
-        self.refuse(values, f"{'' if count is None else f'{count} '}{self.called}s {self.limits}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wholes(NumberList):
-    """Whole numbers, one for each of what `length` counts; their size on the wire says their magnitude."""
-
-    kind, called = int, "whole number"
-    record: Record = "config"
-    length: str
-
-    def counted(self, terms: Terms) -> int | None:
-        """See `NumberList`."""
-        return terms.sizes.get(self.length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reals(NumberList):
-    """Numbers, of one size on the wire, as many as `count`."""
-
-    kind, called = float, "float"
-    count: int
-
-    def counted(self, terms: Terms) -> int:
-        """See `NumberList`."""
-        return self.count
+        """See `Field`; a tuple of a list's numbers."""
+        value, count, limits = get(self.name), self.count, self.limits
+        if self.without_noise is not None:
+            limits = terms.by_noise(noised=limits, none=self.without_noise)
+        called = "whole number" if self.kind is int else "float"
+        if count is None:
+            if type(value) is self.kind and value in limits:
+                return value
+            self.refuse(value, f"a {called} {limits}")
+        wanted = terms.sizes.get(count) if isinstance(count, str) else count
+        fits = isinstance(value, list) and wanted in (None, len(value))
+        if fits and all(type(number) is self.kind and number in limits for number in value):
+            return tuple(value)
+        self.refuse(value, f"{'' if wanted is None else f'{wanted} '}{called}s {limits}")
 
 
 def _number(value: float) -> str:

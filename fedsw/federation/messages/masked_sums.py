@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsw._tools.installed import code_digest
 from fedsw.federation.messages._lengths import Condition
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, WholeValues
+from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import (
     FROM_ZERO,
@@ -24,7 +24,7 @@ from fedsw.federation.messages.common import (
     digits,
 )
 from fedsw.federation.messages.exact_sums import BeforeRounds, CutIfUsed, Learnt
-from fedsw.federation.messages.fields import NOISED, PUBLIC, Limits, Text, Whole
+from fedsw.federation.messages.fields import NOISED, PUBLIC, Limits, NumberField, Text
 
 _MOST_OF_A_COHORT = 2**24
 """Letters: a hundred thousand clients fit."""
@@ -39,7 +39,7 @@ Sites = Annotated[
 class ReadyAsked(Asked):
     """Before an attempt's masked sums: who is there, with a fresh nonce; nothing is drawn or charged."""
 
-    round: Annotated[int, "number of the round; 0 before the first one", Whole("round", PUBLIC, limits=FROM_ZERO)]
+    round: Annotated[int, "number of the round; 0 before the first one", NumberField("round", PUBLIC, FROM_ZERO)]
 
 
 class Ready(Message):
@@ -56,7 +56,7 @@ class MaskedNumbers(Message):
     values: Annotated[
         Tensor,
         "the site's vector with its share of noise, in steps of the common grid, and its mask, mod 2^64",
-        WholeValues("masked", NOISED, shape=("y",), limits=Limits(-(2**63), 2**63 - 1)),
+        ArrayField("masked", NOISED, "y", "int64", Limits(-(2**63), 2**63 - 1)),
     ]
     epsilon: SpentBefore
 
@@ -75,11 +75,12 @@ class MaskedSumAsked(Message):
     tables: Annotated[
         Broadcast | None,
         "slot means that the server made of the masked sum of all tables, in its order; a client clamps them",
-        BroadcastValues(
+        ArrayField(
             "tables",
             NOISED,
+            "x",
+            alike=True,
             record="arrays",
-            shape=("x",),
             when=Condition("with a penalty", lambda task: task.objective.alpha > 0),
         ),
     ]

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from fedsw.federation.messages import common
 from fedsw.federation.messages._lengths import OWN_DIRECTIONS, WITH_TABLES
-from fedsw.federation.messages.arrays import Broadcast, BroadcastValues, RealValues
+from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import Asked, AskedUnderModel, Attempt, Federation, Prepared, Round, Theta
-from fedsw.federation.messages.fields import NOISED, PUBLIC, Wholes
+from fedsw.federation.messages.fields import NOISED, PUBLIC, NumberField
 
 BatchSizes = Annotated[
     tuple[int, ...],
     "records by cell of the whole federation's batch; a client counts at least its own",
-    Wholes("sizes", PUBLIC, limits=common.FROM_ZERO, length="c"),
+    NumberField("sizes", PUBLIC, common.FROM_ZERO, count="c"),
 ]
 
 
@@ -49,7 +49,7 @@ class NoisedTable(Noised):
     values: Annotated[
         Tensor,
         "histograms of the batch's outputs along every direction; 0 in cells without a record (public)",
-        RealValues("noised", NOISED, shape=("c", "k", "B"), finite=True),
+        ArrayField("noised", NOISED, "c k B", finite=True),
     ]
 
 
@@ -60,7 +60,7 @@ class LocalGradientAsked(Message):
     tables: Annotated[
         Broadcast | None,
         "slot means that the server made of the summed noised histograms; a client clamps them",
-        BroadcastValues("tables", NOISED, record="arrays", shape=("c", "k", "B"), when=WITH_TABLES),
+        ArrayField("tables", NOISED, "c k B", alike=True, record="arrays", when=WITH_TABLES),
     ]
     round: Round
     attempt: Attempt
@@ -72,9 +72,7 @@ class LocalGradientAsked(Message):
 class NoisedContribution(Noised):
     """The same batch's noised contribution."""
 
-    values: Annotated[
-        Tensor, "clipped contribution of the batch", RealValues("noised", NOISED, shape=("r",), finite=True)
-    ]
+    values: Annotated[Tensor, "clipped contribution of the batch", ArrayField("noised", NOISED, "r", finite=True)]
 
 
 class SlicesAsked(Asked):
@@ -90,12 +88,12 @@ class NoisedSlices(Release):
     projections: Annotated[
         Tensor,
         "projections of the batch's features on the directions, in random order",
-        RealValues("projections", NOISED, shape=("n", "k"), finite=True),
+        ArrayField("projections", NOISED, "n k", finite=True),
     ]
     directions: Annotated[
         Tensor | None,
         "the client's own draw of directions; elsewhere they are the attempt's public ones",
-        RealValues("directions", PUBLIC, shape=("d", "k"), precision="float64", finite=True, when=OWN_DIRECTIONS),
+        ArrayField("directions", PUBLIC, "d k", "float64", finite=True, when=OWN_DIRECTIONS),
     ]
     sigma: common.Sigma
 
@@ -112,7 +110,7 @@ class ReleasedRecords(Release):
     released: Annotated[
         Tensor,
         "privatised records, in the released space",
-        RealValues("released", NOISED, shape=("N", "d"), finite=True),
+        ArrayField("released", NOISED, "N d", finite=True),
     ]
 
 

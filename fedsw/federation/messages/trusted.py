@@ -8,22 +8,22 @@ from typing import Annotated
 from torch import Tensor
 
 from fedsw.federation.messages._lengths import UNSAFE
-from fedsw.federation.messages.arrays import RealValues, WholeValues
+from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import FROM_ZERO, AskedUnderModel, Attempt, Prepared, Round, Theta
-from fedsw.federation.messages.fields import PUBLIC, SECRET, Limits, Real, Whole
+from fedsw.federation.messages.fields import PUBLIC, SECRET, Limits, NumberField
 
 _MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
 
 Counts = Annotated[
     Tensor,
     "records of every client and cell to draw; with `stratified` sampling they are public",
-    WholeValues("counts", SECRET, shape=("S", "c"), limits=FROM_ZERO),
+    ArrayField("counts", SECRET, "S c", "int64", FROM_ZERO),
 ]
 TaskWeight = Annotated[
     float,
     "weight of every record's loss gradient",
-    Real("task-weight", PUBLIC, record="config", limits=Limits(0.0, sys.float_info.max)),
+    NumberField("task-weight", PUBLIC, Limits(0.0, sys.float_info.max), kind=float),
 ]
 
 
@@ -33,7 +33,7 @@ class OutputsAsked(AskedUnderModel):
     nonce = "config"
 
     counts: Counts
-    rows: Annotated[int, "the length P of this attempt", Whole("rows", PUBLIC, limits=FROM_ZERO)]
+    rows: Annotated[int, "the length P of this attempt", NumberField("rows", PUBLIC, FROM_ZERO)]
     prepared: Prepared = None
 
 
@@ -43,7 +43,7 @@ class Outputs(Message):
     outputs: Annotated[
         Tensor,
         "outputs of the sample, by cell; the server projects them again",
-        RealValues("outputs", SECRET, shape=("P", "d"), filled=True),
+        ArrayField("outputs", SECRET, "P d", filled=True),
     ]
 
 
@@ -56,7 +56,7 @@ class GradientsAsked(Message):
     cotangents: Annotated[
         Tensor,
         "one row for each of the outputs; un-noised functions of other clients' outputs too",
-        RealValues("cotangents", SECRET, shape=("P", "d"), precision="float64", filled=True),
+        ArrayField("cotangents", SECRET, "P d", "float64", filled=True),
     ]
     round: Round
     attempt: Attempt
@@ -72,22 +72,24 @@ class Contribution(Message):
     vector: Annotated[
         Tensor,
         "sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
-        RealValues("contribution", SECRET, shape=("r",), precision="float64"),
+        ArrayField("contribution", SECRET, "r", "float64"),
     ]
     lost: Annotated[
         Tensor,
         "positions of the node's clients that were lost since the first exchange; the sum is without their rows",
-        WholeValues("lost", PUBLIC, shape=("L",), limits=FROM_ZERO),
+        ArrayField("lost", PUBLIC, "L", "int64", FROM_ZERO),
     ]
     training_loss: Annotated[
         float | None,
         "mean loss of the sample",
-        Real("training-loss", SECRET, limits=Limits(-_MOST, _MOST), when=UNSAFE, spare=True),
+        NumberField(
+            "training-loss", SECRET, Limits(-_MOST, _MOST), record="metrics", kind=float, when=UNSAFE, spare=True
+        ),
     ]
     records: Annotated[
         float | None,
         "records of the sample",
-        Real("num-examples", SECRET, limits=Limits(0.0, _MOST), when=UNSAFE, spare=True),
+        NumberField("num-examples", SECRET, Limits(0.0, _MOST), record="metrics", kind=float, when=UNSAFE, spare=True),
     ]
 
 

@@ -15,9 +15,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, trusts_of
-from fedsw.federation.messages.arrays import ArrayField, RecordIds
+from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import fields_of
-from fedsw.federation.messages.fields import Field, Real, Reals, Text, Whole, Wholes
+from fedsw.federation.messages.fields import Field, NumberField, Text
 from fedsw.federation.trust.budget_split import own_batch
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.sketches.from_settings import Stage
@@ -184,13 +184,13 @@ class Inspector:
 def _declared(field: Field, key: str, terms: Terms) -> Sent:
     if isinstance(field, ArrayField):
         run = terms.agreed.experiment.training.precision
-        shape = (f"{field.shape[0]}_{key}",) if isinstance(field, RecordIds) else field.shape
+        shape = [f"{field.shape}_{key}"] if field.by_cell else field.shape.split()
         return run if field.precision == "run" else field.precision, tuple(terms.sizes[side] for side in shape)
-    if isinstance(field, Wholes):
-        return "int", (terms.sizes[field.length],)
-    if isinstance(field, Reals):
-        return "float", (field.count,)
-    return {Text: "str", Whole: "int", Real: "float"}[type(field)], ()
+    if isinstance(field, Text):
+        return "str", ()
+    assert isinstance(field, NumberField)
+    lengths = () if field.count is None else (field.count,)
+    return field.kind.__name__, tuple(terms.sizes[count] if isinstance(count, str) else count for count in lengths)
 
 
 def _sent(record: ArrayRecord | ConfigRecord | MetricRecord, value: Any) -> Sent:

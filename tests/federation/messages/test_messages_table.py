@@ -18,7 +18,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.messages import Malformed, Message, Terms, trusts_of
 from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import fields_of
-from fedsw.federation.messages.fields import Limits, Seen, Whole
+from fedsw.federation.messages.fields import Limits, NumberField, Seen
 from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAsked
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
@@ -27,7 +27,7 @@ from tests.federation.node.runs import RUNS, watched_run
 from tests.federations import array_record, small
 from tests.laws.fuzz.test_messages import arrays, metrics, require_declared, texts
 
-NUMBER = Whole(record="config", name="x", seen=Seen.PUBLIC, about="a number", limits=Limits(0))
+NUMBER = NumberField("x", Seen.PUBLIC, Limits(0), about="a number")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _lengths(sent: Sent) -> dict[str, int]:
     known: dict[str, int] = {}
     for field in fields_of(sent.kind).values():
         if isinstance(field, ArrayField) and field.name in sent.content.get(field.record, {}):
-            known.update(zip(field.shape, sent.content[field.record][field.name].shape, strict=True))
+            known.update(zip(field.shape.split(), sent.content[field.record][field.name].shape, strict=True))
     return known
 
 
