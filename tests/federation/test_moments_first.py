@@ -16,7 +16,6 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
-from fedsw.federation.messages.exact_sums import MomentsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once
@@ -266,7 +265,9 @@ def test_sums_that_records_cannot_make_are_refused_and_never_quoted(federation, 
 
 def test_a_client_gives_exact_moments_to_no_server_that_it_does_not_trust(federation):
     refused, chosen = [], small(*FIRST, *LOCAL)
-    asked = encode(MomentsAsked(0, 0, torch.ones(1).long()), Terms.of(Problem.from_experiment(chosen), S=1))
+    asked = encode(
+        MOMENTS.down(round=0, attempt=0, asked=torch.ones(1).long()), Terms.of(Problem.from_experiment(chosen), S=1)
+    )
 
     def hook(message, context):
         if message.metadata.message_type == NOISY_MOMENTS.kind:

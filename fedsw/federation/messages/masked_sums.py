@@ -23,7 +23,6 @@ from fedsw.federation.messages.common import (
     Theta,
     digits,
 )
-from fedsw.federation.messages.exact_sums import BeforeRounds, CutIfUsed, Learnt
 from fedsw.federation.messages.fields import NOISED, PUBLIC, Limits, NumberField, Text
 
 _MOST_OF_A_COHORT = 2**24
@@ -90,33 +89,8 @@ class MaskedSumAsked(Message):
     prepared: Prepared = None
 
 
-class MaskedSketchAsked(Asked):
-    """Once per stage of a sketch (its number is the round): the masked sum over all records."""
-
-    learnt: Learnt
-    cohort: Sites
-
-
-class MaskedMomentsAsked(Asked):
-    """Once, before the first round, with `privacy.moments`: the masked sum over all records."""
-
-    round: BeforeRounds
-    cohort: Sites
-
-
-class MaskedHistogramsAsked(MaskedMomentsAsked):
-    """Once, before the moments, with `privacy.histograms`: the masked sum of counts by parts of every column."""
-
-
-class MaskedTallyAsked(AskedUnderModel):
-    """Once, after the last round, with `data.held_out_to = "everybody"`: the masked sum over kept records."""
-
-    cohort: Sites
-    cut: CutIfUsed
-
-
-class MaskedScoresAsked(AskedUnderModel):
-    """Once, after the last round, for calibration or thresholds: the masked sum of counts of scores."""
+class MaskedAsked(Asked):
+    """The base of requests for a sum that is released once."""
 
     cohort: Sites
 
@@ -124,8 +98,3 @@ class MaskedScoresAsked(AskedUnderModel):
 READY = Exchange("query.ready", ReadyAsked, Ready)
 MASKED_TABLES = Exchange("train.masked_tables", MaskedTableAsked, MaskedNumbers, followed=True)
 MASKED_SUM = Exchange("train.masked_sum", MaskedSumAsked, MaskedNumbers)
-MASKED_SKETCH = Exchange("train.masked_sketch", MaskedSketchAsked, MaskedNumbers)
-MASKED_MOMENTS = Exchange("train.masked_moments", MaskedMomentsAsked, MaskedNumbers)
-MASKED_HISTOGRAMS = Exchange("train.masked_histograms", MaskedHistogramsAsked, MaskedNumbers)
-MASKED_TALLY = Exchange("evaluate.masked_tally", MaskedTallyAsked, MaskedNumbers)
-MASKED_SCORES = Exchange("train.masked_scores", MaskedScoresAsked, MaskedNumbers)

@@ -17,7 +17,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.exact_sums import NoisyTally, NoisyTallyAsked
+from fedsw.federation.messages.noised import Noised
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
 from fedsw.federation.trust.budget_shares import TALLY_PART, HeldOutBudget, Shares, held_out_budget
@@ -132,8 +132,8 @@ class LocalTallies(LocalMethod):
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
         total, terms = TallySum.at(self._task, round_, theta), Terms.of(self._task)
-        request = NoisyTallyAsked(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
-        answers: dict[Member, NoisyTally] = {}
+        request = messages.NOISY_TALLY.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
+        answers: dict[Member, Noised] = {}
         holders = [holder for holder in members if total.counted(self._of_node[holder.node])[holder.position].any()]
         self._exchange(messages.NOISY_TALLY, round_, holders, request, lambda member: terms, answers.__setitem__)
         if not answers:

@@ -22,7 +22,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import Records
 from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
-from fedsw.federation.messages.exact_sums import ExactSums
+from fedsw.federation.messages._sums import ExactSums
 from fedsw.federation.messages.noised import Noised
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import GROUP

@@ -16,7 +16,7 @@ from fedsw.federation.client import app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.common import Greeting
-from fedsw.federation.messages.masked_sums import MaskedSketchAsked, MaskedSumAsked, MaskedTableAsked, ReadyAsked
+from fedsw.federation.messages.masked_sums import MaskedSumAsked, MaskedTableAsked, ReadyAsked
 from fedsw.federation.node.roster import KEY_FILE, Roster, RosterSite, read_mask_key, write_mask_key
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import attempt_of
@@ -133,7 +133,7 @@ class Sites:
         sent = None
         if self.experiment.sketch.stages:
             sent = Broadcast.exact(torch.zeros_like(weights) if stage == 1 else weights)
-        asked = MaskedSketchAsked(stage, attempt, sent, cohort.model_dump_json())
+        asked = messages.MASKED_SKETCH.down(round=stage, attempt=attempt, learnt=sent, cohort=cohort.model_dump_json())
         terms = Terms.of(self.task, S=1)
         return self._ask(messages.MASKED_SKETCH, site, asked, terms).values.numpy().view(np.uint64)
 

@@ -12,10 +12,8 @@ from fedsw.audit.record import audit
 from fedsw.federation import messages
 from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
 from fedsw.federation.messages.masked_sums import (
-    MaskedMomentsAsked,
     MaskedSumAsked,
     MaskedTableAsked,
-    MaskedTallyAsked,
 )
 from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.federation.trust.budget_shares import TALLY_PART as TALLY
@@ -168,7 +166,7 @@ def terms(sites: Sites) -> Terms:
 
 
 def moments_of(sites: Sites, site: int, cohort, attempt: int = 0):
-    asked = MaskedMomentsAsked(0, attempt, cohort.model_dump_json())
+    asked = MASKED_MOMENTS.down(round=0, attempt=attempt, cohort=cohort.model_dump_json())
     return sites._ask(MASKED_MOMENTS, site, asked, terms(sites)).values.numpy().view(np.uint64)
 
 
@@ -210,7 +208,13 @@ def test_what_a_run_does_not_release_is_refused_and_charged_to_nobody(tmp_path):
     with pytest.raises(Refused, match=r"releases none \(privacy.moments\)"):
         moments_of(sites, 0, sites.cohort(0))
     cohort = sites.cohort(5)
-    asked = MaskedTallyAsked(Broadcast.of(sites.theta, terms(sites)), 5, 0, cohort.model_dump_json(), None)
+    asked = MASKED_TALLY.down(
+        round=5,
+        attempt=0,
+        theta=Broadcast.of(sites.theta, terms(sites)),
+        cohort=cohort.model_dump_json(),
+        cut=None,
+    )
     with pytest.raises(Refused, match=r"releases nothing of them \(data.held_out_to\)"):
         sites._ask(MASKED_TALLY, 0, asked, terms(sites))
     assert sites.charged(0) == []

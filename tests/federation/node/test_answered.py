@@ -21,13 +21,6 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.common import Greeting
-from fedsw.federation.messages.exact_sums import (
-    NoisyHistogramsAsked,
-    NoisyMomentsAsked,
-    NoisyScoresAsked,
-    NoisyTallyAsked,
-    SketchAsked,
-)
 from fedsw.federation.messages.noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.learning.models import flatten
@@ -99,20 +92,24 @@ class Stock:
 def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     """The exchanges of an attempt."""
     trust, settings = node.task.experiment.privacy.trust, node.task.experiment
+
+    def once(exchange, round_, records, **more):
+        return exchange, exchange.down(round=round_, attempt=attempt, records=records, **more)
+
     if trust == "sketch-local":
-        return [(messages.SKETCH, SketchAsked(1, attempt, 600, None))]
+        return [once(messages.SKETCH, 1, 600, learnt=None)]
     if trust == "local-release":
         return [(messages.RELEASE, ReleaseAsked(1, attempt, 600))]
     if trust == "local-slices":
         return [(messages.SLICES, SlicesAsked(1, attempt, 600, None))]
     if settings.privacy.histograms:
-        return [(messages.NOISY_HISTOGRAMS, NoisyHistogramsAsked(0, attempt, 600))]
+        return [once(messages.NOISY_HISTOGRAMS, 0, 600)]
     if settings.privacy.moments:
-        return [(messages.NOISY_MOMENTS, NoisyMomentsAsked(0, attempt, 600))]
+        return [once(messages.NOISY_MOMENTS, 0, 600)]
     if settings.thresholds.share:
-        return [(messages.NOISY_SCORES, NoisyScoresAsked(node.theta, 6, attempt, 600))]
+        return [once(messages.NOISY_SCORES, 6, 600, theta=node.theta)]
     if settings.data.held_out_released:
-        return [(messages.NOISY_TALLY, NoisyTallyAsked(node.theta, 3, attempt, 120, None))]
+        return [once(messages.NOISY_TALLY, 3, 120, theta=node.theta, cut=None)]
     cells = len(node.task.objective.cells)
     sizes = (120,) * cells
     if settings.objective.alpha == 0:

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from fedsw.federation import messages
 from fedsw.federation.messages.masked_sums import (
-    MaskedMomentsAsked,
+    MaskedAsked,
     MaskedNumbers,
-    MaskedSketchAsked,
     MaskedSumAsked,
     MaskedTableAsked,
-    MaskedTallyAsked,
     Ready,
 )
 from fedsw.federation.node.limits import codes_of
@@ -35,7 +33,7 @@ from fedsw.privacy.release import Bounded, Paid, release_share
 
 State = MutableMapping[str, Any]
 A = TypeVar("A", bound=Agreed)
-Asked = MaskedTableAsked | MaskedSumAsked | MaskedSketchAsked | MaskedMomentsAsked | MaskedTallyAsked
+Asked = MaskedTableAsked | MaskedSumAsked | MaskedAsked
 
 
 @dataclass(frozen=True)
