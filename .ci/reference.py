@@ -1,14 +1,15 @@
-"""Write the site's references: settings, commands, messages, and the settings of the papers' figures.
+"""Write the pages that are built: settings, commands, messages, what was measured, and the papers, figure by figure.
 
     .venv/bin/python .ci/reference.py
 
-They are built and not committed; docs/conf.py writes them before the site is made. Settings are those of the schema,
+They are in no commit; docs/conf.py writes them before the site is made. Settings are those of the schema,
 with what the sections' docstrings say; commands those of the parser; messages those of the table that both sides encode
-and decode by; figures' settings are read off the experiments that were run.
+and decode by; measured numbers are those of the stored results.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -32,7 +33,15 @@ from fedsw.federation.messages.codec import Message, fields_of
 from fedsw.federation.messages.fields import SEEN, Field, Limits, NumberField, Text
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # for `simulations`, which is not installed
+sys.path.insert(0, str(ROOT))  # for what is not installed
+
+from benchmarks import tables  # noqa: E402
+from simulations.papers import compared  # noqa: E402
+from simulations.papers.__main__ import COMMITTED  # noqa: E402
+from simulations.papers.figure import chosen, figures  # noqa: E402
+from simulations.papers.page import page_text  # noqa: E402
+from simulations.papers.study import Study, read_study  # noqa: E402
+
 _FIELDS = ("", "field", "what it is", "type and shape", "believed", "who may see it", "travels")
 HEAD = "*Written by `.ci/reference.py`.*"
 MESSAGES = """\
@@ -199,22 +208,33 @@ def _believed(field: Field) -> str:
     return "; ".join(["finite"] * field.finite + [f"rows filled with zeros to {field.shape.split()[0]}"] * field.filled)
 
 
-def figures() -> str:
-    """The settings of every figure of the papers, the paper's beside those of the stored runs."""
-    from simulations.papers.__main__ import COMMITTED
-    from simulations.papers.compared import page_text
-    from simulations.papers.figure import chosen
-    from simulations.papers.figure import figures as known
-    from simulations.papers.study import read_study
+@functools.cache
+def _studies() -> list[Study]:
+    return [read_study(COMMITTED, figure) for figure in chosen(figures())]
 
-    return page_text(read_study(COMMITTED, figure) for figure in chosen(known()))
+
+def figure_settings() -> str:
+    """The settings of every figure of the papers, the paper's beside those of the stored runs."""
+    return compared.page_text(_studies())
+
+
+def paper(name: str) -> str:
+    """A paper, figure by figure."""
+    pages = ROOT / "docs" / "papers"
+    studies = [study for study in _studies() if study.figure.paper == name]
+    return page_text(name, studies, pages / "images", pages / f"{name}.md")
+
+
+PAPERS = tuple(dict.fromkeys(name.partition("/")[0] for name in figures()))
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/settings.md": settings,
     "docs/reference/commands.md": commands,
     "docs/reference/messages.md": messages,
-    "docs/papers/settings.md": figures,
+    "docs/papers/settings.md": figure_settings,
+    **{f"docs/papers/{name}.md": functools.partial(paper, name) for name in PAPERS},
+    **tables.PAGES,
 }
 """Every page that is built, and what makes its text."""
 

@@ -1,10 +1,10 @@
-"""The audits that are kept, and the table of docs/audits.md; every number in it comes from their JSON.
+"""The audits that are kept, and the tables of docs/audits.md; every number in it comes from their JSON.
 
     python -m benchmarks.audits [--run [NAME ...]] [--keep NAME=audits/<folder>/<number>-<time> ...]
 
 `--run` attacks the shipped experiments on their worst neighbours (all, or those named); `--keep` takes over another
 finding of `fedsw audit`, under a name. Both put JSON under benchmarks/results/audits/ and figures under docs/images/.
-Without either the table alone is written again.
+Without either the tables are printed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from fedsw.experiment.load import find_experiment
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audits"
 IMAGES = ROOT / "docs" / "images"
-PAGE = ROOT / "docs" / "audits.md"
-BEGIN, END = "<!-- table: python -m benchmarks.audits -->", "<!-- end of table -->"
-RUNS_BEGIN, RUNS_END = "<!-- one-run: python -m benchmarks.audits -->", "<!-- end of one-run -->"
 
 _COLUMNS = (
     "audit", "experiment", "p", "T", "δ", "claimed ε", "bracket from", "instance ε", "shown ε", "confidence", "verdict",
@@ -53,7 +50,7 @@ CANARIES = {
 
 
 def main() -> None:
-    """Run what is asked, take over what is named, and write the table."""
+    """Run what is asked, take over what is named, and print the tables."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--run", nargs="*", choices=sorted(CANARIES), default=None, metavar="NAME")
     arguments.add_argument("--keep", nargs="*", default=[], metavar="NAME=DIR")
@@ -64,8 +61,7 @@ def main() -> None:
     for item in given.keep:
         name, _, folder = item.partition("=")
         keep(name, Path(folder))
-    text = _between(PAGE.read_text(encoding="utf-8"), BEGIN, END, table(RESULTS))
-    PAGE.write_text(_between(text, RUNS_BEGIN, RUNS_END, attackers(RESULTS)), encoding="utf-8")
+    print(table(RESULTS), attackers(RESULTS), sep="\n\n")
 
 
 def attack(name: str) -> None:
@@ -118,12 +114,6 @@ def _subject(found: dict[str, Any]) -> str:
     """The experiment: of a run, its folder is named for it."""
     path = Path(str(found["subject"]))
     return path.parent.name or path.name if found["audit"] == "record" else path.name
-
-
-def _between(text: str, begin: str, end: str, part: str) -> str:
-    """The text with another part between two marks."""
-    head, _, rest = text.partition(begin)
-    return f"{head}{begin}\n\n{part}\n\n{end}{rest.partition(end)[2]}"
 
 
 def _row(name: str, found: dict[str, Any]) -> list[str]:

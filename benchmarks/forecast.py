@@ -1,11 +1,11 @@
-"""The preset's choices against a search, and the page of what plans came to: docs/plan-results.md.
+"""The preset's choices against a search, and the page of what plans came to: docs/measured/plans.md.
 
     python -m benchmarks.forecast [--tables]
 
 A search trains on n records of a data set (public data, nobody's budget) with the noise of an epsilon. The preset's rules
 were designed on the synthetic law and on Adult; Law School and Communities were looked at once the rules stood. What is in
 the JSON already is skipped. Plans and what runs came to are rows of `benchmarks.rivals`. Writes
-benchmarks/results/forecast.json, and the figure and the tables of docs/plan-results.md.
+benchmarks/results/forecast.json, and the figure and the tables of docs/measured/plans.md.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _random(chance: np.random.Generator) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what is missing, then write the figure and print the tables."""
+    """Measure what is missing, then draw the figure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", action="store_true", help="measure nothing; draw and print what is there")
     asked = parser.parse_args()

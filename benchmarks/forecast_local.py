@@ -1,10 +1,10 @@
-"""The plan's forecast against runs in which nobody is trusted: docs/plan-results.md.
+"""The plan's forecast against runs in which nobody is trusted: docs/measured/plans.md.
 
     python -m benchmarks.forecast_local
 
 Every cell is a plan of what `fedsw init` drafts for 10 000 records of Adult, with `privacy.trust = "local-gradient"`, and
 simulated federations of it (public data, nobody's budget). What is in the JSON already is skipped. Writes
-benchmarks/results/forecast_local.json and the table of docs/plan-results.md.
+benchmarks/results/forecast_local.json and the table of docs/measured/plans.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.forecast import task
-from benchmarks.forecast_report import PAGE, replaced
 from benchmarks.machine import describe
 from fedsw._tools import text
 from fedsw.desk.planning.run_plan import planned
@@ -33,9 +32,7 @@ _EXPECT = "some"
 
 
 def main() -> None:
-    stored: dict[str, Any] = {"cells": [], "without_noise": {}}
-    if RESULT.exists():
-        stored = json.loads(RESULT.read_text(encoding="utf-8"))
+    stored = load()
     for alpha in ALPHAS:
         if str(alpha) not in stored["without_noise"]:
             _, stored["without_noise"][str(alpha)] = trained(experiment(math.inf, alpha, 1), seed=0)
@@ -45,7 +42,13 @@ def main() -> None:
             stored["cells"].append(measured(*cell))
             print(stored["cells"][-1], flush=True)
             RESULT.write_text(json.dumps(stored | {"about": describe()}, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "local", table(stored)), encoding="utf-8")
+    print(table(stored))
+
+
+def load() -> dict[str, Any]:
+    """What is stored, and where nothing is, no cells."""
+    stored: dict[str, Any] = {"cells": [], "without_noise": {}}
+    return json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else stored
 
 
 def experiment(epsilon: float, alpha: float, clients: int) -> Experiment:

@@ -1,8 +1,7 @@
-"""The figure and the tables of docs/plan-results.md: plans beside what runs came to, and the preset beside a search."""
+"""The figure and the tables of docs/measured/plans.md: plans beside what runs came to, and the preset beside a search."""
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedsw.desk.planning.forecast import FEASIBLE
 from fedsw.runs.report.figures import MARKERS, colour, house_style, new_panels, save
 
 ROOT = Path(__file__).parents[1]
-PAGE, PICTURE = ROOT / "docs" / "plan-results.md", ROOT / "docs" / "images" / "plan-forecast.png"
+PICTURE = ROOT / "docs" / "images" / "plan-forecast.png"
 _NAMES = {
     "law-school": "law school, grade",
     "law-school-high": "law school, grade above 3.25",
@@ -33,19 +32,10 @@ Row = dict[str, Any]
 
 
 def report(stored: dict[str, Any]) -> None:
-    """Draw the figure, and write the tables between their marks on the page."""
+    """Draw the figure, and print the tables."""
     plans = judged_plans()
     draw(plans)
-    text = PAGE.read_text(encoding="utf-8")
-    parts = {"forecast": forecast_table(plans), "cells": cells_table(plans), "search": search_table(stored["search"])}
-    for mark, table in parts.items():
-        text = replaced(text, mark, table)
-    PAGE.write_text(text, encoding="utf-8")
-
-
-def replaced(text: str, mark: str, table: str) -> str:
-    """The page with a table between its marks."""
-    return re.sub(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", rf"\1\n{table}\n\n\2", text, flags=re.DOTALL)
+    print("\n\n".join((forecast_table(plans), cells_table(plans), search_table(stored["search"]))))
 
 
 def judged_plans() -> list[Judged]:

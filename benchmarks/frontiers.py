@@ -1,4 +1,4 @@
-"""Accuracy against fairness at several privacy levels: the tables of docs/results.md, run by run.
+"""Accuracy against fairness at several privacy levels: the tables of docs/measured/models.md, run by run.
 
     python -m benchmarks.frontiers [--seeds 5] [--only synthetic|rll|adult] [--data-dir DIR]
 

@@ -1,6 +1,6 @@
-"""Seconds and bytes of masks: `python -m benchmarks.masks [--table]` writes benchmarks/results/masks.json and docs/scale.md.
+"""Seconds and bytes of masks: `python -m benchmarks.masks [--table]` writes benchmarks/results/masks.json.
 
-With --table what was measured before is written again.
+With --table what was measured before is printed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from fedsw.privacy.sensitivity import Sensitivity
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
 SITES, NUMBERS = (3, 10, 30, 100), (10**3, 10**4, 10**5, 10**6, 10**7)
-PAGE = PLACE.parents[2] / "docs" / "scale.md"
-BEGIN, END = "<!-- masks: python -m benchmarks.masks -->", "<!-- end of masks -->"
 SLOW, FAST = 1.25e6, 1.25e8
 """Bytes a second of lines of 10 Mbit/s and 1 Gbit/s."""
 
@@ -73,15 +71,17 @@ def rows(runs: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure and print."""
     torch.set_num_threads(1)
     if "--table" not in sys.argv[1:]:
         runs = {f"{sites}/{numbers}": measure(sites, numbers) for numbers in NUMBERS for sites in SITES}
         PLACE.write_text(json.dumps({"machine": describe(), "runs": runs}, indent=1) + "\n", encoding="utf-8")
-    text, found = PAGE.read_text(encoding="utf-8"), rows(json.loads(PLACE.read_text(encoding="utf-8"))["runs"])
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(f"{before}\n\n{found}\n\n{after}", encoding="utf-8")
-    print(found)
+    print(content())
+
+
+def content() -> str:
+    """The table of what is stored."""
+    return rows(json.loads(PLACE.read_text(encoding="utf-8"))["runs"])
 
 
 if __name__ == "__main__":

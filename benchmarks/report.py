@@ -2,7 +2,7 @@
 
     python -m benchmarks.report [--keep runs/compare/<task>/<number>-<time> ...]
 
-`--keep` first takes over the tables and figures of comparisons.
+`--keep` takes over the tables and figures of comparisons; then the pages are printed. The site writes them anew.
 """
 
 from __future__ import annotations
@@ -23,24 +23,21 @@ from simulations.papers.study import read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCS = ROOT / "docs"
-MODELS, GENERATORS, RUNNING = (DOCS / name for name in ("results.md", "results-generators.md", "results-running.md"))
 
-HEAD = """# Results
+HEAD = """# Models
 
-For whoever asks how good models are under a guarantee. Written by `python -m benchmarks.report` from `benchmarks/results/`, as are [generators and synthetic tables](results-generators.md)
-and [clipping, engines, faults](results-running.md). *Nominal* is seeded: an effect is shown, and nobody is protected. Metrics are of held-out records, outside the guarantee. Every
-ε is for the release of one run alone: runs on the same records compose, those that settings were tuned on too.
+How good models are under a guarantee: `python -m benchmarks.report`, from `benchmarks/results/`. *Nominal* runs are seeded: they show an effect and have no guarantee. Metrics are of
+held-out records, outside the guarantee. Every ε is for the release of one run: runs on the same records compose, and so do those that settings were tuned on.
 """
 
-GENERATORS_HEAD = """# Results: generators and synthetic tables
+GENERATORS_HEAD = """# Generators and synthetic tables
 
-For whoever wants made-up records. Written by `python -m benchmarks.report`, as [results](results.md) are, which says how to read them.
+`python -m benchmarks.report`; how to read it: [models](models.md).
 """
 
-RUNNING_HEAD = """# Results: clipping, engines, faults
+RUNNING_HEAD = """# Clipping, engines, faults
 
-For whoever runs it. Written by `python -m benchmarks.report`, as [results](results.md) are, which says how to read them. Times beside other tools: [performance](performance.md).
+`python -m benchmarks.report`; how to read it: [models](models.md). Times beside other tools: [performance](performance.md).
 """
 
 PAPERS = """
@@ -82,18 +79,31 @@ CLAIMS = ((0.2, 0.1604, 0.1417), (0.375, 0.1663, 0.0983))
 
 
 def main() -> None:
-    """Write the page."""
+    """Take over what is named, and print the pages."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--keep", type=Path, nargs="*", default=[], metavar="DIR", help="folders of comparisons")
     for folder in arguments.parse_args().keep:
         sections.keep_comparison(folder, RESULTS)
-    _write(MODELS, [HEAD, *_papers(), *_frontiers(), *_images(), *_on_models(), _comparison("ring")])
-    _write(GENERATORS, [GENERATORS_HEAD, *_generators()])
-    _write(RUNNING, [RUNNING_HEAD, *_running()])
+    print(models(), generators(), running(), sep="\n")
 
 
-def _write(page: Path, parts: Iterable[str]) -> None:
-    page.write_text("\n".join(part for part in parts if part).rstrip() + "\n", encoding="utf-8")
+def models() -> str:
+    """Accuracy under a guarantee."""
+    return _page([HEAD, *_papers(), *_frontiers(), *_images(), *_on_models(), _comparison("ring")])
+
+
+def generators() -> str:
+    """Generators and synthetic tables."""
+    return _page([GENERATORS_HEAD, *_generators()])
+
+
+def running() -> str:
+    """Clipping, engines and faults."""
+    return _page([RUNNING_HEAD, *_running()])
+
+
+def _page(parts: Iterable[str]) -> str:
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
 def _frontiers() -> list[str]:
@@ -158,7 +168,7 @@ def _comparison(task: str) -> str:
 def _papers() -> list[str]:
     studies = [read_study(COMMITTED, load_figure(name)) for name in figures()]
     papers = dict.fromkeys(study.figure.paper for study in studies)
-    pages = ", ".join(f"[{paper.upper()}](papers/{paper}.md)" for paper in papers)
+    pages = ", ".join(f"[{paper.upper()}](../papers/{paper}.md)" for paper in papers)
     return [PAPERS.format(pages=pages), goals(studies)]
 
 

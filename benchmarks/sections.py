@@ -35,7 +35,7 @@ def comparison(stored: dict[str, Any]) -> str:
         headings = ("method", "ε", "δ", *names, "rounds", "MB up", "MB down", "seconds", "seeds")
         lines += [f"\n**{group['heading']}**\n", text.table(headings, rows)]
     for picture in sorted(IMAGES.glob(f"compare-{stored['task']}*.png")):
-        lines.append(f"\n![{stored['task']}](images/{picture.name})")
+        lines.append(f"\n![{stored['task']}](../images/{picture.name})")
     return "\n".join(lines) + f"\n\n*{'; '.join([*_machines(stored), stored['date']])}.*"
 
 

@@ -1,4 +1,4 @@
-"""Sections of docs/results-generators.md about generators that learn from a sketch, from their JSON."""
+"""Sections of docs/measured/generators.md about generators that learn from a sketch, from their JSON."""
 
 from __future__ import annotations
 

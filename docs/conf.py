@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext"), str(ROOT / ".ci")]
 
 import reference  # noqa: E402
 
+from benchmarks import tables  # noqa: E402
 from fedsw._tools.text import installed_version  # noqa: E402
 
 reference.main()  # before anything looks for pages
@@ -90,7 +91,7 @@ _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([\w./-]*)(#[\w-]+)?\)")
 
 
 def as_myst(app: Sphinx, name: str, source: list[str]) -> None:
-    """Make of anchors and links as GitHub shows them what the site knows."""
+    """Make of anchors and links as GitHub shows them what the site knows, and put in tables where their marks are."""
     page, place = source[0], (ROOT / "docs" / name).parent
     for file, stem in OUTSIDE.items():
         if name == stem and file != "README.md":
@@ -110,7 +111,7 @@ def as_myst(app: Sphinx, name: str, source: list[str]) -> None:
             anchor = "" if target.stem == "start" else anchor
         return f"[{words}]({os.path.relpath(target, (ROOT / 'docs' / name).parent)}{anchor})"
 
-    source[0] = _LINK.sub(link, _ANCHOR.sub(r"(\1)=", page))
+    source[0] = _LINK.sub(link, _ANCHOR.sub(r"(\1)=", tables.filled(page)))
 
 
 # Reference

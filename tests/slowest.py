@@ -1,4 +1,4 @@
-"""The thirty tests that take longest, and what each guards: the table of CONTRIBUTING.md.
+"""The thirty tests that take longest, and what each guards: a table of the site's page about contributing.
 
     python -m tests.slowest
 
@@ -7,12 +7,6 @@ how fast anything is.
 """
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
-
-PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
-BEGIN, END = "<!-- slowest-tests: python -m tests.slowest -->", "<!-- end of slowest-tests -->"
 
 SLOWEST = (
     ("packaging/test_recipes", "with_all_recipes_applied_quick_tests_pass", 803, "recipes, followed, break nothing"),
@@ -175,18 +169,13 @@ SLOWEST = (
 
 
 def table() -> str:
-    """The table between its marks."""
+    """A row for each."""
     rows = [
         f"| `tests/{file}.py` | {name.replace('_', ' ')} | {seconds} | {guards} |"
         for file, name, seconds, guards in SLOWEST
     ]
-    return "\n".join([BEGIN, "| file | test | s | guards |", "|---|---|---|---|", *rows, END])
-
-
-def written(document: str) -> str:
-    """A document with the table as it is now."""
-    return re.sub(f"{BEGIN}\n.*?{END}", lambda _: table(), document, flags=re.DOTALL)
+    return "\n".join(["| file | test | s | guards |", "|---|---|---|---|", *rows])
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(table())

@@ -146,7 +146,7 @@ FEW: dict[str, dict[str, int]] = {
         "the_page_of_results_has_every_goal_with_what_was_measured": 0,
         "every_figure_names_experiments_measures_and_drawings_that_there_are": 10,
         "every_row_of_a_table_is_a_point_that_some_series_has": 10,
-        "a_committed_page_says_what_the_stored_results_say": 2,
+        "a_built_page_has_every_figure_of_its_paper_with_its_pictures": 2,
         "the_built_page_of_settings_has_the_table_of_a_figure": 1,
     },
     "papers/test_rrspf_pictures": {

@@ -1,4 +1,4 @@
-"""Measure what is missing, and write the tables of docs/own-data-results.md.
+"""Measure what is missing, and print the tables of docs/measured/own-data.md.
 
     python -m benchmarks.own_data [SUBJECT ...] [--rivals-python PYTHON] [--table PATH] [--tables] [--tiny FOLDER]
 
@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.own_data.page import FROM_PACKAGES, SUBJECTS, write
+from benchmarks.own_data.page import FROM_PACKAGES, SUBJECTS, table
 from benchmarks.own_data.store import measure_missing
 
 
 def main() -> None:
-    """Measure the subjects that are asked for, then write the page."""
+    """Measure the subjects that are asked for, then print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(SUBJECTS))
-    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="a few quick cells, into another folder")
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--table", type=Path, metavar="PATH", help="parkinsons_updrs.data, which is not shipped")
@@ -42,7 +42,7 @@ def main() -> None:
         else:
             measure_missing(name, cells(tiny=True, **packages), asked.tiny)
     if asked.tiny is None:
-        write()
+        print("\n\n".join(map(table, asked.subjects or SUBJECTS)))
 
 
 if __name__ == "__main__":

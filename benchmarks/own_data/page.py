@@ -1,15 +1,12 @@
-"""The page of what records of one's own lose, from what is stored."""
+"""The tables of what records of one's own lose, from what is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-from benchmarks.forecast_report import replaced
 from benchmarks.own_data import by_group, claims, lost, persons, verdicts
 from benchmarks.own_data.store import Row, Subject, rows_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-data-results.md"
 SUBJECTS: Mapping[str, tuple[Callable[..., Subject], Callable[[Sequence[Row]], str]]] = {
     "accuracy": (lost.accuracy, lost.accuracy_table),
     "fairness": (lost.fairness, lost.fairness_table),
@@ -36,11 +33,3 @@ def table(name: str) -> str:
     on = last["measured_on"]
     versions = ", ".join(f"{package} {version}" for package, version in on["versions"].items())
     return f"{SUBJECTS[name][1](rows)}\n\n*{on['processor']}, {on['cores']} cores; {versions}; {last['date'][:10]}*"
-
-
-def write() -> None:
-    """Put every table between its marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name in SUBJECTS:
-        text = replaced(text, name, table(name))
-    PAGE.write_text(text, encoding="utf-8")

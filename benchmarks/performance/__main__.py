@@ -1,12 +1,12 @@
-"""Measure what fedsw promises about speed and memory, and write docs/performance.md.
+"""Measure what fedsw promises about speed and memory; docs/measured/performance.md shows it.
 
     python -m benchmarks.performance [NAME ...] [--quick] [--list] [--table] [--results DIR] [--pfl-python PATH]
 
 Without a name, every benchmark; each in a process of its own where there are several. A benchmark writes
 benchmarks/results/performance/NAME.json after every row, so that one that is broken off leaves what it has; one that
 cannot be measured here (`gpu` without a GPU) says so, and what another machine measured stays. `--quick`
-measures the smallest sizes, to try the code: its JSON goes to benchmarks/results/performance/quick/ and never into the
-documents. `--table` measures nothing and writes the documents from the JSON that is there.
+measures the smallest sizes, to try the code: its JSON goes to benchmarks/results/performance/quick/ and never on the
+site. `--table` measures nothing and prints the page of the JSON that is there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from benchmarks.performance import scale, table
+from benchmarks.performance import table
 from benchmarks.performance.pfl_python import PYTHON
 from benchmarks.performance.rows import checked
 
@@ -72,23 +72,15 @@ def run_one(name: str, folder: Path, *, quick: bool) -> Path:
     return path
 
 
-def write_documents() -> None:
-    """docs/performance.md, and the tables of docs/scale.md, from the JSON that is there."""
-    table.PAGE.write_text(table.page(), encoding="utf-8")
-    scale.PAGE.write_text(scale.written(scale.PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring; 1 if a benchmark failed."""
     known = modules()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(known))
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes; no document is written")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes")
     parser.add_argument("--list", action="store_true", help="the benchmarks, and what each measures")
-    parser.add_argument("--table", action="store_true", help="only write the documents")
-    parser.add_argument(
-        "--results", type=Path, help="folder of the JSON; no document is written from another than the usual one"
-    )
+    parser.add_argument("--table", action="store_true", help="only print the page")
+    parser.add_argument("--results", type=Path, help="folder of the JSON")
     parser.add_argument(
         "--pfl-python", metavar="PATH", help=f"an interpreter that has pfl, for dpsgd (or {PYTHON} in the environment)"
     )
@@ -103,10 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ[PYTHON] = asked.pfl_python
     folder = asked.results or (table.RESULTS / "quick" if asked.quick else table.RESULTS)
     failed = [] if asked.table else _run(asked.names or list(known), folder, quick=asked.quick)
-    if folder == table.RESULTS:
-        write_documents()
-    elif not asked.table:
-        print(table.page(folder))
+    print(table.page(folder))
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""What a record and a message cost here, for the arithmetic of docs/scale.md."""
+"""What a record and a message cost here, for the arithmetic of docs/measured/scale.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from fedsw.data._synthetic import synthetic as draw
 from fedsw.learning.models import mlp
 from fedsw.runs.single.objective import draw_batch
 
-PAGE = table.ROOT / "docs" / "scale.md"
 CLIENTS = tuple(10**power for power in range(3, 9))
 RECORDS_OF_A_CLIENT, MOST_OF_A_BATCH = 10, 10_000
 LOGISTIC = Shape(parameters=17)
@@ -35,7 +34,7 @@ MODELS = (
 _BYTES_OF_A_RECORD = 16 * 4 + 3 * 8  # float32 features; group, target and number in int64
 _BYTES_A_SECOND = 1e9 / 8
 _SOME_SITES = 100
-_COMMAND = "python -m benchmarks.performance"
+NAMES = ("bytes", "seconds", "binds", "histograms")
 _NOT_YET = "*Not measured yet; `make bench` measures it and writes this table.*"
 
 
@@ -89,24 +88,9 @@ def _report(what: str, value: float, unit: str) -> dict[str, Any]:
 
 
 def tables(folder: Path = table.RESULTS) -> dict[str, str]:
-    """The tables of docs/scale.md, by the name of their marks."""
+    """The tables of docs/measured/scale.md, by the name of their marks, which are `NAMES`."""
     stored = table.load(folder)
     return {"bytes": _bytes(), "seconds": _seconds(stored), "binds": _binds(), "histograms": _histograms()}
-
-
-def written(document: str, folder: Path = table.RESULTS) -> str:
-    """A document with every table between its marks, `<!-- NAME: COMMAND -->` and `<!-- end of NAME -->`.
-
-    Raises:
-        ValueError: naming the mark that it has not exactly once.
-    """
-    for name, content in tables(folder).items():
-        begin, end = f"<!-- {name}: {_COMMAND} -->", f"<!-- end of {name} -->"
-        if document.count(begin) != 1 or document.count(end) != 1 or document.index(end) < document.index(begin):
-            raise ValueError(f"the document holds {begin} and, after it, {end}, once each")
-        before, rest = document.split(begin)
-        document = f"{before}{begin}\n\n{content}\n\n{end}{rest.split(end)[1]}"
-    return document
 
 
 def _batch(clients: int) -> int:

@@ -1,4 +1,4 @@
-"""docs/performance.md from the JSON of the benchmarks; every number in it comes from there."""
+"""docs/measured/performance.md from the JSON of the benchmarks; every number in it comes from there."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from fedsw._tools.text import table as markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "performance"
-PAGE = ROOT / "docs" / "performance.md"
 
 _HEAD = """# Performance
 
-For whoever asks what fedsw costs in time and memory beside the alternatives. Written by `make bench` from the JSON under
+Time and memory beside the alternatives, from the JSON that `make bench` leaves under
 `benchmarks/results/performance/`. Every row is ours and the alternative, measured in turns in the same run. Figures are seconds, in the median of the turns, unless a row
 names another unit; the spread of the turns is in the JSON. A goal was set before it was measured, and a goal that is missed
 stays in the table. `python -m benchmarks.performance NAME` measures one of them again.
@@ -164,4 +163,4 @@ def _figure(value: float | None, unit: str = "") -> str:
 
 
 def _link(name: str) -> str:
-    return f"[{name}](../benchmarks/results/performance/{name}.json)"
+    return f"[{name}](../../benchmarks/results/performance/{name}.json)"

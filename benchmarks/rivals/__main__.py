@@ -121,7 +121,7 @@ def _not_private(name: str, seed: int, python: str) -> Row:
 
 
 def main() -> None:
-    """Measure, then write the table."""
+    """Measure, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--sets", nargs="*", default=NAMES, choices=KNOWN, metavar="NAME")
@@ -130,7 +130,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
-    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name in asked.sets if asked.rivals_python or name in SHIPPED]
@@ -147,7 +147,7 @@ def main() -> None:
     ]
     if not asked.tables:
         measure_missing("scores", (cells, functools.partial(measured, python=asked.rivals_python)), asked.folder)
-    page.write(asked.folder)
+    print(page.content(asked.folder))
 
 
 if __name__ == "__main__":

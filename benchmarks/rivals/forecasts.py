@@ -72,7 +72,7 @@ def facts(columns: Columns, private: Records) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, then write the table."""
+    """Measure, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals-python", default="", metavar="PYTHON")
     parser.add_argument("--sets", nargs="*", default=NAMES, choices=KNOWN, metavar="NAME")
@@ -82,7 +82,7 @@ def main() -> None:
     names = [name for name in asked.sets if asked.rivals_python or name in SHIPPED]
     cells: list[Cell] = [(name, epsilon) for name in names for epsilon in EPSILONS]
     measure_missing("forecasts", (cells, functools.partial(foretold, python=asked.rivals_python)), asked.folder)
-    page.write(asked.folder)
+    print(page.content(asked.folder))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""The tables of docs/own-data-results.md: who wins where, and whether plans are right."""
+"""The tables of docs/measured/own-data.md: who wins where, and whether plans are right."""
 
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from fedsw.desk.planning.run_forecast import promised_above
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"
-PAGE = ROOT / "docs" / "own-data-results.md"
 LEAST_SEEDS = 3
 REPLACED = ("descent", "adassp")
 """Rivals of the same relation: one record is replaced by another. Of the others one is added or removed, which costs
@@ -270,18 +268,8 @@ def _error(values: list[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def write(folder: Path = FOLDER) -> None:
-    """Write the table between its marks, where it has any rows; of another folder, print it."""
+def content(folder: Path = FOLDER) -> str:
+    """Everything that is said of the rows of a folder."""
     rows: list[Any] = rows_of("scores", folder)
-    if not rows:
-        return
     parts = (table(rows), probabilities(rows), verdict(rows), forecast_words(rows, rows_of("forecasts", folder)))
-    content = "\n\n".join(part for part in parts if part)
-    if folder != FOLDER:
-        print(content)
-        return
-    page = PAGE.read_text(encoding="utf-8")
-    marks = r"(<!-- rivals -->\n\n).*?(\n\n<!-- end of rivals -->)"
-    PAGE.write_text(
-        re.sub(marks, lambda found: f"{found[1]}{content}{found[2]}", page, flags=re.DOTALL), encoding="utf-8"
-    )
+    return "\n\n".join(part for part in parts if part)

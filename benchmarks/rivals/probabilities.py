@@ -21,7 +21,6 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.forecast_report import replaced
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
 from benchmarks.rivals import page
 from benchmarks.rivals.ours import drafted
@@ -181,7 +180,7 @@ def main() -> None:
     parser.add_argument(
         "--at-noise", action="store_true", help="models at three b of three knots, on sets of two classes"
     )
-    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.at_noise:
@@ -191,10 +190,13 @@ def main() -> None:
     how = functools.partial(measured, python=asked.rivals_python, seeds=asked.seeds)
     if not asked.tables:
         measure_missing(NAME, (cells, how), page.FOLDER)
-    rows = rows_of(NAME, page.FOLDER)
-    print(table([row for row in rows if isinstance(row["cell"][2], str)]))
-    content = table([row for row in rows if not isinstance(row["cell"][2], str)])
-    page.PAGE.write_text(replaced(page.PAGE.read_text(encoding="utf-8"), "choices", content), encoding="utf-8")
+    print(table([row for row in rows_of(NAME, page.FOLDER) if isinstance(row["cell"][2], str)]))
+    print(content())
+
+
+def content() -> str:
+    """The table of ways on whole sets."""
+    return table([row for row in rows_of(NAME, page.FOLDER) if not isinstance(row["cell"][2], str)])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -324,17 +323,10 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}"
 
 
-def write(folder: Path = page.FOLDER) -> None:
-    """Write the table between its marks."""
+def content(folder: Path = page.FOLDER) -> str:
+    """The table of the rows of a folder."""
     rows: list[Any] = rows_of("shapes", folder)
-    if not rows:
-        return
-    if folder != page.FOLDER:
-        print(table(rows))
-        return
-    marks, old = r"(<!-- shapes -->\n\n).*?(\n\n<!-- end of shapes -->)", page.PAGE.read_text(encoding="utf-8")
-    new = re.sub(marks, lambda known: f"{known[1]}{table(rows)}{known[2]}", old, flags=re.DOTALL)
-    page.PAGE.write_text(new, encoding="utf-8")
+    return table(rows)
 
 
 def main() -> None:
@@ -345,14 +337,14 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=names, choices=names, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
-    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     cells: list[Cell] = [(way, name, epsilon) for name in asked.sets for epsilon in EPSILONS for way in WAYS]
     how = functools.partial(measured, python=asked.rivals_python, seeds=asked.seeds)
     if not asked.tables:
         measure_missing("shapes", (cells, how), asked.folder)
-    write(asked.folder)
+    print(content(asked.folder))
 
 
 if __name__ == "__main__":

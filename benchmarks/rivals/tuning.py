@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.forecast_report import replaced
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
 from benchmarks.rivals import ours, page
 from benchmarks.rivals.ours import Steps
@@ -212,23 +211,19 @@ def _scores(rows: Sequence[Row]) -> str:
     return f"{_mean(rows, 'score')}{error}; {_mean(rows, rival)} ({rival})"
 
 
-def write(folder: Path = page.FOLDER) -> None:
-    """Write the tables between their marks; of another folder, print them."""
+def content(folder: Path = page.FOLDER) -> str:
+    """The tables of the rows of a folder."""
     rows: list[Any] = rows_of("tuning", folder)
     tables = [
         table(rows)
         for table, parts in ((steps_table, GRIDS), (preset_table, ("preset",)))
         if any(row["cell"][0] in parts for row in rows)
     ]
-    content = "\n\n".join(tables)
-    if folder != page.FOLDER:
-        print(content)
-    elif rows:
-        page.PAGE.write_text(replaced(page.PAGE.read_text(encoding="utf-8"), "tuning", content), encoding="utf-8")
+    return "\n\n".join(tables)
 
 
 def main() -> None:
-    """Measure what is missing, then write the tables."""
+    """Measure what is missing, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = tuple(name for of_kind in TUNING.values() for name in of_kind)
     parser.add_argument("--rivals-python", required=True, metavar="PYTHON")
@@ -236,14 +231,14 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=names, choices=names, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=page.FOLDER)
-    parser.add_argument("--tables", action="store_true", help="measure nothing; write what is there")
+    parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)  # of few records, and Opacus' own: one for every model
     if not asked.tables:
         what = cells(asked.only, asked.sets, asked.seeds, asked.rivals_python)
         measure_missing("tuning", (what, functools.partial(measured, python=asked.rivals_python)), asked.folder)
-    write(asked.folder)
+    print(content(asked.folder))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rules of `training.preset = "auto"`: rounds, batch, steps and clips from public numbers alone.
 
 The rules were designed on the synthetic law and on the training part of Adult, and checked on others
-(docs/plan-results.md).
+(docs/measured/plans.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`python -m simulations.masked [SETTINGS] [--write]`: run what the results beside the settings lack, print the table.
 
-With --write the table goes into docs/scale.md, between the marks with the name of the settings' folder; and the figure
-over numbers of clients, of those beside this file, into docs/images/.
+With --write the figure over numbers of clients, of the results beside this file, goes into docs/images/.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "images" / "masked-clients.png"
+PICTURE = ROOT / "docs" / "images" / "masked-clients.png"
 WRITE = "--write"
 
 _MEASURES = ("accuracy", "disparate_impact", "demographic_parity_difference", "loss", "sw2_to_prior", "sw2")
@@ -52,13 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         place.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(name, found[name], file=sys.stderr, flush=True)
     print(page(asked, found))
-    if WRITE in arguments:
-        name, text = settings.absolute().parent.name, PAGE.read_text(encoding="utf-8")
-        begin, end = f"<!-- {name}: python -m simulations.masked -->", f"<!-- end of {name} -->"
-        before, after = text[: text.index(begin) + len(begin)], text[text.index(end) :]
-        PAGE.write_text(f"{before}\n\n{page(asked, found)}\n\n{after}", encoding="utf-8")
-        if name == HERE.name:
-            save(draw(asked, found), PICTURE)
+    if WRITE in arguments and settings.absolute().parent == HERE:
+        save(draw(asked, found), PICTURE)
     return 0
 
 

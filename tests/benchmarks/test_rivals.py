@@ -143,11 +143,6 @@ def test_the_preset_is_said_to_be_behind_a_rival_or_a_constant_where_it_is_by_mo
     assert tuning.preset_table(known).endswith("iris 1, glass 1; below a constant by more than that: glass 1.")
 
 
-def test_the_page_holds_the_tables_of_the_settings_and_scores_that_are_stored():
-    stored, written = store.rows_of("tuning", page.FOLDER), page.PAGE.read_text(encoding="utf-8")
-    assert tuning.steps_table(stored) in written and tuning.preset_table(stored) in written
-
-
 def test_settings_that_are_said_to_be_the_best_of_their_grid_are_so_in_the_rows_that_are_stored():
     lines = [
         line.strip("| ").split(" | ") for line in tuning.steps_table(store.rows_of("tuning", page.FOLDER)).splitlines()

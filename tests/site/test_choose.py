@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.own_data.page import table
 from fedsw.experiment import read_delta
 from fedsw.experiment.trust import trust_model
 from fedsw.privacy.mechanisms import gaussian_sigma
@@ -39,9 +40,7 @@ def test_the_signal_over_the_noise_is_that_of_one_release_at_the_whole_budget(no
 
 
 def test_the_measured_numbers_are_the_committed_results():
-    page = (DOCS / "own-data-results.md").read_text(encoding="utf-8")
-    text = page.split("<!-- accuracy -->")[1].split("<!-- end of accuracy -->")[0]
-    lost = {(row[0], row[2]): (row[1], row[9].split()[0]) for row in rows(text) if len(row) == 11}
+    lost = {(row[0], row[2]): (row[1], row[9].split()[0]) for row in rows(table("accuracy")) if len(row) == 11}
     shown = [row for row in rows(PAGE) if len(row) == 5 and row[0] in {name for name, _ in lost}]
     assert len(shown) == 7
     for name, records, *points in shown[1:]:

@@ -10,15 +10,14 @@ import pytest
 
 from benchmarks.own_data import claims
 from benchmarks.own_data.lost import accuracy_table, fairness_table, rates_table
-from benchmarks.own_data.page import PAGE, SUBJECTS, table
+from benchmarks.own_data.page import SUBJECTS, table
 from benchmarks.own_data.sets import MADE_UP, split
 from benchmarks.own_data.store import measure_missing, rows_of
 
 
-def test_the_page_holds_the_tables_of_what_is_stored() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+def test_every_subject_has_a_table_of_what_is_stored() -> None:
     for name in SUBJECTS:
-        assert f"<!-- {name} -->\n\n{table(name)}\n\n<!-- end of {name} -->" in page
+        assert table(name).count("\n|") > 2, name
 
 
 def test_a_row_is_stored_as_it_comes_and_never_measured_again(tmp_path: Path) -> None:
@@ -104,4 +103,4 @@ def test_what_round_off_leaves_of_a_constants_r2_is_printed_as_0() -> None:
     row = {"cell": ["diabetes", 1.0, 0], "records": 332, "constant": -2.22e-15, "score": 0.25}
     scores = {f"reference_{kind}": {"score": 0.5} for kind in ("same", "any")}
     assert "| 0 | 0.25 | – | – | 0.5 | 0.5 |" in SUBJECTS["accuracy"][1]([row | scores])
-    assert "e-1" not in PAGE.read_text(encoding="utf-8").partition("<!-- accuracy -->")[2].partition("<!-- /")[0]
+    assert "e-1" not in table("accuracy")
