@@ -21,6 +21,7 @@ from fedsw.federation.engines.driver import resume, run
 from fedsw.runs.recovery import held
 from tests.federations import small
 from tests.pretended_runs import FakeRuns
+from tests.site.pages import built
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_code_has_one_meaning_that_the_pages_have():
     assert set(MEANINGS) == set(Exit) and len({int(code) for code in Exit}) == len(Exit)
     assert set(EXIT_CODES) == set(Outcome.__args__) and set(EXIT_CODES.values()) <= set(Exit)
-    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    page = built("docs/reference/commands.md")
     for row in exits.rows():
         assert f"| {' | '.join(row)} |" in page
 

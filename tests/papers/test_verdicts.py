@@ -13,6 +13,7 @@ from simulations.papers.drawn.verdicts import by_paper
 from simulations.papers.figure import chosen, figures
 from simulations.papers.study import Study
 from simulations.papers.verdicts import CLAIMS, VERDICTS, WORDS, Page, anchor, counted, load_page, verdicts
+from tests.site.pages import BUILT, built
 
 ROOT = Path(__file__).parents[2]
 PAPERS = sorted({name.partition("/")[0] for name in figures()})
@@ -30,7 +31,7 @@ THEOREMS = {
 
 
 def page(paper: str) -> str:
-    return (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+    return built(f"docs/papers/{paper}.md")
 
 
 def test_every_paper_has_claims_and_no_claims_are_of_no_paper() -> None:
@@ -78,7 +79,7 @@ def test_a_page_is_short_and_has_no_paragraph_twice(paper: str) -> None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_links_between_pages_lead_somewhere(paper: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page(paper)):
-        assert (ROOT / "docs" / "papers" / target).exists(), target
+        assert f"docs/papers/{target}" in BUILT or (ROOT / "docs" / "papers" / target).exists(), target
 
 
 @pytest.mark.parametrize("paper", PAPERS)
