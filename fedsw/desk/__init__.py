@@ -1,4 +1,4 @@
-"""For who decides: tables are described and drafted, runs planned, tuned, compared, used, and made into tables.
+"""For deciding: tables are described and drafted, runs planned, tuned, compared, used, and made into tables.
 
 `own_data` (from a user's own tables to an experiment and back), `planning` (plan, forecast, search), `compare` and
 `baselines` (the same task by other methods), `use` (load, predict, export), `run_grid` (many runs, made once each).

@@ -206,7 +206,7 @@ def write_settings(studies: Iterable[Study], page: Path) -> Path:
 
 
 _FIRST = """\
-For whoever asks what a figure was run with. Written by `python -m simulations.papers`: *paper* is what the paper prints
+The settings that every figure was run with. Written by `python -m simulations.papers`: *paper* is what the paper prints
 (`simulations/papers/printed/`), *here* is read off the experiments that were run. A value beside *not printed* is ours.
 Several values are a grid. Words of settings, as *auto*, are in the [reference](../reference/settings.md)."""
 _READ = """\

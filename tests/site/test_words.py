@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOR_NOBODY_NEW = {"docs/changelog.md", "docs/contributing.md", "docs/security-policy.md"}
 """Pages that the site fills with a document at the root."""
 
-MOST_WORDS, MOST_WORDS_OF_A_PAGE = 53_300, 2_000
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 53_500, 2_000
 
 
 def listed() -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_a_page_is_short(name):
 
 @pytest.mark.parametrize("name", sorted({name for name in PAGES if name.startswith("docs/")} - FOR_NOBODY_NEW))
 def test_a_page_begins_by_saying_for_whom_it_is(name):
-    assert re.search(r"\bFor \w+", first_paragraph(PAGES[name])), name
+    assert re.search(r"\bFor (?!who)\w+", first_paragraph(PAGES[name])), name
 
 
 def emphasised(text: str) -> list[str]:

@@ -57,7 +57,7 @@ def _is_no_number(label: str) -> bool:
 
 
 def shapes_in_words(shapes: Sequence[ShapeFunction]) -> str:
-    """For who cannot see the picture: the columns, beyond noise, that move the answer most, and by how much."""
+    """Describe the picture in words: the columns, beyond noise, that move the answer most, and by how much."""
     ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes if _is_beyond_noise(shape)}
     most = sorted(ranges, key=lambda name: -ranges[name])[:3]
     if not most:
