@@ -17,7 +17,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +28,7 @@ Cases = Iterator[tuple[str, int, str]]
 
 VAGUE = frozenset({"found", "place", "asked", "each", "own", "there", "given", "kept", "them"})
 QUESTION = re.compile(r"(?:What|Whether)\b")
+ROLE = re.compile(r"(?<![#-])\b(?:whose|nobody|whoever)\b", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 
@@ -38,11 +39,11 @@ Nodes = Sequence[tuple[str, ast.AST]]
 
 @dataclass(frozen=True)
 class Tree:
-    """What a checkout has: the syntax of the package and of its tests, and the words of its documents."""
+    """What a checkout has: the syntax of the package and of its tests, and the text of its documents by name."""
 
     package: Nodes
     tests: Nodes
-    words: int = 0
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 def statements(tree: Tree) -> Cases:
@@ -125,6 +126,14 @@ def questions(tree: Tree) -> Cases:
             yield path, getattr(node, "lineno", 1), " ".join(text.split()[:6])
 
 
+def role_words(tree: Tree) -> Cases:
+    """Words of documents that stand where a role has a name: whose, nobody, whoever."""
+    for name, text in tree.pages.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            for match in ROLE.finditer(line):
+                yield name, number, match[0]
+
+
 CASES: Mapping[str, Callable[[Tree], Cases]] = {
     "statements": statements,
     "functions": functions,
@@ -135,6 +144,7 @@ CASES: Mapping[str, Callable[[Tree], Cases]] = {
     "names that tell nothing": vague_names,
     "docstrings that begin with a question": questions,
     "statements of tests": statements_of_tests,
+    "role words in documents": role_words,
 }
 """Measures that are counts of cases; `values` has the others."""
 
@@ -143,7 +153,8 @@ def values(tree: Tree) -> dict[str, int]:
     """Return every measure of a tree, by its name in `.ci/size.toml`."""
     counts = {name: sum(1 for _ in cases(tree)) for name, cases in CASES.items()}
     modules = sum(1 for _, node in tree.package if isinstance(node, ast.Module))
-    return {"modules": modules, **counts, "words of documents": tree.words}
+    words = sum(len(text.split()) for text in tree.pages.values())
+    return {"modules": modules, **counts, "words of documents": words}
 
 
 def read(root: Path) -> Tree:
@@ -156,8 +167,9 @@ def read(root: Path) -> Tree:
 
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
     names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
-    pages = [root / name for name in names if name and (root / name).exists()]
-    return Tree(nodes("fedsw"), nodes("tests"), sum(len(page.read_text(encoding="utf-8").split()) for page in pages))
+    there = [name for name in names if name and (root / name).exists()]
+    pages = {name: (root / name).read_text(encoding="utf-8") for name in there}
+    return Tree(nodes("fedsw"), nodes("tests"), pages)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -60,6 +60,12 @@ def test_private_names_are_counted_where_tests_import_them(size: ModuleType) -> 
     assert counted(size, "private names that tests import", "", private + public) == 2
 
 
+def test_words_and_role_words_of_documents_are_counted_and_a_link_s_anchor_is_none(size: ModuleType) -> None:
+    pages = {"a.md": "Whoever has a table whose rows\n[repeat](data.md#whose-rows).\n", "b.md": "Nobody's."}
+    counts = size.values(size.Tree([], [], pages))
+    assert (counts["words of documents"], counts["role words in documents"]) == (8, 3)
+
+
 def test_more_than_its_limit_is_refused_and_a_measure_without_one_too(
     size: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
