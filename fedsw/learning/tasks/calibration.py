@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ no class shares were predicted: a scale of .4 is too small where classes are far
 which costs accuracy (`python -m benchmarks.rivals.probabilities`)."""
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
-_SHIFTS = np.linspace(-4.8, 4.8, 49)[None, :, None]
+_SHIFTS = np.linspace(-4.8, 4.8, 193)[None, :, None]
 _RATES = np.linspace(0.01, 0.99, 50)[:, None]
 _LEAST_SHARE = 0.005
 TELLS = -1.0
@@ -41,7 +41,7 @@ trained on the records, so counts must speak against it. Two in three models wit
 simulated counts (`python -m benchmarks.rivals.shares_alone`). On 19 sets (`python -m benchmarks.rivals.probabilities`)
 a limit of 1 cost .018 of AUC and .003 to .013 of log loss more, which was above the class shares' as often."""
 _WITHIN = 4
-"""Places of a bin at which its records are taken to lie."""
+"""Places of a bin among which its records are taken to lie."""
 _STEPS = 60
 
 
@@ -110,11 +110,12 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     Of records that are None, since their number is secret, the noised counts say how many they are.
 
     For each counted class the posterior of p = sigmoid(a z + b + c) is computed on a grid of (a, c) from what its bins
-    hold beyond p, whose noise has a known variance. Of two classes b is 0: what noise hides leaves their boundary as it
-    is. Several have one b, at which they add up to 1 on average, one a, and each its own c. The answer is the scale and
-    shift of least expected log loss under that posterior; of several classes the mean scale, and the shifts that give
-    each class's probability its own intercept. Where the counts do not bear out that probabilities say anything of a
-    record's class, they become the class shares.
+    hold beyond p, whose noise has a known variance. In a bin z is where logits lie by the law that all bins' totals
+    tell of. Of two classes b is 0: what noise hides leaves their boundary as it is. Several have one b, at which they
+    add up to 1 on average, one a, and each its own c. The answer is the scale and shift of least expected log loss
+    under that posterior; of several classes the mean scale, and the shifts that give each class's probability its own
+    intercept. Where the counts do not bear out that probabilities say anything of a record's class, they become the
+    class shares.
 
     Guarantee: post-processing of the counts. Source: docs/guarantees/calibration.md.
     """
@@ -129,9 +130,13 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     sums = total.sum(axis=1, keepdims=True)
     parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
     alone = counts.counted == 1
-    base = np.zeros_like(_SCALES) if alone else _intercepts(parts.mean(axis=0), 1 / counts.counted)
+    lying = np.array([_within_bins(one.sum(axis=0), 2 * variance, n) for one in merged])
+    base = np.zeros_like(_SCALES) if alone else _intercepts(parts, _middles(lying))
     of_scales, of_shifts = _PRIORS[not alone]
-    seen = [_ClassPosterior(one, variance, n, part, base, of_shifts) for one, part in zip(merged, parts, strict=True)]
+    seen = [
+        _ClassPosterior(one, variance, n, part, base, of_shifts, within)
+        for one, part, within in zip(merged, parts, lying, strict=True)
+    ]
     by_scale = np.log(of_scales) + sum(one.by_scale for one in seen)
     evidence = float(np.logaddexp.reduce(by_scale) - sum(one.by_rate for one in seen))
     fits = [one.fit(_shares_of(by_scale)) for one in seen]
@@ -146,41 +151,44 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
 
 
 _EDGES = np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in COARSE[1:-1]), _MOST])
-_MIDDLES = (_EDGES[1:] + _EDGES[:-1]) / 2
-_PLACES = np.concatenate(
-    [low + (high - low) * (np.arange(_WITHIN) + 0.5) / _WITHIN for low, high in zip(_EDGES, _EDGES[1:], strict=False)]
-)
+_PLACES = _EDGES[:-1, None] + np.diff(_EDGES)[:, None] * (np.arange(_WITHIN) + 0.5) / _WITHIN
 
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """Scale and shift of one class's logit against the rest, with what they were found from."""
+    """Scale and shift of one class's logit against the rest, with what they were found from.
+
+    The ``middles`` (bins,) are mean logits of bins.
+    """
 
     scale: float
     shift: float
     counts: Array
     variance: Array
     share: float
+    middles: Array
 
     def of_shares(self, total: float) -> _Fit:
         """The fit that gives every record the class's part of the shares, which together are that total."""
         share = self.share / total
-        return _Fit(0.0, math.log(share / (1 - share)), self.counts, self.variance, share)
+        return replace(self, scale=0.0, shift=math.log(share / (1 - share)), share=share)
 
 
 class _ClassPosterior:
     """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
 
-    Of n records these `parts` (bins,) are in the bins; `base` (scales, 1, 1) is the intercept before counts are seen,
-    when shifts from it have the probabilities `of_shifts`.
+    Of n records these `parts` (bins,) are in the bins, and `within` (bins, places) of a bin's at its places; `base`
+    (scales, 1, 1) is the intercept before counts are seen, when shifts from it have the probabilities `of_shifts`.
     """
 
-    def __init__(self, counts: Array, variance: Array, n: float, parts: Array, base: Array, of_shifts: Array) -> None:
-        self._counts, self._variance, self._parts, self._base = counts, variance, parts, base
+    def __init__(
+        self, counts: Array, variance: Array, n: float, parts: Array, base: Array, of_shifts: Array, within: Array
+    ) -> None:
+        self._counts, self._variance, self._parts, self._base, self._within = counts, variance, parts, base, within
         seen = float(np.clip(counts[1].sum() / n, 0.0, 1.0))
         spread = math.sqrt(float(variance.sum()) / 2 / n**2 + seen * (1 - seen) / n + 1 / n**2)
         self._share = float(np.clip(_within(seen, spread), _LEAST_SHARE, 1 - _LEAST_SHARE))
-        likely = self._likely(self._chances(_MIDDLES), n) + np.log(of_shifts)
+        likely = self._likely(self._chances(_middles(within)), n) + np.log(of_shifts)
         self._of_shifts = _shares_of(likely, axis=1)
         self.by_scale: Array = np.logaddexp.reduce(likely, axis=1)
         self.by_rate = float(np.logaddexp.reduce(self._likely(_RATES, n)) - math.log(len(_RATES)))
@@ -197,21 +205,41 @@ class _ClassPosterior:
 
     def fit(self, of_scales: Array) -> _Fit:
         """The scale and shift of least expected log loss, where scales have these probabilities."""
-        wanted = np.einsum("a,ac,acn->n", of_scales, self._of_shifts, self._chances(_PLACES))
-        scale, shift = _nearest(wanted, np.repeat(self._parts, _WITHIN) + 1e-3)
-        return _Fit(scale, shift, self._counts, self._variance, self._share)
+        wanted = np.einsum("a,ac,acn->n", of_scales, self._of_shifts, self._chances(_PLACES.ravel()))
+        scale, shift = _nearest(wanted, _WITHIN * (self._parts[:, None] * self._within).ravel() + 1e-3)
+        return _Fit(scale, shift, self._counts, self._variance, self._share, _middles(self._within))
 
 
-def _intercepts(parts: Array, share: float) -> Array:
-    """The intercept (scales, 1, 1) of each scale at which the mean of p is a share, at these parts of records by bin.
+def _within_bins(total: Array, variance: Array, n: float) -> Array:
+    """Parts (bins, places) of each bin's records at its places: the mean of what logistic laws say of them.
 
-    By bisection: logits of one of several classes are far from 0, and the share at their mean is not the mean of p.
+    Laws count by how likely they make the noised totals (bins,), which have this variance. Where most records are in
+    one bin they lie where the others point to: at its middle they would be taken for more of one class than they are.
+    """
+    expected = n * _OF_LAWS.sum(axis=2)
+    spread = variance + expected + 1
+    likely = _shares_of(-0.5 * ((total - expected) ** 2 / spread + np.log(spread)).sum(axis=1))
+    mixed = np.einsum("l,lbw->bw", likely, _OF_LAWS) + 1e-9
+    return np.asarray(mixed / mixed.sum(axis=1, keepdims=True))
+
+
+def _middles(within: Array) -> Array:
+    """Mean logits (..., bins) of records of which such parts (..., bins, places) are at the places of their bins."""
+    return np.asarray((within * _PLACES).sum(axis=-1))
+
+
+def _intercepts(parts: Array, middles: Array) -> Array:
+    """The intercept (scales, 1, 1) of each scale at which all k classes' p add up to 1 on average.
+
+    Of each class these `parts` (k, bins) of records are in bins with these `middles`. By bisection: logits of one of
+    several classes are far from 0, and the share at their mean is not the mean of p.
     """
     most = _MOST * (1 + float(_SCALES.max()))
     low, high = np.full_like(_SCALES, -most), np.full_like(_SCALES, most)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        above = (_sigmoid(_SCALES * _MIDDLES + middle) @ parts)[..., None] > share
+        chances = _sigmoid(_SCALES[..., None] * middles + middle[..., None])
+        above = (chances * parts).sum(axis=(2, 3))[..., None] > 1
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return np.asarray((low + high) / 2)
 
@@ -243,7 +271,7 @@ def _within(seen: float, spread: float) -> float:
 def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
     """Scale and shift of least log loss to probabilities (m,) at `_PLACES`, weighed: a convex problem, by Newton."""
     weights = weights / weights.sum()
-    design, solution = np.stack([_PLACES, np.ones_like(_PLACES)], axis=1), np.zeros(2)
+    design, solution = np.stack([_PLACES.ravel(), np.ones(_PLACES.size)], axis=1), np.zeros(2)
 
     def loss(at: Array) -> float:
         logits = design @ at
@@ -267,7 +295,7 @@ def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> L
     """
     value = square = variance = shares = 0.0
     for fit in fits:
-        logits = fit.scale * _MIDDLES + fit.shift
+        logits = fit.scale * fit.middles + fit.shift
         of_it, of_others = (1, -logits, fit.share), (0, logits, 1 - fit.share)
         for of_class, against, share in (of_it, of_others) if alone else (of_it,):
             losses = np.logaddexp(0.0, against)
@@ -281,3 +309,10 @@ def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> L
 
 def _sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -60.0, 60.0))))
+
+
+_CUTS = np.append(_PLACES - np.diff(_EDGES)[:, None] / (2 * _WITHIN), math.inf)
+_CUTS[0] = -math.inf
+_WIDTHS = np.exp(np.linspace(math.log(0.1), math.log(4.0), 24))[:, None]
+_OF_LAWS = np.diff(_sigmoid((_CUTS - np.linspace(-9.0, 9.0, 73)[:, None, None]) / _WIDTHS)).reshape(-1, *_PLACES.shape)
+"""Parts of records at every place (laws, bins, places) by logistic laws of logits, with many means and widths."""

@@ -30,9 +30,11 @@ EDGES = tuple(number / BINS for number in range(BINS + 1))
 """Edges of these bins."""
 
 _TAIL = 2.0**-13
-COARSE = (0.0, _TAIL, *(number / BINS for number in (1, 7, 25, 31)), 1 - _TAIL, 1.0)
+COARSE = (0.0, _TAIL, *(number / BINS for number in (2, 10, 22, 30)), 1 - _TAIL, 1.0)
 """Edges of the seven bins that calibration takes: fewer have less noise, and the outermost, beyond logits of -9 and 9,
-tell of a model that is surer than any should be."""
+tell of a model that is surer than any should be. With edges at 1/32 and 7/32 log loss was .002 (two classes) and .004
+(more) higher on 18 sets that judge nothing, and a model that could gain two points answered one class alone: nearly all
+of its probabilities were in one bin."""
 
 BOTH = tuple(sorted({*EDGES, *COARSE}))
 """Edges of bins that serve thresholds and calibration."""

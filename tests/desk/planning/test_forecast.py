@@ -233,8 +233,7 @@ def test_a_plan_says_more_for_more_epsilon_and_its_numbers_agree(tmp_path):
     given = {"data": {"source": "object", "columns": MANY.model_dump()}, "training": steps, **PLAIN}
     weak, strong = (planned(asked(**given, privacy={"epsilon": e}), SIZES, strengths=FEW) for e in (0.05, 50.0))
     assert weak.verdict == "not feasible: a constant would do as well" and not weak.forecast.feasible
-    assert strong.forecast.share_left > weak.forecast.share_left
-    assert strong.forecast.feasible or strong.forecast.depends  # on two points to gain, which calibration may hide
+    assert strong.forecast.share_left > weak.forecast.share_left and strong.forecast.feasible
     assert weak.multiplier > strong.multiplier > 0 and weak.batch == (400, 600)
     own = [each for each in weak.forecast.what_ifs if (each.records, each.epsilon) == (1_000, 0.05)]
     assert own[0].share_left == pytest.approx(weak.forecast.share_left)
@@ -273,7 +272,7 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     assert plain.forecast.depends and not plain.forecast.feasible
     assert plain.verdict.startswith("feasible only if the columns use more than a tenth of their bounds: ")
     first = planned(asked(data=data, **given, privacy={"epsilon": 8, "moments": 0.2}), SIZES, strengths=FEW)
-    assert first.forecast.tight >= FEASIBLE and "a tenth of their bounds" not in first.verdict
+    assert first.forecast.tight >= FEASIBLE and first.forecast.feasible
     free = columns_of(features=[{"name": f"x{place}"} for place in range(3)])
     data = {"source": "object", "columns": free.model_dump()}
     assert planned(asked(data=data, **given, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
@@ -309,9 +308,7 @@ def test_where_columns_may_tell_next_to_nothing_more_than_a_constant_is_promised
     assert "a constant would do as well" in little.verdict and not little.unless
     assert as_plain(little)["forecast"]["kept_where_columns_tell_little"] == little.forecast.bare
     much = planned(asked(**given, privacy={"epsilon": 20.0}), scaled(SIZES, 20_000), strengths=FEW)
-    assert much.forecast.bare > little.forecast.bare
-    if task == "regression":  # a classifier is calibrated, which may hide two points
-        assert much.forecast.bare >= FEASIBLE and "two points" not in much.verdict
+    assert much.forecast.bare >= FEASIBLE and "two points" not in much.verdict
     told = planned(asked(**given, privacy={"epsilon": 0.5}), scaled(SIZES, 3_000), strengths=FEW, expect="much")
     assert told.forecast.bare is None, "whoever says that they tell much is believed"
 

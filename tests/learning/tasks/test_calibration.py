@@ -51,6 +51,17 @@ def test_of_many_records_the_log_loss_is_nearly_that_of_the_right_probabilities(
     assert found.log_loss.low - 0.02 <= reached <= found.log_loss.high + 0.02 and reached < found.log_loss.shares
 
 
+@pytest.mark.parametrize(("middle", "spread"), [(-0.45, 0.5), (0.45, 0.5), (-0.2, 1.0)])
+def test_where_most_records_are_in_one_bin_they_are_not_taken_to_lie_at_its_middle(middle, spread):
+    """A model that can tell little has its probabilities about the frequent class's share, all of them on one side."""
+    draw = np.random.default_rng(1)
+    logits = middle + spread * draw.normal(size=N)
+    target = (draw.random(N) < sigmoid(0.8 * logits)).astype(np.int64)
+    found = calibration_of(ScoreCounts(1, 1, COARSE), counted(ScoreCounts(1, 1, COARSE), logits, target), 0.0, N)
+    assert found.shift == pytest.approx((0.0,), abs=0.2) and found.scale == pytest.approx(0.8, abs=0.3)
+    assert log_loss(found.scale * logits + found.shift[0], target) <= log_loss(0.8 * logits, target) + 1e-3
+
+
 @pytest.mark.parametrize(("sigma", "rel"), [(0.0, 1e-6), (50.0, 0.02)])
 def test_the_positive_class_may_be_either_and_groups_are_added(sigma, rel):
     """The first class's counts, mirrored, are the second's: logits move the same way, whoever is called positive."""
