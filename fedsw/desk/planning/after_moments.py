@@ -23,12 +23,15 @@ from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
-from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
+from fedsw.learning.moments.beside_rounds import binned, histograms_of
+from fedsw.learning.moments.column_counts import ColumnCounts, Histograms
+from fedsw.learning.moments.moments_sum import STEP, Layout, layout_of, sums_of
 from fedsw.learning.moments.preparation import prepare, residual_of, started, whitening_of
 from fedsw.learning.moments.released_moments import Moments, constant_of
 from fedsw.learning.objectives import Clip, histograms
 from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
@@ -220,11 +223,19 @@ def opened(
 ) -> tuple[Problem, Clip, Tensor]:
     """The problem of prepared twins, its clips, and the parameters (r,) that training begins with.
 
-    Without `privacy.moments` nothing is prepared; ``one`` is the noise multiplier of one release of all records that
-    spends the whole budget, 0 without noise, ``seed`` that of the noise in the moments.
+    Where a run takes bins from its histograms, so do they; without `privacy.moments` nothing is prepared. ``one`` is
+    the noise multiplier of one release of all records that spends the whole budget, 0 without noise, ``seed`` that of
+    the noise in histograms and moments.
     """
     settings = experiment.clip
     clip = problem.clip if settings.open else Clip(settings.output, settings.jacobian, settings.loss)
+    counts = histograms_of(replace(problem, experiment=experiment))
+    if counts is not None:
+        exact = counts.counted(twins.features).double().numpy()
+        values, sigma = noised(experiment, counts, exact, experiment.privacy.histograms, one=one, seed=[15, seed])
+        histograms = Histograms(counts, values, sigma, len(twins))
+        experiment = binned(replace(problem, experiment=experiment), histograms)
+        problem = Problem.from_experiment(experiment)
     moments = moments_of(problem, experiment, twins, one=one, seed=seed)
     if moments is None:
         return problem, clip, flatten(problem.build_model())
@@ -241,12 +252,25 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     layout = layout_of(problem) if share else None
     if layout is None:
         return None
-    together = trust_model(experiment.privacy.trust).summed(experiment)
-    sigma = layout.moved_for(relation_of(experiment)) * one / math.sqrt(share) * together
-    noise = np.random.default_rng([11, seed]).standard_normal((layout.cells, layout.width))
-    values = sums_of(problem, layout, twins).double() * STEP + sigma * torch.from_numpy(noise)
+    exact = (sums_of(problem, layout, twins).double() * STEP).numpy()
+    values, sigma = noised(experiment, layout, exact, share, one=one, seed=[11, seed])
     cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=len(problem.objective.cells))
-    return Moments(layout, values, sigma, tuple(cells.tolist()), experiment.privacy.hides_sizes)
+    return Moments(layout, torch.from_numpy(values), sigma, tuple(cells.tolist()), experiment.privacy.hides_sizes)
+
+
+def noised(
+    experiment: Experiment,
+    counted: Layout | ScoreCounts | ColumnCounts,
+    exact: Float,
+    share: float,
+    *,
+    one: float,
+    seed: Sequence[int],
+) -> tuple[Float, float]:
+    """Sums over twins with the noise that a run's would have for a share of the budget, and its deviation."""
+    together = trust_model(experiment.privacy.trust).summed(experiment)
+    sigma = counted.moved_for(relation_of(experiment)) * one / math.sqrt(share) * together
+    return exact + sigma * np.random.default_rng(seed).standard_normal(exact.shape), sigma
 
 
 @dataclass(frozen=True)

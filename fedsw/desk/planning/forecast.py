@@ -11,13 +11,11 @@ import numpy as np
 import torch
 
 from fedsw.desk.baselines.reference import well_trained
-from fedsw.desk.planning.after_moments import TabledObjective, opened, summed_noise
+from fedsw.desk.planning.after_moments import TabledObjective, noised, opened, summed_noise
 from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
-from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import PresetNumbers
-from fedsw.experiment.trust import trust_model
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks import metrics
@@ -127,12 +125,9 @@ def _calibration(
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
     if counts is None:
         return None
-    sigma = counts.moved_for(relation_of(experiment)) * one / math.sqrt(experiment.share_of_scores)
-    sigma *= trust_model(experiment.privacy.trust).summed(experiment)
-    values = counts_of_scores(problem, counts, twins, model).double().numpy()
-    noise = np.random.default_rng([13, seed]).standard_normal(values.shape)
-    public = None if experiment.privacy.hides_sizes else float(len(twins))
-    return calibration_of(counts, values + sigma * noise, sigma, public)
+    exact = counts_of_scores(problem, counts, twins, model).double().numpy()
+    values, sigma = noised(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
+    return calibration_of(counts, values, sigma, None if experiment.privacy.hides_sizes else float(len(twins)))
 
 
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
@@ -321,7 +316,7 @@ def curve(
     name = " or ".join(dict.fromkeys(one.name for one in known))
     points = []
     for strength in strengths:
-        points.append(Point(strength, scores(experiment, problem, sizes, twins, strength, relative=relative)))
+        points.append(Point(strength, scores(experiment, problem, by_group, twins, strength, relative=relative)))
         seen()
     return Curve(tuple(one.score for one in known), tuple(points), name)
 
@@ -342,18 +337,20 @@ def twins_like(
 def scores(
     experiment: Experiment,
     problem: Problem,
-    sizes: Mapping[str, int],
+    by_group: Mapping[str, int],
     twins: Sequence[tuple[PublicRows, PublicRows]],
     strength: float,
     *,
     relative: float | None,
 ) -> tuple[Score, ...]:
     """Train on all twins by the run's own steps at a strength of the signal; see `curve`."""
-    numbers, ready = at_strength(experiment, numbers_of(experiment, sizes, problem), strength)
+    numbers, ready = at_strength(experiment, numbers_of(experiment, by_group, problem), strength)
+    # fewer twins than there are records stand for them all, with as much less noise
+    whole = numbers.multiplier * min(1.0, len(twins[0][0]) / numbers.records)
     rounds = math.sqrt(ready.training.rounds) if relative is None else relative
-    multiplier = numbers.multiplier * rounds / math.sqrt(ready.left_to_rounds)
+    multiplier = whole * rounds / math.sqrt(ready.left_to_rounds)
     # twins are trained by sums that a replacement moves, twice as far; what leaves once is noised by its own relation
-    one = numbers.multiplier * (2 if experiment.privacy.hides_sizes else 1)
+    one = whole * (2 if experiment.privacy.hides_sizes else 1)
     return tuple(
         trained(problem, ready, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in enumerate(twins)
     )

@@ -368,7 +368,7 @@ def _scored(experiment: Experiment, by_group: Mapping[str, int], twins: Mapping[
     sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
     pairs = twins_like(problem, sizes, twins["table"], twins["laws"], HELD_OUT)
     relative, strength = _relative(ready, by_group, problem, multiplier), strength_of(experiment, numbers)
-    measured = scores(problem.experiment, problem, sizes, pairs, strength, relative=relative)
+    measured = scores(problem.experiment, problem, by_group, pairs, strength, relative=relative)
     twins["seen"]()
     return Score(*np.mean([(score.model, score.constant, score.gap) for score in measured], axis=0).tolist())
 

@@ -19,7 +19,7 @@ from benchmarks import forecast_report
 from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.planning.after_moments import moments_of, twins_of
+from fedsw.desk.planning.after_moments import moments_of, opened, twins_of
 from fedsw.desk.planning.forecast import FEASIBLE, Curve, Point, Score, curve, isotonic, trained
 from fedsw.desk.planning.public_rows import (
     LAWS,
@@ -329,6 +329,23 @@ def test_a_plan_with_a_penalty_says_what_it_buys_beside_none():
     assert set(as_plain(found)["penalty_buys"]) == {"0.0", "0.5"}
     assert found.forecast.reference == "logistic regression", "what a penalty costs is said by itself"
     assert not planned(asked(training=QUICK, **PLAIN), SIZES, strengths=FEW[:1]).bought
+
+
+def test_twins_have_the_bins_that_the_run_takes_from_its_histograms():
+    columns = columns_of(features=[{"name": f"x{place}", "low": 0, "high": 1} for place in range(3)])
+    given = {"data": {"source": "object", "columns": columns.model_dump()}, "training": {"preset": "auto"}, **PLAIN}
+    sizes, narrow, found = scaled(SIZES, 20_000), replace(LAWS[1], used=(0.03, 0.05)), {}
+    twins = drawn(columns, scaled(SIZES, 2_000), narrow, seed=0)
+    for share in ({}, {"histograms": 0.0}):
+        experiment = asked(**given, privacy={"epsilon": 3.0, **share})
+        problem, numbers = Problem.from_experiment(experiment), numbers_of(experiment, sizes)
+        ready = settled(experiment, numbers)
+        prepared, _, _ = opened(Problem.from_experiment(ready), ready, twins, one=0.1, seed=0)
+        learnt = curve(experiment, problem, sizes, laws=[narrow], strengths=(3e3,)).points[0].scores[0]
+        found[ready.privacy.histograms] = ([binned.column for binned in prepared.experiment.model.bins], learnt)
+    (binned, with_bins), (plain, without) = found[0.05], found[0.0]
+    assert binned == ["x0", "x1", "x2"] and not plain
+    assert with_bins != without, "fewer twins than the records that histograms are for are as many as the run has"
 
 
 @pytest.mark.parametrize("classes", [2, 3])
