@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -55,6 +55,19 @@ class Section(BaseModel):
     def changed(self, *names: str) -> str | None:
         """The first of these settings that is not its default."""
         return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
+
+
+class SettingRule(NamedTuple):
+    """One row of what goes together: ``when`` this is so, ``requires`` must be true, too; if not, what it ``says``."""
+
+    when: object
+    requires: object
+    says: str
+
+
+def first_misfit(rules: Iterable[SettingRule]) -> str | None:
+    """Return what the first broken rule says, or None; those behind it are not asked, since they may rest on it."""
+    return next((rule.says for rule in rules if rule.when and not rule.requires), None)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
