@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -26,6 +26,19 @@ def _ordinary(norm: float) -> float:
 ClipNorm = Annotated[float, Field(allow_inf_nan=False, strict=True), AfterValidator(_ordinary)]
 
 
+class SettingRule(NamedTuple):
+    """One row of what goes together: ``when`` this is so, ``requires`` must be true, too; if not, what it ``says``."""
+
+    when: object
+    requires: object
+    says: str
+
+
+def first_misfit(rules: Iterable[SettingRule]) -> str | None:
+    """Return what the first broken rule says, or None; those behind it are not asked, since they may rest on it."""
+    return next((rule.says for rule in rules if rule.when and not rule.requires), None)
+
+
 class Section(BaseModel):
     """Base of all sections: unknown keys are refused, and values never change.
 
@@ -35,6 +48,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     removed: ClassVar[Mapping[str, Any]] = {}
+
+    def rules(self) -> Iterable[SettingRule]:
+        """Rows of what goes together in this section, in the order in which they are asked."""
+        return ()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if (refusal := first_misfit(self.rules())) is not None:
+            raise ValueError(refusal)
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -55,19 +78,6 @@ class Section(BaseModel):
     def changed(self, *names: str) -> str | None:
         """The first of these settings that is not its default."""
         return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
-
-
-class SettingRule(NamedTuple):
-    """One row of what goes together: ``when`` this is so, ``requires`` must be true, too; if not, what it ``says``."""
-
-    when: object
-    requires: object
-    says: str
-
-
-def first_misfit(rules: Iterable[SettingRule]) -> str | None:
-    """Return what the first broken rule says, or None; those behind it are not asked, since they may rest on it."""
-    return next((rule.says for rule in rules if rule.when and not rule.requires), None)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedsw._tools.own_objects import OBJECT, is_held, is_reference
 from fedsw._tools.registry import Registry
-from fedsw._tools.section import PositiveFloat, PositiveInt, Section, Seed
+from fedsw._tools.section import PositiveFloat, PositiveInt, Section, Seed, SettingRule
 from fedsw._tools.settings import require_data_set
 from fedsw._tools.text import nearest
 from fedsw.data.columns.declaration import Columns
@@ -189,71 +189,101 @@ class Data(Section):
             "module:name for records of your own"
         )
 
-    @model_validator(mode="after")
-    def _declared_for_files(self) -> Data:
-        if self.source == "files" and self.columns is None:
-            raise ValueError("source 'files' reads the columns that [data.columns] declares; it is missing")
-        if not self.own and (self.columns is not None or self.held_out is not None):
-            raise ValueError(
-                f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
-                "('object', module:name); leave them out"
-            )
-        if not self.own and self.unit is not None:
-            raise ValueError(
-                f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out"
-            )
-        if not self.own and self.held_out_fraction:
-            raise ValueError(
-                f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
-                "leave it out"
-            )
-        if self.held_out_released and (self.held_out is not None or not self.held_out_fraction):
-            why = "held_out names a table already" if self.held_out is not None else "held_out_fraction is 0"
-            raise ValueError(
-                f"held_out_to 'everybody' releases counts of what held_out_fraction keeps out of training, and {why}; "
-                "set held_out_to to 'operator', or "
-                + ("leave held_out out" if self.held_out is not None else "held_out_fraction to 0.2, say")
-            )
-        if self.unit is not None and self.columns is None:
-            raise ValueError(
-                f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
-                "the records with fedsw.as_records(..., unit=...)"
-            )
-        if self.objects and self._family != "object":
-            raise ValueError(f"objects is written by a run of Python objects, not for {self.source!r}; leave it out")
-        if self.read_off and self.columns is None:
-            raise ValueError("read_off is written by a run, about the columns that it found; leave it out")
-        if self.held_out is None and self.held_out_overlap != "refuse" and self.source != "object":
-            raise ValueError("held_out_overlap is about the file of data.held_out, and there is none; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _read_by_its_source(self) -> Data:
-        drawn, source = self.drawn, f"of source {self.source!r}"
-        if not drawn and (name := self.changed("records", "test_records")):
-            raise ValueError(
-                f"{name} is for records drawn from a law, and those {source} are what they are: leave it out"
-            )
-        if (drawn or self.own) and self.changed("most_records"):
-            raise ValueError(
-                f"most_records is for named data sets that are not drawn, not for those {source}: leave it out"
-            )
-        if self.source != "synthetic" and (name := self.changed(*_LAW.values())):
-            raise ValueError(f"{name} is about the law of source 'synthetic', not {source}: leave it out")
-        if self.encoded is None and self.changed("encoder_epochs"):
-            raise ValueError("encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out")
-        if self._family in ("object", "module") and self.data_dir is not None:
-            raise ValueError(f"data_dir is where files are, and records {source} come from Python: leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _of_images(self) -> Data:
-        images = self.source in SOURCES and SOURCES.get(self.source).images
-        if not images and (self.half or self.code is not None):
-            raise ValueError(f"half and code are about images with classes, not source {self.source!r}; leave them out")
-        if self.encoded is not None and (not self.half or self.code is not None):
-            raise ValueError("encoded takes the private half of a data set, without codes of classes: set half to true")
-        return self
+    def rules(self) -> Iterator[SettingRule]:
+        """See `Section`."""
+        own, source, drawn = self.own, f"of source {self.source!r}", self.drawn
+        yield SettingRule(
+            when=self.source == "files",
+            requires=self.columns is not None,
+            says="source 'files' reads the columns that [data.columns] declares; it is missing",
+        )
+        yield SettingRule(
+            when=self.columns is not None or self.held_out is not None,
+            requires=own,
+            says=f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
+            "('object', module:name); leave them out",
+        )
+        yield SettingRule(
+            when=self.unit is not None,
+            requires=own,
+            says=f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out",
+        )
+        yield SettingRule(
+            when=self.held_out_fraction,
+            requires=own,
+            says=f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
+            "leave it out",
+        )
+        released = "held_out_to 'everybody' releases counts of what held_out_fraction keeps out of training, and"
+        yield SettingRule(
+            when=self.held_out_released,
+            requires=self.held_out is None,
+            says=f"{released} held_out names a table already; set held_out_to to 'operator', or leave held_out out",
+        )
+        yield SettingRule(
+            when=self.held_out_released,
+            requires=self.held_out_fraction,
+            says=f"{released} held_out_fraction is 0; set held_out_to to 'operator', or held_out_fraction to 0.2, say",
+        )
+        yield SettingRule(
+            when=self.unit is not None,
+            requires=self.columns is not None,
+            says=f"unit names the column {self.unit!r}, and no columns are declared; declare [data.columns], or read "
+            "the records with fedsw.as_records(..., unit=...)",
+        )
+        yield SettingRule(
+            when=self.objects,
+            requires=self._family == OBJECT,
+            says=f"objects is written by a run of Python objects, not for {self.source!r}; leave it out",
+        )
+        yield SettingRule(
+            when=self.read_off,
+            requires=self.columns is not None,
+            says="read_off is written by a run, about the columns that it found; leave it out",
+        )
+        yield SettingRule(
+            when=self.held_out_overlap != "refuse",
+            requires=self.held_out is not None or self.source == OBJECT,
+            says="held_out_overlap is about the file of data.held_out, and there is none; leave it out",
+        )
+        # what is about records that are drawn from a law, about the law of one source, or about files
+        number = self.changed("records", "test_records")
+        yield SettingRule(
+            when=number,
+            requires=drawn,
+            says=f"{number} is for records drawn from a law, and those {source} are what they are: leave it out",
+        )
+        yield SettingRule(
+            when=self.changed("most_records"),
+            requires=not (drawn or own),
+            says=f"most_records is for named data sets that are not drawn, not for those {source}: leave it out",
+        )
+        parameter = self.changed(*_LAW.values())
+        yield SettingRule(
+            when=parameter,
+            requires=self.source == "synthetic",
+            says=f"{parameter} is about the law of source 'synthetic', not {source}: leave it out",
+        )
+        yield SettingRule(
+            when=self.changed("encoder_epochs"),
+            requires=self.encoded is not None,
+            says="encoder_epochs is about the autoencoder of data.encoded, which is not set: leave it out",
+        )
+        yield SettingRule(
+            when=self.data_dir is not None,
+            requires=self._family not in (OBJECT, "module"),
+            says=f"data_dir is where files are, and records {source} come from Python: leave it out",
+        )
+        yield SettingRule(
+            when=self.half or self.code is not None,
+            requires=self.source in SOURCES and SOURCES.get(self.source).images,
+            says=f"half and code are about images with classes, not source {self.source!r}; leave them out",
+        )
+        yield SettingRule(
+            when=self.encoded is not None,
+            requires=self.half and self.code is None,
+            says="encoded takes the private half of a data set, without codes of classes: set half to true",
+        )
 
     @property
     def _family(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from fedsw._tools.section import (
     PositiveInt,
     Section,
     Seed,
+    SettingRule,
     among,
     at_most,
 )
@@ -106,26 +107,36 @@ class Training(Section):
             )
         return device
 
-    @model_validator(mode="after")
-    def _settings_of_the_optimizer(self) -> Training:
-        built_in = self.optimizer in _OPTIMIZERS
-        if built_in and self.optimizer_arguments:
-            raise ValueError(
-                f"optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
-                f"{self.optimizer!r} reads momentum and second_moment"
+    def rules(self) -> Iterator[SettingRule]:
+        """See `Section`."""
+        built_in, own = self.optimizer in _OPTIMIZERS, self.optimizer_arguments
+        yield SettingRule(
+            when=own,
+            requires=not built_in,
+            says="optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
+            f"{self.optimizer!r} reads momentum and second_moment",
+        )
+        for name in ("momentum", "second_moment"):
+            yield SettingRule(
+                when=self.changed(name),
+                requires=built_in,
+                says=f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}",
             )
-        for name, default in (("momentum", 0.0), ("second_moment", 0.999)):
-            if not built_in and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}"
-                )
-        if "lr" in self.optimizer_arguments:
-            raise ValueError("optimizer_arguments sets lr; that is learning_rate: leave it out")
-        if self.scheduler_arguments and self.scheduler is None:
-            raise ValueError("scheduler_arguments are given and no scheduler; name one of torch.optim.lr_scheduler")
-        if self.scheduler is not None and self.decay:
-            raise ValueError(f"scheduler {self.scheduler!r} and decay both move the learning rate; keep one")
-        return self
+        yield SettingRule(
+            when=own,
+            requires="lr" not in own,
+            says="optimizer_arguments sets lr; that is learning_rate: leave it out",
+        )
+        yield SettingRule(
+            when=self.scheduler_arguments,
+            requires=self.scheduler is not None,
+            says="scheduler_arguments are given and no scheduler; name one of torch.optim.lr_scheduler",
+        )
+        yield SettingRule(
+            when=self.scheduler is not None,
+            requires=not self.decay,
+            says=f"scheduler {self.scheduler!r} and decay both move the learning rate; keep one",
+        )
 
 
 class ColumnBins(Section):

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedsw._tools.own_objects import is_reference
 from fedsw._tools.registry import Registry
-from fedsw._tools.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, among, at_most
+from fedsw._tools.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, SettingRule, among, at_most
 
 
-def _nothing(part: SketchPart) -> str | None:
-    return None
+def _bandwidths(part: SketchPart) -> Iterator[SettingRule]:
+    """Kernels have each a part and a frequency of their own."""
+    kernels = len(part.bandwidths)
+    yield SettingRule(
+        when=part.fractions,
+        requires=len(part.fractions) == kernels,
+        says=f"fractions has {len(part.fractions)} numbers for {kernels} bandwidths: give one for each",
+    )
+    yield SettingRule(
+        when=True,
+        requires=kernels <= part.pairs,
+        says=f"pairs is {part.pairs} for {kernels} bandwidths: each needs at least one",
+    )
 
 
-def _bandwidths(part: SketchPart) -> str | None:
-    """Refuse kernels without a part or a frequency of their own."""
-    if part.fractions and len(part.fractions) != len(part.bandwidths):
-        return f"fractions has {len(part.fractions)} numbers for {len(part.bandwidths)} bandwidths: give one for each"
-    if len(part.bandwidths) > part.pairs:
-        return f"pairs is {part.pairs} for {len(part.bandwidths)} bandwidths: each needs at least one"
-    return None
+def _codes(part: SketchPart) -> Iterator[SettingRule]:
+    """A one-hot code's columns are named."""
+    says = "kind 'code' reads the columns of a one-hot code: name them in columns"
+    yield SettingRule(when=True, requires=part.columns, says=says)
 
 
-def _codes(part: SketchPart) -> str | None:
-    """Refuse a one-hot code whose columns are not named."""
-    return None if part.columns else "kind 'code' reads the columns of a one-hot code: name them in columns"
-
-
-def _whole_table(part: SketchPart) -> str | None:
-    """Refuse columns of a table, which is measured whole."""
-    return "kind 'table' measures every declared column: leave columns out" if part.columns else None
+def _whole_table(part: SketchPart) -> Iterator[SettingRule]:
+    """A table is measured whole."""
+    says = "kind 'table' measures every declared column: leave columns out"
+    yield SettingRule(when=part.columns, requires=False, says=says)
 
 
 @dataclass(frozen=True)
 class PartFacts:
-    """Facts of a kind of part: the settings it ``reads``, and what it refuses of them.
+    """Facts of a kind of part: the settings it ``reads``, and `rules` of what goes together of them.
 
     A ``table`` is measured by itself. What a later stage learnt may be looked at through one ``in_stages``.
     """
 
     reads: tuple[str, ...]
-    misfit: Callable[[SketchPart], str | None] = _nothing
+    rules: Callable[[SketchPart], Iterable[SettingRule]] = lambda part: ()
     table: bool = False
     in_stages: bool = True
 
@@ -140,8 +144,8 @@ class SketchPart(Section):
     columns: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     weight: PositiveFloat = 1.0
 
-    @model_validator(mode="after")
-    def _read_by_its_kind(self) -> SketchPart:
+    def rules(self) -> Iterator[SettingRule]:
+        """See `Section`."""
         kind, known = PARTS.get(self.kind), dict(MAPS.items())
         looked_at = known.get(self.map, MapFacts())
         for by, chosen, reads, owners in (
@@ -149,15 +153,20 @@ class SketchPart(Section):
             ("map", self.map, looked_at.reads, [(name, map_.reads) for name, map_ in known.items()]),
         ):
             for owner, names in owners:
-                if name := self.changed(*(name for name in names if name not in reads)):
-                    raise ValueError(f"{name} is for {by} {owner!r}, not for {chosen!r}: leave it out")
-        if self.map_arguments and not is_reference(self.map):
-            raise ValueError(f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}")
-        if looked_at.learnt and self.columns:
-            raise ValueError(f"map {self.map!r} looks at every feature: leave columns out")
-        if refusal := kind.misfit(self):
-            raise ValueError(refusal)
-        return self
+                foreign = self.changed(*(name for name in names if name not in reads))
+                says = f"{foreign} is for {by} {owner!r}, not for {chosen!r}: leave it out"
+                yield SettingRule(when=foreign, requires=False, says=says)
+        yield SettingRule(
+            when=self.map_arguments,
+            requires=is_reference(self.map),
+            says=f"map_arguments are for a map of your own, 'module:name', not for {self.map!r}",
+        )
+        yield SettingRule(
+            when=looked_at.learnt,
+            requires=not self.columns,
+            says=f"map {self.map!r} looks at every feature: leave columns out",
+        )
+        yield from kind.rules(self)
 
     @property
     def of_table(self) -> bool:
@@ -236,40 +245,77 @@ class Sketch(SketchPart):
     generator: Literal["auto", "network", "tree"] = "auto"
     independent: bool = False
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> Sketch:
-        table = self.of_table
-        if any(part.of_table for part in self.also) or (table and self.also):
-            raise ValueError("kind 'table' measures a table by itself: leave also out, and keep it the only part")
-        if any(part.map in MAPS and MAPS.get(part.map).learnt for part in (self, *self.also)):
-            raise ValueError("map 'learnt' looks through what an earlier stage taught: put the part into stages")
-        if self.stages and not (table or self.labels):
-            raise ValueError("stages learn to tell labels apart: set labels")
+    def rules(self) -> Iterator[SettingRule]:
+        """Rows of what goes together in all parts and stages, after those of the first part."""
+        yield from super().rules()
+        table, stages, own = self.of_table, self.stages, (self, *self.also)
+        yield SettingRule(
+            when=table or any(part.of_table for part in self.also),
+            requires=not self.also,
+            says="kind 'table' measures a table by itself: leave also out, and keep it the only part",
+        )
+        yield SettingRule(
+            when=True,
+            requires=not any(part.map in MAPS and MAPS.get(part.map).learnt for part in own),
+            says="map 'learnt' looks through what an earlier stage taught: put the part into stages",
+        )
+        yield SettingRule(
+            when=stages,
+            requires=table or self.labels,
+            says="stages learn to tell labels apart: set labels",
+        )
         for name, foreign in (("parts", table), ("tables", not table), ("together", not table)):
-            if foreign and any(stage.changed(name) for stage in self.stages):
-                raise ValueError(f"{name} of a stage are not for kind {self.kind!r}: leave them out")
-        if self.together == 3 and not (self.labels and all(stage.together == 3 for stage in self.stages)):
-            raise ValueError("three columns together tell of the label: set labels, and together = 3 in every stage")
-        if any(not PARTS.get(part.kind).in_stages for stage in self.stages for part in stage.parts):
-            raise ValueError("a later stage measures waves, features or moments: leave kinds 'table' and 'code' out")
-        if (table or not self.stages) and self.hidden != type(self).model_fields["hidden"].default:
-            raise ValueError("hidden is of the classifier that later stages look through: leave it out, or add stages")
-        if self.open and any(stage.share != "auto" for stage in self.stages):
-            raise ValueError("share 'auto' chooses those of all stages together: write it for every stage, or for none")
-        if not self.shares[0] > 0:
-            raise ValueError("the shares of stages add up to 1 or more: leave a part of the budget to the first stage")
-        if self.generator != "auto" and not table:
-            raise ValueError("generator chooses what rows of kind 'table' are drawn from: leave it out")
-        if self.crossed != "all" and (self.generator == "tree" or self.stages or self.labels):
-            raise ValueError(
-                "a tree and later stages read all pairs of columns, and blocks by label tell the class apart: with "
-                "crossed = 'class' leave generator and stages out, and set labels to false"
+            yield SettingRule(
+                when=foreign,
+                requires=not any(stage.changed(name) for stage in stages),
+                says=f"{name} of a stage are not for kind {self.kind!r}: leave them out",
             )
-        if self.restarts > 1 and self.generator == "tree":
-            raise ValueError("restarts are of the network, and generator 'tree' fits none: leave restarts out")
-        if self.independent and not (self.labels and self.groups):
-            raise ValueError("independent asks for labels that do not depend on the group: set labels and groups too")
-        return self
+        yield SettingRule(
+            when=self.together == 3,
+            requires=self.labels and all(stage.together == 3 for stage in stages),
+            says="three columns together tell of the label: set labels, and together = 3 in every stage",
+        )
+        yield SettingRule(
+            when=stages,
+            requires=all(PARTS.get(part.kind).in_stages for stage in stages for part in stage.parts),
+            says="a later stage measures waves, features or moments: leave kinds 'table' and 'code' out",
+        )
+        yield SettingRule(
+            when=self.changed("hidden"),
+            requires=stages and not table,
+            says="hidden is of the classifier that later stages look through: leave it out, or add stages",
+        )
+        yield SettingRule(
+            when=self.open,
+            requires=all(stage.share == "auto" for stage in stages),
+            says="share 'auto' chooses those of all stages together: write it for every stage, or for none",
+        )
+        yield SettingRule(
+            when=True,
+            requires=self.shares[0] > 0,
+            says="the shares of stages add up to 1 or more: leave a part of the budget to the first stage",
+        )
+        yield SettingRule(
+            when=self.generator != "auto",
+            requires=table,
+            says="generator chooses what rows of kind 'table' are drawn from: leave it out",
+        )
+        yield SettingRule(
+            when=self.crossed != "all",
+            requires=not (self.generator == "tree" or stages or self.labels),
+            says="a tree and later stages read all pairs of columns, and blocks by label tell the class apart: with "
+            "crossed = 'class' leave generator and stages out, and set labels to false",
+        )
+        yield SettingRule(
+            when=self.restarts > 1,
+            requires=self.generator != "tree",
+            says="restarts are of the network, and generator 'tree' fits none: leave restarts out",
+        )
+        yield SettingRule(
+            when=self.independent,
+            requires=self.labels and self.groups,
+            says="independent asks for labels that do not depend on the group: set labels and groups too",
+        )
 
     @property
     def together(self) -> int:
