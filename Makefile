@@ -39,7 +39,7 @@ style: $(READY)
 	$(BIN)/python .ci/words.py
 	$(BIN)/python .ci/size.py
 
-# Speed and memory: docs/performance.md and the tables of docs/scale.md. PFL_PYTHON: an interpreter with Apple's pfl.
+# Speed and memory: docs/measured/performance.md and docs/measured/scale.md. PFL_PYTHON: an interpreter with Apple's pfl.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.performance $(if $(PFL_PYTHON),--pfl-python $(PFL_PYTHON))
 
