@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -313,11 +315,7 @@ def audit(
                     raise
                 why = str(fault)
         for part, pair, of_part in sums:
-            folders = folder / f"{part}-with", folder / f"{part}-without"
-            with (
-                once.OnceTrial(attacked, pair, folders[0], canary=True, part=part, plan=plan) as one,
-                once.OnceTrial(attacked, pair, folders[1], canary=False, part=part, plan=plan) as other,
-            ):
+            with setting.both(partial(once.OnceTrial, part=part, plan=plan), pair, f"{part}-") as (one, other):
                 attack = _attack(one, other, of_part, setting, certain)
             findings[part] = finding(attacked, once.WHOSE[pair.held_out], pair.why, of_part, attack, certain)
     if not sums:
@@ -334,6 +332,18 @@ class _Setting:
     status: Status
     trials: int | None
     singly: int
+
+    @contextlib.contextmanager
+    def both(
+        self, trial: Callable[..., Trial], neighbours: Pair, name: str = "", worst: Worst | None = None
+    ) -> Iterator[tuple[Trial, Trial]]:
+        """Both data sets behind the real apps, each in a folder of its own: with the canary's value, and without."""
+        with_, without = self.folder / f"{name}with", self.folder / f"{name}without"
+        with (
+            trial(self.experiment, neighbours, with_, canary=True, worst=worst) as one,
+            trial(self.experiment, neighbours, without, canary=False, worst=worst) as other,
+        ):
+            yield one, other
 
     def sizes(self, trial: Trial, mu: float, numbers: int, confidence: float) -> list[int]:
         """How many copies each release is of: one, as often as asked for, then many, after that of a real round.
@@ -352,11 +362,7 @@ def _through_layers(
     moved = {}
     for index, layer in enumerate(layers):
         setting.status.update(f"layers: {layer.why}")
-        folders = setting.folder / f"with-{index}", setting.folder / f"without-{index}"
-        with (
-            trial(setting.experiment, neighbours, folders[0], canary=True, worst=layer) as one,
-            trial(setting.experiment, neighbours, folders[1], canary=False, worst=layer) as other,
-        ):
+        with setting.both(trial, neighbours, f"{index}-", layer) as (one, other):
             ((direction, _), *_), _ = _real_rounds(one, other, claim, least=1, enough=1)
             moved[layer.why] = direction.mu * claim.sigma
     return moved
@@ -372,10 +378,7 @@ def _of_rounds(
     confidence: float,
 ) -> tuple[AttackResult, str]:
     """The attack on the rounds, and the name of the canary's cell."""
-    with (
-        trial(setting.experiment, neighbours, setting.folder / "with", canary=True) as one,
-        trial(setting.experiment, neighbours, setting.folder / "without", canary=False) as other,
-    ):
+    with setting.both(trial, neighbours) as (one, other):
         attack = _attack(one, other, claim, setting, confidence)
         if claim.rate < 1.0:
             setting.status.update("draws of batches")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.audit.neighbours import Pair, Trial, View, exchanged, worst_neighbours
-from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.participants import Present
 from fedsw.federation.trust import budget_split as split
@@ -23,7 +22,6 @@ from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Attempt, attempts
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds
 from fedsw.federation.trust.distributed.members import least, own_counts
-from fedsw.mathematics.clipping.rules import Worst
 from fedsw.privacy.masks import Share, Whole, summed
 from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity
@@ -91,19 +89,11 @@ class MaskedTrial(Trial):
 
     trials = 1_000_000  # every honest site draws noise of its own for each release
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        neighbours: Pair | None,
-        folder: Path,
-        *,
-        canary: bool,
-        worst: Worst | None = None,
-    ) -> None:
-        super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
-        self._rounds = _Lying(self.context)
-        self._rounds.holder = neighbours.client if neighbours else 0
-        self._honest = least(experiment) - experiment.own(MaskedSettings).colluding
+    @cached_property
+    def _rounds(self) -> _Lying:
+        rounds = _Lying(self.context)
+        rounds.holder = self.victim
+        return rounds
 
     @property
     def steps(self) -> int:
@@ -119,7 +109,9 @@ class MaskedTrial(Trial):
         with overheard() as left:
             self._rounds.round(round_, self.theta)
         names = dict.fromkeys(leaving.part.name for leaving in left)
-        return [[leaving for leaving in left if leaving.part.name == name][: self._honest] for name in names]
+        experiment = self.task.experiment
+        honest = least(experiment) - experiment.own(MaskedSettings).colluding
+        return [[leaving for leaving in left if leaving.part.name == name][:honest] for name in names]
 
     def views(self, round_: int) -> list[View]:
         """The sums of one real round, at a fresh attempt."""

@@ -282,11 +282,11 @@ class OnceTrial(Trial):
         plan: FederationPlan | None = None,
     ) -> None:
         super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
-        self._holder, self._open, self._part = neighbours.client if neighbours else 0, ExitStack(), part
+        self._open, self._part = ExitStack(), part
         if plan is not None:  # both data sets have the public sizes of the run
             self.plan = self.context.plan = plan
         self.context.stored = folder / "releases"
-        self.context.ledger = self._ledger(folder)
+        self.context.ledger = self.ledger
 
     @property
     def steps(self) -> int:
@@ -338,7 +338,7 @@ class OnceTrial(Trial):
         """Note the sum of the fewest honest sites' parts, with the canary's holder among them."""
         with masked.overheard() as parts:
             yield
-        (holder,) = [holder for holder, site in enumerate(self.sites) if int(site.clients[0]) == self._holder]
+        (holder,) = [holder for holder, site in enumerate(self.sites) if int(site.clients[0]) == self.victim]
         others = [part for other, part in enumerate(parts) if other != holder]
         left.append(masked.view_of([parts[holder], *others][: honest(self.task.experiment)]))
 
@@ -379,7 +379,7 @@ class OnceTrial(Trial):
 
         def noised(total: sums.Sum, node: Node, *arguments: object) -> Released:
             sent: Released = own_release(total, node, *arguments)  # type: ignore[arg-type]
-            if int(node.clients[0]) == self._holder:
+            if int(node.clients[0]) == self.victim:
                 left.append(noised_here[-1])
             return sent
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, Self
@@ -349,8 +350,9 @@ class Trial:
     """One data set behind the real apps, at the initial model: ServerApp and ClientApp, messages, throw-away ledgers.
 
     A context manager. The experiment has no seed. Without neighbours clients hold its own records, and the model is its
-    own, to learn what is settled, sizes and plan; otherwise the model is free, by a layer's ``worst`` input.
-    ``trials`` is how often each neighbour is released by default, at most so many times ``singly``.
+    own, to learn what is settled, sizes and plan; otherwise the model is free, by a layer's ``worst`` input. The
+    ``victim`` is the client with the canary. ``trials`` is how often each neighbour is released by default, at most so
+    many times ``singly``.
     """
 
     trials: int
@@ -365,6 +367,7 @@ class Trial:
         canary: bool,
         worst: Worst | None = None,
     ) -> None:
+        self.folder, self.victim = folder, neighbours.client if neighbours else 0
         self._stage = contextlib.ExitStack()
         if neighbours is not None:
             self._stage.enter_context(self.staged(worst or free_layer()))
@@ -464,13 +467,17 @@ class Trial:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        if "ledger" in vars(self):
+            with contextlib.suppress(OSError):
+                self.ledger.close()
         self._grid.close()
         self._stage.close()
 
-    def _ledger(self, folder: Path) -> Ledger:
+    @cached_property
+    def ledger(self) -> Ledger:
         """A new ledger of the server's, without a limit."""
         return Ledger.create(
-            folder / RunFile.LEDGER,
+            self.folder / RunFile.LEDGER,
             groups=(*self.plan.strata, *(charge.group for charge in idle(self.task.experiment))),
             delta=self.plan.delta,
             epsilon=math.inf,
@@ -492,18 +499,9 @@ class TrialRun(Trial):
 
     trials = 10_000_000
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        neighbours: Pair | None,
-        folder: Path,
-        *,
-        canary: bool,
-        worst: Worst | None = None,
-    ) -> None:
-        super().__init__(experiment, neighbours, folder, canary=canary, worst=worst)
-        self._rounds = Rounds(self.context)
-        self._charged = self._ledger(folder)
+    @cached_property
+    def _rounds(self) -> Rounds:
+        return Rounds(self.context)
 
     def rounds(self, most: int) -> Sequence[int]:
         """As often as need be, from the first one again after the last."""
@@ -515,12 +513,7 @@ class TrialRun(Trial):
 
         def door(numbers: Tensor) -> Released:
             fresh = dataclasses.replace(aggregate, vector=numbers, attempt=self.begin(round_))
-            return central.release(fresh, self.plan, self._charged)
+            return central.release(fresh, self.plan, self.ledger)
 
         sent = door(aggregate.vector)
         return [View.through(door, aggregate.vector, sent.value, sent.sigma)]
-
-    def __exit__(self, *raised: object) -> None:
-        with contextlib.suppress(OSError):
-            self._charged.close()
-        super().__exit__(*raised)

@@ -24,7 +24,7 @@ from fedsw.federation.trust.sketch import sketch_costs as local
 from fedsw.federation.trust.sketch import sketch_once as sides
 from fedsw.federation.trust.sums_once import SUMS
 from fedsw.learning.sketches import noised
-from fedsw.learning.tasks import problem as problems
+from fedsw.learning.tasks import objective as objectives
 from tests.audit.tables import INPUTS
 from tests.federation import sketch_runs
 from tests.federation.sketch_runs import LOCAL
@@ -209,8 +209,8 @@ def test_every_row_of_additions_and_removals_is_attacked_by_a_record_there_or_no
 
 
 def test_a_bound_of_half_a_records_term_fails_the_audit_of_additions(monkeypatch):
-    genuine = problems.added_sensitivity
-    monkeypatch.setattr(problems, "added_sensitivity", lambda clip, n: genuine(clip / 2, n))
+    genuine = objectives.added_sensitivity
+    monkeypatch.setattr(objectives, "added_sensitivity", lambda clip, n: genuine(clip / 2, n))
     assert "times the sensitivity" in added().verdict
 
 
