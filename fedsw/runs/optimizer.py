@@ -169,12 +169,14 @@ def shortened(released: Tensor, norm: float | None) -> Tensor:
     return released * (norm / length) if length > norm else released
 
 
-def signal_to_noise(released: Tensor, sigma: float | None) -> float | None:
-    """Estimated ratio of signal to noise norms, from the released vector (r,) alone; None where there is no noise.
+def signal_to_noise(square: float, sigma: float | None, parameters: int) -> float | None:
+    """Estimated ratio of signal to noise norms, from a released vector (r,) alone; None where there is no noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2, so this reads nothing private.
+
+    Args:
+        square: the released vector's squared norm; parameters: r.
     """
     if not sigma:
         return None
-    r = released.numel()
-    return math.sqrt(max(0.0, (float(released.square().sum()) / sigma**2 - r) / r))
+    return math.sqrt(max(0.0, (square / sigma**2 - parameters) / parameters))

@@ -10,7 +10,7 @@ import torch
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
-from fedsw.runs.optimizer import Trainer
+from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.plain_optimizer import PlainOptimizer
 from tests.federations import small
 
@@ -187,3 +187,10 @@ def test_an_unknown_optimizer_ends_a_run_before_anything_is_kept(federation):
     with pytest.raises(ExperimentError, match="nearest known: 'AdamW'"):
         federation.run(small("training.optimizer=AdmW"))
     assert not list(federation.folder.glob("run1/ledger*"))
+
+
+def test_the_ratio_of_signal_to_noise_is_read_off_the_norm_of_what_was_released():
+    noise = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for ratio in (0.5, 2.0):
+        square = float((3 * noise + 3 * ratio).square().sum())
+        assert signal_to_noise(square, 3.0, len(noise)) == pytest.approx(ratio, abs=0.02)

@@ -18,8 +18,7 @@ from torch import Tensor
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record._folder import Book, Folder, without_ledgers
 from fedsw.experiment.task_kinds import MODELS
-from fedsw.learning.models.outer_layers import rescaled
-from fedsw.learning.moments.preparation import folded
+from fedsw.federation.server.releases_once import calibrated_by, unprepared
 from fedsw.learning.sketches.fit import CheckpointRefused, read_training
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes
@@ -116,11 +115,11 @@ def check(folder: Folder) -> Check:
         words = f"the checkpoint is of round {round_}; the model was released before the run went on and broke off"
         return faults.check(NAME, words, round=round_)
     # A checkpoint's vector is of prepared features where moments were released, and not calibrated where scores were.
-    network = folder.task.prepared(folder.task.build_model().double(), stored["average"])
-    if folder.preparation is not None:
-        network = folded(network, folder.preparation)
+    task = folder.prepared
+    theta = unprepared(task, stored["average"])
     if calibration := (read_json(folder.directory / RunFile.SCORES) or {}).get("calibration"):
-        network = rescaled(network, folder.task.features, float(calibration["scale"]), calibration["shift"])
+        theta = calibrated_by(task, theta, calibration)
+    network = task.prepared(task.build_model().double(), theta)
     made = {name: value for name, value in network.named_parameters() if value.requires_grad}
     off = _differing(made, {name: value for name, value in load_file(model).items() if name in made})
     faults.require(not off, f"model.safetensors is not the checkpoint's: {', '.join(off)}")

@@ -12,7 +12,7 @@ from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Unchecked, real
 from fedsw.audit.record.cost import SAME, recomputed, steps_of
 from fedsw.experiment import read_delta
 from fedsw.experiment.compatibility import relation_of
-from fedsw.federation.server.summary import guarantee_of, versions
+from fedsw.federation.server.summary import epsilon_of_reader, guarantee_of, versions
 from fedsw.federation.trust.local_release.release_plan import release_epsilon
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.accounting import Step
@@ -104,7 +104,7 @@ def _summary(folder: Folder, epsilon: float, delta: float, faults: Faults) -> No
     faults.require(same, f"summary: ε is {upward(claim, 6)}, planned or spent {upward(least, 6)}")
     by_client = [real(value) for value in summary.get("epsilon_spent_by_client", {}).values()]
     faults.require(max(by_client, default=0.0) <= claim * (1 + SAME), "summary: a client spent more than is claimed")
-    reader = math.inf if settings.unsafe_metrics or settings.data.shows_private_rows else claim
+    reader = epsilon_of_reader(settings, claim)
     same = real(summary["epsilon_of_reader"]) == reader
     faults.require(same, f"summary: ε of the reader is not {upward(reader, 6)}")
     pure = accountant_named(settings.accountant).pure

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
 from fedsw.audit.record._folder import Folder, real
+from fedsw.runs.optimizer import signal_to_noise
 from fedsw.runs.run_files import RunFile
 
 NAME = "counts and seconds absent"
@@ -122,10 +123,9 @@ def _ratios(folder: Folder, faults: Faults) -> None:
     """The signal-to-noise ratio follows from the noised gradient's norm and from sigma alone."""
     if (stored := folder.checkpoint) is None:
         return
-    r = stored["theta"].numel()
     for line in folder.metrics:
-        sigma, norm, snr = line.get("sigma"), real(line.get("gradient_norm")), line.get("snr")
-        expected = math.sqrt(max(0.0, ((norm / sigma) ** 2 - r) / r)) if sigma else None
+        norm, snr = real(line.get("gradient_norm")), line.get("snr")
+        expected = signal_to_noise(norm**2, line.get("sigma"), stored["theta"].numel())
         same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
         fault = f"round {line.get('round')} of metrics.jsonl: its snr is not that of the noised gradient"
         faults.require(same, fault)

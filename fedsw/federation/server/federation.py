@@ -396,10 +396,11 @@ def _train(run: _Run, log: logging.Logger) -> str:
             if witness is not None:
                 witness.released(round_, trainer.theta.clone(), released)
             checkpoints.take(round_, released.vector)
+            square = float(released.vector.square().sum())
             numbers = {
                 "sigma": released.sigma,
-                "snr": signal_to_noise(released.vector, released.sigma),
-                "gradient_norm": math.sqrt(float(released.vector.square().sum())),
+                "snr": signal_to_noise(square, released.sigma, released.vector.numel()),
+                "gradient_norm": math.sqrt(square),
             }
             attempt, spent, clients = released.attempt, released.spent, released.clients
             record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -99,6 +99,12 @@ def unprepared(task: Problem, theta: Tensor) -> Tensor:
         return theta
     model = task.prepared(task.build_model().double(), theta)
     return flatten(folded(model, Preparation.of_flat(task.preparation.flat(), task.features)))
+
+
+def calibrated_by(task: Problem, theta: Tensor, correction: Mapping[str, Any]) -> Tensor:
+    """The parameters (r,) whose probabilities are those at `theta`, with the scale and the shift of a correction."""
+    model = task.prepared(task.build_model().double(), theta)
+    return flatten(rescaled(model, task.features, float(correction["scale"]), correction["shift"]))
 
 
 def prepared(plan: FederationPlan, moments: Moments) -> tuple[FederationPlan, Tensor]:
@@ -227,9 +233,7 @@ def release_scores(
     if scores.calibration is None:
         return theta, about
     calibrated = {"share": task.experiment.share_of_scores, **scores.said(), **scores.calibration.said()}
-    model = task.prepared(task.build_model().double(), theta)
-    scaled = rescaled(model, task.features, scores.calibration.scale, scores.calibration.shift)
-    return flatten(scaled), about | {"calibration": calibrated}
+    return calibrated_by(task, theta, scores.calibration.said()), about | {"calibration": calibrated}
 
 
 def without_scores(task: Problem, why: str) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def summarise(
         "epsilon_spent_by_client": {str(client): value for client, value in spent_by_client.items()},
         "delta": _delta(plan),
         "nominal": plan.nominal,
-        "epsilon_of_reader": math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon,
+        "epsilon_of_reader": epsilon_of_reader(experiment, epsilon),
         "guarantee": _guarantee(experiment, plan, epsilon, selection, accounted=accounted),
         "signal_to_noise": signal_to_noise(history, plan.task.parameters),
         "warnings": _warnings(experiment, held_out, epsilon, stopped, selection, calibration),
@@ -135,6 +135,11 @@ def summarise(
         "begun": begun,
     }
     return described(experiment, held_out, numbers) | ({} if selection is None else {"selection": selection.as_dict()})
+
+
+def epsilon_of_reader(experiment: Experiment, epsilon: float) -> float:
+    """Epsilon for readers of a run's record, by that of its models: infinite where un-noised numbers are in it."""
+    return math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon
 
 
 def described(
