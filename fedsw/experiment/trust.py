@@ -77,6 +77,8 @@ class TrustModel:
         name: what `privacy.trust` says, and what its words are found under.
         compares: sides that a task may compare its private outputs with.
         serves: where its part in a federation is, "module:NAME" of `fedsw.federation.trust.Sides`.
+        runs: the kind of its runs, "module:NAME" of a `fedsw.federation.server.federation.FederatedRun`: of rounds, or
+            of a sketch that is released once.
         law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
             of the settings; None if that cannot be recomputed from a run's folder.
         fixed_epsilon: the epsilon of every experiment under it, where that is no choice: infinite without noise.
@@ -106,6 +108,7 @@ class TrustModel:
     name: ClassVar[str]
     compares: ClassVar[frozenset[Comparison]]
     serves: ClassVar[str] = ""
+    runs: ClassVar[str] = "fedsw.federation.server.federation:RoundRun"
     law: ClassVar[Law | None] = None
     fixed_epsilon: ClassVar[float | None] = None
     with_noise: ClassVar[str] = ""

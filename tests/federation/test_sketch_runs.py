@@ -340,7 +340,7 @@ def test_restarts_that_nothing_would_tell_apart_are_refused_before_anything_is_s
     chosen, directory = parse_experiment({**SKETCH, "model": {"kind": f"{__name__}:MADE"}}), tmp_path / "run"
     with pytest.raises(ExperimentError, match="the same weights under every model.seed"):
         Federation(tmp_path).run(parse_experiment(chosen.model_dump(), ("sketch.restarts=2",)), directory=directory)
-    assert not (directory / "sketch.safetensors").exists() and entries(directory / "ledger.sqlite") == []
+    assert not (directory / "sketch.safetensors").exists() and not (directory / "ledger.sqlite").exists()
 
 
 def test_a_damaged_checkpoint_of_the_generator_is_named(tmp_path):

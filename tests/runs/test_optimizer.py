@@ -10,8 +10,7 @@ import torch
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.sections import Training
 from fedsw.runs import checkpoint
-from fedsw.runs.optimizer import Trainer, signal_to_noise
-from fedsw.runs.plain_optimizer import PlainOptimizer
+from fedsw.runs.optimizer import PlainOptimizer, Trainer, signal_to_noise
 from tests.federations import small
 
 START = torch.linspace(-1, 1, 7, dtype=torch.float64)

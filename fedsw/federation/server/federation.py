@@ -7,8 +7,10 @@ import functools
 import logging
 import math
 import os
+import pkgutil
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +32,6 @@ from fedsw.federation.exchange.participants import gather
 from fedsw.federation.exchange.roll import NODE_KEYS, Roll
 from fedsw.federation.node.own_ledger import with_held_out
 from fedsw.federation.origin import signing
-from fedsw.federation.server.from_sketch import Synthesiser
 from fedsw.federation.server.job import Job, budgeted
 from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.releases_once import (
@@ -63,10 +64,11 @@ from fedsw.runs.commands import ELSEWHERE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
 from fedsw.runs.group_names import Names, names_of
-from fedsw.runs.observer import Ending, Witness
+from fedsw.runs.loop import TrainingLoop
+from fedsw.runs.observer import Ending, Outcome, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
-from fedsw.runs.releases import Releases, of_stage
-from fedsw.runs.run_files import ALONE, RunFile, total_seconds
+from fedsw.runs.releases import Releases
+from fedsw.runs.run_files import ALONE, total_seconds
 
 __all__ = ["Job", "federate"]
 
@@ -76,8 +78,10 @@ _WITH_KEYS = ("deployed", *ELSEWHERE)
 
 
 @dataclass
-class _Run:
+class FederatedRun(ABC):
     """A run whose clients have joined and whose plan is made; nothing of it is spent yet.
+
+    What differs between kinds of run are methods; `TrustModel.runs` names the kind of a trust model.
 
     `lost` says who could not be understood at the greeting, `new` that its folder has no settings yet. The `seconds`
     are of processes before this one, and `about` is what the summary says beside the rounds.
@@ -97,6 +101,7 @@ class _Run:
     lost: Sequence[str]
     new: bool
     started: float
+    log: logging.Logger
     seconds: float = 0.0
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -107,6 +112,20 @@ class _Run:
     @property
     def ledger(self) -> Ledger | None:
         return self.context.ledger
+
+    @abstractmethod
+    def made(self) -> set[int]:
+        """Rounds, or stages of a sketch, that are on file."""
+
+    def require_no_gap(self, state: checkpoint.Checkpoint | None) -> None:  # noqa: B027  of rounds alone
+        """Refuse a folder whose files lack what its ledger has: LedgerReplaced."""
+
+    def restore(self, state: checkpoint.Checkpoint | None) -> None:  # noqa: B027  of rounds alone
+        """Go on from what was released before."""
+
+    @abstractmethod
+    def carried_on(self) -> tuple[str, HeldOutMetrics]:
+        """Make all that is left of it; returns why it stopped, and held-out metrics."""
 
 
 def federate(grid: Grid, job: Job) -> dict[str, Any]:
@@ -120,10 +139,10 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     """
     require_one_client_each(job.experiment.data, job.experiment.federation.clients)
     with telemetry.logging_to(job.directory) as log:  # from the roll call on
-        return _federated(_joined(grid, job), log)
+        return _federated(_joined(grid, job, log))
 
 
-def _federated(run: _Run, log: logging.Logger) -> dict[str, Any]:
+def _federated(run: FederatedRun) -> dict[str, Any]:
     """Run what clients have joined, or go on with it; see `federate`."""
     job, path = run.job, run.directory.path
     with (
@@ -133,25 +152,25 @@ def _federated(run: _Run, log: logging.Logger) -> dict[str, Any]:
     ):
         state = _taken_up(run, budget)
         with run.side:
-            _begin(run, state, log)
+            _begin(run, state)
             try:
-                stopped, held_out = _carried_on(run, log)
+                stopped, held_out = run.carried_on()
             except BaseException as failure:
                 why = describe_failure(failure)
                 with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    _conclude(run, why, HeldOutMetrics(), log, accounted=not isinstance(failure, Unaccounted))
+                    _conclude(run, why, HeldOutMetrics(), accounted=not isinstance(failure, Unaccounted))
                 if isinstance(job.observer, Ending):
                     with contextlib.suppress(Exception):  # as would an observer's own
                         job.observer.broke_off(why)
                 raise
             if (account := budget.settle()) is not None:
                 run.about["account"] = account
-            summary = _conclude(run, stopped, held_out, log)
+            summary = _conclude(run, stopped, held_out)
     job.observer.finished(summary)
     return summary
 
 
-def _joined(grid: Grid, job: Job) -> _Run:
+def _joined(grid: Grid, job: Job, log: logging.Logger) -> FederatedRun:
     """Greet the clients and make the plan: all that is refused before anything is spent is refused here."""
     started, directory, traffic = time.monotonic(), RunDirectory(job.directory), Traffic()
     torch.set_num_threads(job.experiment.federation.cores)
@@ -176,9 +195,10 @@ def _joined(grid: Grid, job: Job) -> _Run:
         plan = replace(plan, epsilon=selection.epsilon)
     availability = Availability(grid, task, sites, name, traffic, ReportedEpsilons(), roll)
     context = Context(grid, plan, sites, availability, traffic, directory.begin_attempt, directory.releases)
-    return _Run(
+    kind: type[FederatedRun] = pkgutil.resolve_name(trust.runs)
+    return kind(
         job, name, directory, task, trust, plan, context, trust.sides.server(context), trainer,
-        Evaluator(task, job.metrics), selection, lost, new, started,
+        Evaluator(task, job.metrics), selection, lost, new, started, log,
     )  # fmt: skip
 
 
@@ -204,7 +224,7 @@ def _require_said(plan: FederationPlan) -> None:
             )
 
 
-def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
+def _taken_up(run: FederatedRun, budget: Budgeted) -> checkpoint.Checkpoint | None:
     """The state to go on from, with the run's lock held; its ledger is there afterwards, under a trusted server."""
     job, directory, context = run.job, run.directory, run.context
     state = None
@@ -218,10 +238,9 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     if run.new:
         directory.write_config(job.experiment, job.engine, run.selection)
     directory.keep_name(run.name)
-    open_ledger = run.trust.by_ledgers(server=_ledger, clients=None)
-    if open_ledger is not None:
-        context.ledger = open_ledger(directory, run.plan, state, run.selection, resume=job.resume)
-        directory.forgotten = job.engine == "inprocess"
+    open_ledger = functools.partial(_ledger, directory, run.plan, state, run.selection, resume=job.resume)
+    context.ledger = run.side.ledger_of(open_ledger)
+    directory.forgotten = run.ledger is not None and job.engine == "inprocess"
     budget.limit(run.ledger)
     if job.resume:
         context.availability.spending.recall(_reported_before(directory))
@@ -229,120 +248,38 @@ def _taken_up(run: _Run, budget: Budgeted) -> checkpoint.Checkpoint | None:
     with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
         if run.ledger is not None:
             refused.callback(run.ledger.close)
-        require_no_gap = run.trust.by_release(rounds=recovery.require_no_gap, once=None)
-        if job.resume and require_no_gap is not None:
-            require_no_gap(directory, state, run.ledger, rounds=job.experiment.training.rounds)
+        if job.resume:
+            run.require_no_gap(state)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
     context.earlier = _earlier(run, state)
     return state
 
 
-def _earlier(run: _Run, state: checkpoint.Checkpoint | None) -> frozenset[int]:
+def _earlier(run: FederatedRun, state: checkpoint.Checkpoint | None) -> frozenset[int]:
     """Rounds of which something had arrived before; attempts of a ledger are numbered after."""
     if run.ledger is not None:
         run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
         return frozenset()
-    known = run.trust.by_release(rounds=_rounds_known, once=_stages_known)(run)
     done = range(1, 1 + (0 if state is None else state.last.round))  # one that failed then left no line
-    return frozenset((run.context.releases.rounds() - {FIRST}) or known.union(done))
+    return frozenset((run.context.releases.rounds() - {FIRST}) or run.made().union(done))
 
 
-def _rounds_known(run: _Run) -> set[int]:
-    """Rounds of which a resumed run has metrics."""
-    return {int(record["round"]) for record in (run.directory.read_metrics() if run.job.resume else [])}
-
-
-def _stages_known(run: _Run) -> set[int]:
-    """Stages of a sketch that were released."""
-    stages = range(1, 1 + len(run.job.experiment.sketch.shares))
-    return {number for number in stages if (run.directory.path / of_stage(RunFile.SKETCH, number)).exists()}
-
-
-def _begin(run: _Run, state: checkpoint.Checkpoint | None, log: logging.Logger) -> None:
+def _begin(run: FederatedRun, state: checkpoint.Checkpoint | None) -> None:
     """Store the guarantee that was promised, and tell the observer that the run begins, with its ledger open."""
     _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
     described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
     run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
     known = {name: described[name] for name in ("rounds", "clients", "epsilon", "delta")}
     about = {"run": described["name"], "engine": run.job.engine, "resumed": run.job.resume, **known}
-    log.info("run begins", extra=telemetry.event("run begins", **about))
+    run.log.info("run begins", extra=telemetry.event("run begins", **about))
     for who in run.lost:
-        log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
-    restore = run.trust.by_release(rounds=_restore, once=None)
-    if run.job.resume and restore is not None:
-        restore(run, state)
+        run.log.warning("%s; the run begins without it", who, extra=telemetry.event("client lost"))
+    if run.job.resume:
+        run.restore(state)
 
 
-def _restore(run: _Run, state: checkpoint.Checkpoint | None) -> None:
-    """Let the training go on from the rounds that were released."""
-    if state is not None:
-        run.trainer.restore(state)
-    run.directory.cut_metrics(through=run.trainer.steps)
-
-
-def _carried_on(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
-    """Run the rounds, or the one release that a generator learns from; returns why it stopped, and held-out metrics."""
-    return run.trust.by_release(rounds=_rounds, once=_synthesis)(run, log)
-
-
-def _synthesis(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
-    """One release, and a generator that learns from it; see `_carried_on`."""
-    synthesiser = Synthesiser(run.job, run.task, run.side, run.evaluator, run.directory, run.context, log)
-    stopped, held_out, run.about["sketch"] = synthesiser.run()
-    return stopped, held_out
-
-
-def _rounds(run: _Run, log: logging.Logger) -> tuple[str, HeldOutMetrics]:
-    """All rounds, and what comes before and after them; see `_carried_on`."""
-    stopped = _bin_columns(run, log) or _open(run, log) or _train(run, log)
-    job, task, directory = run.job, run.task, run.directory
-    released = unprepared(run.plan.task, run.trainer.model)
-    directory.write_model(task.prepared(task.build_model(), released))  # before scores are asked for: it stays
-    if job.experiment.share_of_scores and stopped != ALONE:
-        released = _scored(run, released, log)
-    model = task.prepared(task.build_model(), released)
-    directory.write_model(model)
-    if not _diverged(run):
-        _keep_shapes(run, log)
-    held_out = run.evaluator.write_outputs(model, directory)
-    if job.experiment.data.held_out_released and (why := _diverged(run)):
-        held_out = HeldOutMetrics(missing=f"nothing was asked of kept records: the model has diverged ({why})")
-    elif job.experiment.data.held_out_released and stopped != ALONE:
-        held_out, more = measure_kept(
-            run.context, lambda: run.trust.sides.tally(run.context), released, run.trainer.steps, directory, log
-        )
-        run.about |= more
-    run.about |= at_thresholds(task, directory)
-    return stopped, held_out
-
-
-def _keep_shapes(run: _Run, log: logging.Logger) -> None:
-    """Store an additive model's functions; without them a reader makes them anew, and the run goes on."""
-    try:
-        keep_shapes(run.directory.path, run.job.experiment)
-    except Exception as fault:
-        log.warning(
-            "the functions of the model are not stored (%s: %s); who shows them makes them anew",
-            type(fault).__name__,
-            fault,
-        )
-
-
-def _scored(run: _Run, released: Tensor, log: logging.Logger) -> Tensor:
-    """The model (r,) after its scores were counted: calibrated, where that is asked for. One that diverged is not."""
-    if why := _diverged(run):
-        run.about |= without_scores(run.task, f"no scores were counted, for the model has diverged ({why})")
-        return released
-    side = functools.partial(run.trust.sides.scores, run.context)
-    calibrated, about = release_scores(run.context, side, released, run.directory, log)
-    run.about |= about
-    return calibrated
-
-
-def _conclude(
-    run: _Run, stopped: str, held_out: HeldOutMetrics, log: logging.Logger, *, accounted: bool = True
-) -> dict[str, Any]:
+def _conclude(run: FederatedRun, stopped: str, held_out: HeldOutMetrics, *, accounted: bool = True) -> dict[str, Any]:
     side, ledger, directory = run.side, run.ledger, run.directory
     summary = summarise(
         run.job.experiment,
@@ -368,125 +305,8 @@ def _conclude(
     word = str(summary["status"]).split(":")[0].split(" ")[0]  # the others may quote a client
     sequence = summary["ledger"] and summary["ledger"]["sequence"]
     ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
-    log.info("run ended", extra=ended)
+    run.log.info("run ended", extra=ended)
     return summary
-
-
-def _train(run: _Run, log: logging.Logger) -> str:
-    """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
-    job, task, trainer, directory, ledger = run.job, run.plan.task, run.trainer, run.directory, run.ledger
-    planned = job.experiment.training.rounds
-    if stopped := _stopped(run):
-        return stopped
-    witness = job.observer if isinstance(job.observer, Witness) else None  # a look at a protocol takes its time
-    with checkpoint.Checkpoints(
-        directory.path, trainer.step, trainer.state, lambda: None if ledger is None else ledger.head()
-    ) as checkpoints:
-        for round_ in range(trainer.steps + 1, planned + 1):
-            recovery.require_space(directory.path, checkpoints.size)
-            if _scores_alone_are_left(run):
-                return (
-                    f"stopped before round {round_}: attempts that came to nothing count as charged, and what is left "
-                    "of the budget is for the counts of scores (calibration.share, thresholds.share)"
-                )
-            try:
-                released = run.context.require_charged(round_, run.side.round(round_, trainer.theta))
-            except BudgetExhausted as exhausted:
-                return f"stopped before round {round_}: {exhausted}"
-            if witness is not None:
-                witness.released(round_, trainer.theta.clone(), released)
-            checkpoints.take(round_, released.vector)
-            square = float(released.vector.square().sum())
-            numbers = {
-                "sigma": released.sigma,
-                "snr": signal_to_noise(square, released.sigma, released.vector.numel()),
-                "gradient_norm": math.sqrt(square),
-            }
-            attempt, spent, clients = released.attempt, released.spent, released.clients
-            record = line_of(run.side, run.context.traffic, round_, attempt, spent, clients, numbers)
-            if round_ % job.experiment.evaluate_every == 0 or round_ == planned:
-                record["held_out"] = run.evaluator.metrics(unprepared(task, trainer.model))
-            if job.experiment.unsafe_metrics and released.training_loss is not None:
-                record["training_loss"] = released.training_loss
-            directory.append_metrics(record)
-            log.info("round released", extra=logged(record))
-            job.observer.round_done(record)
-            if stopped := _stopped(run):
-                return stopped
-    return "completed"
-
-
-def _scores_alone_are_left(run: _Run) -> bool:
-    """True if another attempt at a round would cost what counts of scores are to cost, since others came to nothing."""
-    if not run.job.experiment.share_of_scores or math.isinf(run.plan.epsilon):
-        return False
-    planned = run.job.experiment.training.rounds
-    charged = run.directory.begun_attempts() if run.ledger is None else run.ledger.attempts()
-    return sum(1 <= round_ <= planned for round_, _ in charged) >= run.side.attempts_planned(planned)
-
-
-def _diverged(run: _Run) -> str | None:
-    """Reason why training has diverged, from released parameters and made-up inputs; None if it has not."""
-    return run.plan.task.diverged(run.trainer.theta)
-
-
-def _stopped(run: _Run) -> str:
-    """Words for the end of a run whose model has diverged; "" for any other.
-
-    A candidate for the best of several runs goes on to its planned end: when it stopped would be one more release.
-    """
-    trainer, planned = run.trainer, run.job.experiment.training.rounds
-    if run.selection is not None or (why := _diverged(run)) is None:
-        return ""
-    spent = run.side.epsilon() if run.ledger is None else run.ledger.epsilon()
-    words = {"spent": upward(spent, 5), "promised": upward(run.plan.epsilon, 6)}
-    return stopped_diverged(why, round_=trainer.steps, planned=planned, **words)
-
-
-def _bin_columns(run: _Run, log: logging.Logger) -> str:
-    """Release histograms if the run has them, and go on with the bins that they give; returns why it stops, or ""."""
-    experiment = run.job.experiment
-    if not experiment.privacy.histograms:
-        return ""
-    try:
-        side = functools.partial(run.trust.sides.histograms, run.context)
-        histograms = release_histograms(run.context, side, run.directory, log)
-    except BudgetExhausted as exhausted:
-        return f"stopped before round 1: {exhausted}"
-    refined = binned(run.task, histograms)
-    run.about["histograms"] = {
-        "share": experiment.privacy.histograms,
-        "sigma": histograms.sigma,
-        "records": histograms.records,
-        "columns": [column.name for column in histograms.counts.columns],
-        "bins": {column.column: len(column.edges) + 1 for column in refined.model.bins},
-    }
-    if refined != experiment:  # clients agree to it before they are asked for moments of it
-        run.directory.write_experiment(refined)
-        run.job, run.task = replace(run.job, experiment=refined), Problem.from_experiment(refined)
-        run.plan = run.context.plan = replace(run.plan, task=run.task)
-        run.side.prepare(run.plan)
-        run.trainer = Trainer(flatten(run.task.build_model()), refined.training)
-        run.evaluator = Evaluator(run.task, run.job.metrics)
-        run.context.availability.agree_again(run.task)
-    return ""
-
-
-def _open(run: _Run, log: logging.Logger) -> str:
-    """Release moments if the run has them, and continue from them; returns why the run stops there, or ""."""
-    if not run.job.experiment.privacy.moments:
-        return ""
-    try:
-        moments = release_moments(run.context, lambda: run.trust.sides.moments(run.context), run.directory, log)
-    except BudgetExhausted as exhausted:
-        return f"stopped before round 1: {exhausted}"
-    before, (ready, start) = run.plan, prepared(run.plan, moments)
-    run.side.prepare(ready)
-    alone = run.directory.stops_after_moments()
-    if not run.trainer.steps:
-        run.trainer = Trainer(start, run.job.experiment.training)
-    run.plan, run.about["moments"] = ready, said_of(before, moments)
-    return ALONE if alone else ""
 
 
 def _keep_promise(directory: RunDirectory, plan: FederationPlan, ledger: Ledger | None, *, resume: bool) -> None:
@@ -537,3 +357,169 @@ def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
     tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
     reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
     return [*reported, Releases(directory.releases).epsilons()]
+
+
+@dataclass
+class RoundRun(FederatedRun, TrainingLoop):
+    """A run of rounds, of each of which something is released that the model moves along."""
+
+    def made(self) -> set[int]:
+        """Rounds of which a resumed run has metrics."""
+        return {int(record["round"]) for record in (self.directory.read_metrics() if self.job.resume else [])}
+
+    def require_no_gap(self, state: checkpoint.Checkpoint | None) -> None:
+        """See `recovery.require_no_gap`."""
+        recovery.require_no_gap(self.directory, state, self.ledger, rounds=self.job.experiment.training.rounds)
+
+    def restore(self, state: checkpoint.Checkpoint | None) -> None:
+        """Let the training go on from the rounds that were released."""
+        if state is not None:
+            self.trainer.restore(state)
+        self.directory.cut_metrics(through=self.trainer.steps)
+
+    def carried_on(self) -> tuple[str, HeldOutMetrics]:
+        """All rounds, and what comes before and after them; see `FederatedRun`."""
+        stopped = self._bin_columns() or self._open() or self._train()
+        job, task, directory = self.job, self.task, self.directory
+        released = unprepared(self.plan.task, self.trainer.model)
+        directory.write_model(task.prepared(task.build_model(), released))  # before scores are asked for: it stays
+        if job.experiment.share_of_scores and stopped != ALONE:
+            released = self._scored(released)
+        model = task.prepared(task.build_model(), released)
+        directory.write_model(model)
+        why = self.divergence()
+        if not why:
+            try:
+                keep_shapes(directory.path, job.experiment)
+            except Exception as fault:  # without them a reader makes an additive model's functions anew
+                self.log.warning(
+                    "the functions of the model are not stored (%s: %s); who shows them makes them anew",
+                    type(fault).__name__,
+                    fault,
+                )
+        held_out = self.evaluator.write_outputs(model, directory)
+        if job.experiment.data.held_out_released and why:
+            held_out = HeldOutMetrics(missing=f"nothing was asked of kept records: the model has diverged ({why})")
+        elif job.experiment.data.held_out_released and stopped != ALONE:
+            side = functools.partial(self.trust.sides.tally, self.context)
+            held_out, more = measure_kept(self.context, side, released, self.trainer.steps, directory, self.log)
+            self.about |= more
+        self.about |= at_thresholds(task, directory)
+        return stopped, held_out
+
+    def _bin_columns(self) -> str:
+        """Release histograms if the run has them, and go on with the bins that they give; says why it stops, or ""."""
+        experiment = self.job.experiment
+        if not experiment.privacy.histograms:
+            return ""
+        try:
+            side = functools.partial(self.trust.sides.histograms, self.context)
+            histograms = release_histograms(self.context, side, self.directory, self.log)
+        except BudgetExhausted as exhausted:
+            return f"stopped before round 1: {exhausted}"
+        refined = binned(self.task, histograms)
+        self.about["histograms"] = {
+            "share": experiment.privacy.histograms,
+            "sigma": histograms.sigma,
+            "records": histograms.records,
+            "columns": [column.name for column in histograms.counts.columns],
+            "bins": {column.column: len(column.edges) + 1 for column in refined.model.bins},
+        }
+        if refined != experiment:  # clients agree to it before they are asked for moments of it
+            self.directory.write_experiment(refined)
+            self.job, self.task = replace(self.job, experiment=refined), Problem.from_experiment(refined)
+            self.plan = self.context.plan = replace(self.plan, task=self.task)
+            self.side.prepare(self.plan)
+            self.trainer = Trainer(flatten(self.task.build_model()), refined.training)
+            self.evaluator = Evaluator(self.task, self.job.metrics)
+            self.context.availability.agree_again(self.task)
+        return ""
+
+    def _open(self) -> str:
+        """Release moments if the run has them, and continue from them; returns why the run stops there, or ""."""
+        if not self.job.experiment.privacy.moments:
+            return ""
+        try:
+            side = functools.partial(self.trust.sides.moments, self.context)
+            moments = release_moments(self.context, side, self.directory, self.log)
+        except BudgetExhausted as exhausted:
+            return f"stopped before round 1: {exhausted}"
+        before, (ready, start) = self.plan, prepared(self.plan, moments)
+        self.side.prepare(ready)
+        alone = self.directory.stops_after_moments()
+        if not self.trainer.steps:
+            self.trainer = Trainer(start, self.job.experiment.training)
+        self.plan, self.about["moments"] = ready, said_of(before, moments)
+        return ALONE if alone else ""
+
+    def _train(self) -> str:
+        """Rounds from the trainer's next one to the planned last one; returns why it stopped."""
+        ended = self.train(self.trainer, self.directory.path, self.job.experiment.training.rounds, self.ledger)
+        if isinstance(ended, BudgetExhausted):
+            return f"stopped before round {self.trainer.steps + 1}: {ended}"
+        return ended or "completed"
+
+    def _scored(self, released: Tensor) -> Tensor:
+        """The model (r,) after its scores were counted: calibrated, if that is asked for. One that diverged is not."""
+        if why := self.divergence():
+            self.about |= without_scores(self.task, f"no scores were counted, for the model has diverged ({why})")
+            return released
+        side = functools.partial(self.trust.sides.scores, self.context)
+        calibrated, about = release_scores(self.context, side, released, self.directory, self.log)
+        self.about |= about
+        return calibrated
+
+    def released(self, round_: int) -> Outcome:
+        """See `TrainingLoop`: the trust model charges and releases; an observer may look before the model moves."""
+        outcome = self.context.require_charged(round_, self.side.round(round_, self.trainer.theta))
+        if isinstance(self.job.observer, Witness):
+            self.job.observer.released(round_, self.trainer.theta.clone(), outcome)
+        return outcome
+
+    def barred(self, round_: int) -> str:
+        """Why another attempt would cost what counts of scores are to cost, since others came to nothing; or ""."""
+        if not self.job.experiment.share_of_scores or math.isinf(self.plan.epsilon):
+            return ""
+        planned = self.job.experiment.training.rounds
+        charged = self.directory.begun_attempts() if self.ledger is None else self.ledger.attempts()
+        if sum(1 <= number <= planned for number, _ in charged) < self.side.attempts_planned(planned):
+            return ""
+        return (
+            f"stopped before round {round_}: attempts that came to nothing count as charged, and what is left "
+            "of the budget is for the counts of scores (calibration.share, thresholds.share)"
+        )
+
+    def divergence(self) -> str | None:
+        """Reason why training has diverged, from released parameters and made-up inputs; None if it has not."""
+        return self.plan.task.diverged(self.trainer.theta)
+
+    def unsound(self) -> str:
+        """Words for the end of a run whose model has diverged; "" for any other.
+
+        A candidate for the best of several runs goes on to its planned end: when it stopped would be one more release.
+        """
+        if self.selection is not None or (why := self.divergence()) is None:
+            return ""
+        spent = self.side.epsilon() if self.ledger is None else self.ledger.epsilon()
+        words = {"spent": upward(spent, 5), "promised": upward(self.plan.epsilon, 6)}
+        planned = self.job.experiment.training.rounds
+        return stopped_diverged(why, round_=self.trainer.steps, planned=planned, **words)
+
+    def report(self, round_: int, outcome: Outcome) -> None:
+        """See `TrainingLoop`: with what held-out records say of the model, in the rounds that are evaluated."""
+        experiment = self.job.experiment
+        square = float(outcome.vector.square().sum())
+        numbers = {
+            "sigma": outcome.sigma,
+            "snr": signal_to_noise(square, outcome.sigma, outcome.vector.numel()),
+            "gradient_norm": math.sqrt(square),
+        }
+        attempt, spent, clients = outcome.attempt, outcome.spent, outcome.clients
+        record = line_of(self.side, self.context.traffic, round_, attempt, spent, clients, numbers)
+        if round_ % experiment.evaluate_every == 0 or round_ == experiment.training.rounds:
+            record["held_out"] = self.evaluator.metrics(unprepared(self.plan.task, self.trainer.model))
+        if experiment.unsafe_metrics and outcome.training_loss is not None:
+            record["training_loss"] = outcome.training_loss
+        self.directory.append_metrics(record)
+        self.log.info("round released", extra=logged(record))
+        self.job.observer.round_done(record)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsw.experiment import ExperimentError
-from fedsw.federation.server.job import Job
+from fedsw.federation.server.federation import FederatedRun
 from fedsw.federation.server.summary import line_of, logged
-from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.learning.models import flatten
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.models.table_generator import TableGenerator
@@ -29,8 +27,7 @@ from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
-from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
+from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.run_files import RunFile
 
@@ -47,29 +44,26 @@ class _Stage:
 
 
 @dataclass
-class Synthesiser:
+class OnceRun(FederatedRun):
     """A run on a sketch: the exchange of every stage, and the generator that learns from them.
 
-    Guarantee: only the exchange, by `method`, reads records. All that follows is post-processing: steps, batches,
+    Guarantee: only the exchange, by `side`, reads records. All that follows is post-processing: steps, batches,
     BatchNorm and how often it is resumed cost nothing.
     """
 
-    job: Job
-    task: Problem
-    method: ServerSide
-    evaluator: Evaluator
-    directory: RunDirectory
-    context: Context
-    log: logging.Logger
-
     def __post_init__(self) -> None:
         self._network, self._restarts = self.task.build_model(), restarts_of(self.task)
-        self._released = list[_Stage]()
+        self._stages = list[_Stage]()
 
-    def run(self) -> tuple[str, HeldOutMetrics, dict[str, Any]]:
+    def made(self) -> set[int]:
+        """Stages of the sketch that were released."""
+        stages = range(1, 1 + len(self.job.experiment.sketch.shares))
+        return {number for number in stages if (self.directory.path / of_stage(RunFile.SKETCH, number)).exists()}
+
+    def carried_on(self) -> tuple[str, HeldOutMetrics]:
         """Release the sketch, or take the one that the run has; train the generator from where it is; store it.
 
-        Returns how the run ended, in words, its held-out metrics, and the summary's entries on the sketch.
+        Returns how the run ended, in words, and its held-out metrics.
         """
         for number in range(1, 1 + len(self.job.experiment.sketch.shares)):
             stage, weights = Stage(), torch.zeros(0, dtype=torch.float64)
@@ -80,27 +74,29 @@ class Synthesiser:
                 stored = self._obtained(stage, weights)
             except BudgetExhausted as exhausted:
                 if number == 1:
-                    return f"stopped before the sketch: {exhausted}", HeldOutMetrics(), {}
+                    self.about["sketch"] = {}
+                    return f"stopped before the sketch: {exhausted}", HeldOutMetrics()
                 stopped = f"stopped before stage {number} of the sketch: {exhausted}"
                 break
-            self._released.append(_Stage(stored, sketcher_of(self.task, stage)))
+            self._stages.append(_Stage(stored, sketcher_of(self.task, stage)))
             self._fitted()
         else:
             stopped = "completed"
         chosen = self._chosen()
         self.directory.write_model(self._network)
         held_out = self.evaluator.write_outputs(self._network, self.directory)
-        return stopped, held_out, self._described() | self._restarted() | chosen
+        self.about["sketch"] = self._described() | self._restarted() | chosen
+        return stopped, held_out
 
     def _fitted(self) -> None:
         """Let the generator go on with all stages that are released."""
-        first, last, number = self._released[0], self._released[-1].stored, len(self._released)
+        first, last, number = self._stages[0], self._stages[-1].stored, len(self._stages)
         before = (number - 1) * self.job.experiment.training.rounds
 
         def done(progress: Progress) -> None:
             numbers = {"sigma": last.sketch.sigma, "snr": None, "distance": progress.distance}
             round_, attempt, spent, clients = before + progress.step, last.attempt, last.spent, last.clients
-            record = line_of(self.method, self.context.traffic, round_, attempt, spent, clients, numbers)
+            record = line_of(self.side, self.context.traffic, round_, attempt, spent, clients, numbers)
             record["held_out"] = self.evaluator.metrics_of(progress.network)
             self.directory.append_metrics(record)
             self.log.info("round released", extra=logged(record))
@@ -112,7 +108,7 @@ class Synthesiser:
             self._network,
             settings_of(self.task),
             sketcher=first.sketcher,
-            later=[(stage.stored.sketch, stage.sketcher) for stage in self._released[1:]],
+            later=[(stage.stored.sketch, stage.sketcher) for stage in self._stages[1:]],
             weights=weights,
             proportions=proportions,
             restarts=() if number > 1 else self._restarts,
@@ -131,8 +127,8 @@ class Synthesiser:
     def _chosen(self) -> dict[str, Any]:
         """Choose what draws a table's rows, the network or a tree in its place; returns the summary's entry."""
         settings = self.task.experiment.sketch
-        sketches = [stage.stored.sketch for stage in self._released]
-        sketchers = [stage.sketcher for stage in self._released]
+        sketches = [stage.stored.sketch for stage in self._stages]
+        sketchers = [stage.sketcher for stage in self._stages]
         chosen = settle_rows(settings, self._network, sketches, sketchers)
         if chosen is None:
             return {}
@@ -145,7 +141,7 @@ class Synthesiser:
             return learnt
         sketch = experiment.sketch
         if (coded := table_of(experiment)) is not None:
-            count, sketches = sketch.stages[number - 2].tables, [stage.stored.sketch for stage in self._released]
+            count, sketches = sketch.stages[number - 2].tables, [stage.stored.sketch for stage in self._stages]
             learnt = marks_of(self._next_tables(sketches, count), len(coded), sketch.together)
         else:
             untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
@@ -170,27 +166,27 @@ class Synthesiser:
         law, number = law_of_problem(self.task, stage), stage.number
         stored = stored_sketch(self.directory, law, number) if self.job.resume else None
         used = stored_classifier(self.directory, number + 1) is not None
-        if stored is not None and (used or not self.method.grows):
+        if stored is not None and (used or not self.side.grows):
             return stored
         recovery.require_space(self.directory.path, 8 * law.cells * (sketcher_of(self.task, stage).coordinates + 1))
-        outcome = self.context.require_charged(number, self.method.round(number, weights))
+        outcome = self.context.require_charged(number, self.side.round(number, weights))
         value = outcome.vector.reshape(law.cells, -1)
         if stored is not None and torch.equal(stored.sketch.value, value):
             return stored
         assert outcome.sigma is not None
-        sketch = NoisedSketch(law, value, outcome.sigma, int(self.method.records.sum()))
+        sketch = NoisedSketch(law, value, outcome.sigma, int(self.side.records.sum()))
         released = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
         keep(self.directory, released, number, (number - 1) * self.job.experiment.training.rounds)
         return released
 
     def _described(self) -> dict[str, Any]:
         """The summary's entry on the first stage's sketch, with the distance of samples to every stage's."""
-        sketch = self._released[0].stored.sketch
+        sketch = self._stages[0].stored.sketch
         features, cells = generate(self._network, proportions_of(self._network), _JUDGED)
-        first, *later = [_measured(stage, features, cells) for stage in self._released]
+        first, *later = [_measured(stage, features, cells) for stage in self._stages]
         return {
             **first,
-            "records_by_client": {str(client): held for client, held in self.method.records_by_client.items()},
+            "records_by_client": {str(client): held for client, held in self.side.records_by_client.items()},
             "cells": sketch.law.cells,
             "bits_per_number": bits_per_number(sketch.law, sketch.records),
             **({"later": later} if later else {}),

@@ -106,6 +106,10 @@ class ServerSide(ABC):
     grows: ClassVar[bool] = False
     records: NDArray[np.int64]
 
+    def ledger_of(self, open_ledger: Callable[[], Ledger]) -> Ledger | None:
+        """The run's ledger if the server accounts for it; None where every client has its own."""
+        return None
+
     @abstractmethod
     def epsilon(self) -> float:
         """Epsilon spent so far."""
@@ -161,6 +165,10 @@ class AtServer(ServerSide):
     def _ledger(self) -> Ledger:
         assert self._context.ledger is not None
         return self._context.ledger
+
+    def ledger_of(self, open_ledger: Callable[[], Ledger]) -> Ledger:
+        """See `ServerSide`."""
+        return open_ledger()
 
     def epsilon(self) -> float:
         """See `ServerSide`."""

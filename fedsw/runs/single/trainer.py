@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,11 @@ from fedsw.runs.accounts import Budgeted, kept_account, reserving
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import group_thresholds
 from fedsw.runs.evaluation.group_thresholds import Scores
+from fedsw.runs.loop import TrainingLoop
+from fedsw.runs.observer import Outcome
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.single import _begun as begun
-from fedsw.runs.single.objective import Objective, draw_batch
+from fedsw.runs.single.objective import Batch, Objective, draw_batch
 from fedsw.runs.single.training_plan import Plan
 
 Line = dict[str, Any]
@@ -115,13 +117,18 @@ class PrivateTrainer:
         self._begun = begun.described(model, optimizer, scheduler, objective, clip, plan)
         self._directory, self._observer = directory, observer
         self._account = None if account is None else account_named(account)
-        self.rounds, self.epsilon = 0, 0.0
+        self._stepping, self.epsilon = OwnOptimizer(model, optimizer, scheduler), 0.0
         self.calibration: LogitCalibration | None = None
 
     @functools.cached_property
     def directory(self) -> Path:
         """The training's folder."""
         return files.fresh_folder(_PARENT) if self._directory is None else Path(self._directory)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that the model has stepped along."""
+        return self._stepping.steps
 
     @property
     def guarantee(self) -> str:
@@ -204,16 +211,13 @@ class PrivateTrainer:
                 "give another directory, or none, to train anew",
                 stacklevel=3,
             )
-        self._require_sound(records)
-        with checkpoint.Checkpoints(self.directory, self._step, self._state, ledger.head) as checkpoints:
-            for batch in self.plan.batches(records, ledger=ledger, first=self.rounds + 1):
-                recovery.require_space(self.directory, checkpoints.size)
-                bounded = self.objective.gradient(self.model, batch, self.clip)
-                released = release(bounded, self.plan, ledger)
-                checkpoints.take(batch.round, released.value)
-                self.epsilon = released.spent
-                self._report(batch.attempt, released)
-                self._require_sound(records)
+        batches = self.plan.batches(records, ledger=ledger, first=self.rounds + 1)
+        loop = _TrainerLoop(self, ledger, batches, made_up_features(0, records.features.shape[1]))
+        ended = loop.train(self._stepping, self.directory, self.plan.rounds, ledger)
+        if isinstance(ended, BudgetExhausted):
+            raise ended
+        if ended:
+            raise Diverged(ended)
 
     def _calibrated(self, records: Records, ledger: Ledger) -> LogitCalibration | None:
         """The calibration of the trained model by the one release of its scores, which is made now or is on file.
@@ -241,26 +245,6 @@ class PrivateTrainer:
         warnings.warn(f"probabilities are those of the rounds, which are too sure: {missing}", stacklevel=3)
         return None
 
-    def _require_sound(self, records: Records) -> None:
-        """Stop where the model has diverged, by its weights and made-up inputs as wide as the records."""
-        weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        inputs = made_up_features(0, records.features.shape[1])
-        with unchanged(self.model):
-            why = divergence(weights, lambda: self.model(inputs.to(weights[0])))
-        if why is not None:
-            spent, promised = upward(self.epsilon, 5), upward(self.plan.epsilon, 6)
-            raise Diverged(
-                stopped_diverged(why, round_=self.rounds, planned=self.plan.rounds, spent=spent, promised=promised)
-            )
-
-    def _step(self, released: Tensor) -> None:
-        _set_gradient(self.model, released)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.scheduler is not None:
-            self.scheduler.step()
-        self.rounds += 1
-
     def _ledger(self) -> Ledger:
         """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
         path = self.directory / RunFile.LEDGER
@@ -273,7 +257,7 @@ class PrivateTrainer:
             self._require_same(ledger)
             begun.require_same(self.directory, self._begun)
             if state is not None:
-                self._restore(state)
+                self._stepping.restore(state, self.directory)
         except BaseException:
             ledger.close()
             raise
@@ -291,36 +275,89 @@ class PrivateTrainer:
                 "same records what they spend adds up"
             )
 
-    def _state(self) -> checkpoint.Checkpoint:
-        theta = flatten(self.model).cpu()
-        content: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
-        if self.scheduler is not None:
-            content["scheduler"] = self.scheduler.state_dict()
-        return checkpoint.Checkpoint(self.rounds, theta, torch.zeros(0), content)
 
-    def _restore(self, state: checkpoint.Checkpoint) -> None:
-        if state.theta.numel() != count_parameters(self.model):
+class OwnOptimizer:
+    """A model, with an optimizer and a scheduler of the user's own that step it along released vectors (r,) alone."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: torch.optim.lr_scheduler.LRScheduler | None,
+    ) -> None:
+        self._model, self._optimizer, self._scheduler, self.steps = model, optimizer, scheduler, 0
+
+    def step(self, released: Tensor) -> None:
+        """Step along a released vector (r,)."""
+        _set_gradient(self._model, released)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._scheduler is not None:
+            self._scheduler.step()
+        self.steps += 1
+
+    def state(self) -> checkpoint.Checkpoint:
+        """All that is needed to go on from here."""
+        theta = flatten(self._model).cpu()
+        content: dict[str, Any] = {"optimizer": self._optimizer.state_dict()}
+        if self._scheduler is not None:
+            content["scheduler"] = self._scheduler.state_dict()
+        return checkpoint.Checkpoint(self.steps, theta, torch.zeros(0), content)
+
+    def restore(self, state: checkpoint.Checkpoint, directory: Path) -> None:
+        """Go on from a state in a folder; ValueError if it is of a model of another size."""
+        if state.theta.numel() != count_parameters(self._model):
             raise ValueError(
-                f"the checkpoint in {self.directory} is of a model with {state.theta.numel()} trainable numbers, this "
-                f"one has {count_parameters(self.model)}; go on with the same model, or give another folder"
+                f"the checkpoint in {directory} is of a model with {state.theta.numel()} trainable numbers, this "
+                f"one has {count_parameters(self._model)}; go on with the same model, or give another folder"
             )
-        load_flat(self.model, state.theta)
-        stepping.restore(self.optimizer, state.optimizer["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state.optimizer["scheduler"])
-        self.rounds = state.round
+        load_flat(self._model, state.theta)
+        stepping.restore(self._optimizer, state.optimizer["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state.optimizer["scheduler"])
+        self.steps = state.round
         for step in state.later:
-            self._step(step.released)
+            self.step(step.released)
 
-    def _report(self, attempt: int, released: Released) -> None:
+
+@dataclass
+class _TrainerLoop(TrainingLoop):
+    """The rounds of a trainer: released on this machine, and stepped along by an optimizer of the user's own."""
+
+    trainer: PrivateTrainer
+    ledger: Ledger
+    batches: Iterator[Batch]
+    made_up: Tensor
+
+    def released(self, round_: int) -> Outcome:
+        """See `TrainingLoop`."""
+        trainer, batch = self.trainer, next(self.batches)
+        bounded = trainer.objective.gradient(trainer.model, batch, trainer.clip)
+        released = release(bounded, trainer.plan, self.ledger)
+        return Outcome(released.value, released.sigma, released.spent, batch.attempt, 1)
+
+    def unsound(self) -> str:
+        """See `TrainingLoop`: by the model's weights, and made-up inputs as wide as the records."""
+        trainer = self.trainer
+        weights = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+        with unchanged(trainer.model):
+            why = divergence(weights, lambda: trainer.model(self.made_up.to(weights[0])))
+        if why is None:
+            return ""
+        words = {"spent": upward(trainer.epsilon, 5), "promised": upward(trainer.plan.epsilon, 6)}
+        return stopped_diverged(why, round_=trainer.rounds, planned=trainer.plan.rounds, **words)
+
+    def report(self, round_: int, outcome: Outcome) -> None:
+        """See `TrainingLoop`."""
+        self.trainer.epsilon = outcome.spent
         line: Line = {
-            "round": self.rounds,
-            "attempt": attempt,
-            "epsilon": released.spent,
-            "sigma": released.sigma,
-            "gradient_norm": float(torch.linalg.vector_norm(released.value)),
+            "round": round_,
+            "attempt": outcome.attempt,
+            "epsilon": outcome.spent,
+            "sigma": outcome.sigma,
+            "gradient_norm": float(torch.linalg.vector_norm(outcome.vector)),
         }
-        with files.opened(self.directory / RunFile.METRICS, "a") as file:
+        with files.opened(self.trainer.directory / RunFile.METRICS, "a") as file:
             file.write(json.dumps(line) + "\n")
-        if self._observer is not None:
-            self._observer(line)
+        if self.trainer._observer is not None:
+            self.trainer._observer(line)

@@ -88,28 +88,27 @@ LOCAL = {
 )
 def test_points_that_are_not_finite_end_no_round_of_noised_slices_and_records(federation, monkeypatch, settings):
     """One of several runs of a selection goes on to its planned end, whatever its model is."""
-    monkeypatch.setattr(server, "_diverged", lambda run: None)
+    monkeypatch.setattr(server.RoundRun, "divergence", lambda run: None)
     summary = federation.run(parse_experiment(LOCAL | settings))
     rounds = (federation.folder / "run1" / "metrics.jsonl").read_text().splitlines()
     assert summary["status"] == "completed" and len(rounds) == 3
     assert not math.isfinite(summary["held_out"]["sw2"])
 
 
-def test_one_of_several_runs_of_a_selection_goes_on_to_its_planned_end(monkeypatch):
+def test_one_of_several_runs_of_a_selection_goes_on_to_its_planned_end():
     """That another run than the best one stopped would tell of what is not paid for."""
     run = SimpleNamespace(
         trainer=SimpleNamespace(steps=1),
         job=SimpleNamespace(experiment=small()),
         ledger=SimpleNamespace(epsilon=lambda: 0.5),
         plan=SimpleNamespace(epsilon=2.0),
+        divergence=lambda: "a weight is nan",
+        selection=None,
     )
-    monkeypatch.setattr(server, "_diverged", lambda run: "a weight is nan")
-    run.selection = None
-    assert server._stopped(run).endswith("what is spent adds up") and "epsilon 0.5 of 2 is spent" in server._stopped(
-        run
-    )
+    said = server.RoundRun.unsound(run)
+    assert said.endswith("what is spent adds up") and "epsilon 0.5 of 2 is spent" in said
     run.selection = object.__new__(Selection)
-    assert server._stopped(run) == ""
+    assert server.RoundRun.unsound(run) == ""
 
 
 def test_weights_alone_say_it_and_where_they_are_large_what_made_up_inputs_give():

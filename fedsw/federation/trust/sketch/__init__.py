@@ -14,6 +14,8 @@ T = TypeVar("T")
 class Sketching(TrustModel):
     """A trust model under which a sketch of all records leaves, once a stage; a generator then learns from it."""
 
+    runs = "fedsw.federation.server.from_sketch:OnceRun"
+
     def by_release(self, *, rounds: T, once: T) -> T:
         """See `TrustModel`."""
         return once
