@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,8 @@ from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust import Sides
 from fedsw.federation.trust import sums_once as sums
-from fedsw.federation.trust.budget_shares import TALLY_PART, rounds_beside
+from fedsw.federation.trust.budget_shares import TALLY_PART
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import honest
 from fedsw.federation.trust.round_plan import FederationPlan
@@ -65,38 +64,23 @@ def releases_of(task: Problem) -> dict[str, tuple[OnceRelease, ...]]:
 
     Whoever attacks is the server, too: it sends a model or a network of its own choice, or marks every pair of columns.
     """
-    model = task.experiment.privacy.model
-    return model.by_release(rounds=_beside, once=_stages)(task, model.sides)  # whose modules register their sums
-
-
-def _stages(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
-    numbers = range(1, 1 + len(task.experiment.sketch.shares))
-    return {SKETCH: tuple(OnceRelease(sums.SUMS[SKETCH], number, _stage(task, number)) for number in numbers)}
-
-
-def _beside(task: Problem, sides: Sides) -> dict[str, tuple[OnceRelease, ...]]:
-    experiment, known = task.experiment, dict[str, tuple[OnceRelease, ...]]()
+    experiment, shape, known = task.experiment, task.shape, dict[str, tuple[OnceRelease, ...]]()
     theta = torch.randn(task.parameters, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    rounds = rounds_beside(experiment)
-    for part, kind in sums.SUMS.items():
-        if hasattr(sides, part):
-            release = OnceRelease(kind, rounds.get(part, max(rounds.values()) + 1), theta)
-            try:
-                release.of(task)
-            except RuntimeError:  # a run that releases nothing of the kind
-                continue
-            known[part] = (release,)
+    for kind in experiment.privacy.model.sides.once.sums:
+        releases = []
+        for number in kind.rounds(experiment):
+            weights = theta
+            if kind.part == SKETCH and number == 1:  # records go through nothing that a server sends
+                weights = torch.zeros(0, dtype=torch.float64)
+            elif kind.part == SKETCH and table_of(experiment) is not None:
+                weights = torch.ones(sent_size(experiment, shape), dtype=torch.float64)
+            elif kind.part == SKETCH:  # an untrained network
+                weights = flatten(classifier_of(experiment, shape, seed=number))
+            releases.append(OnceRelease(kind, number, weights))
+        with suppress(RuntimeError):  # of a run that releases nothing of the kind
+            releases[0].of(task)
+            known[kind.part] = tuple(releases)
     return known
-
-
-def _stage(task: Problem, number: int) -> Tensor:
-    """The server's message for a stage: a network of its own choice, untrained, or a mark at every pair."""
-    experiment, shape = task.experiment, task.shape
-    if number == 1:
-        return torch.zeros(0, dtype=torch.float64)
-    if table_of(experiment) is not None:
-        return torch.ones(sent_size(experiment, shape), dtype=torch.float64)
-    return flatten(classifier_of(experiment, shape, seed=number))
 
 
 def claim_of(plan: FederationPlan, part: str, releases: Sequence[OnceRelease]) -> Claim:
@@ -320,9 +304,8 @@ class OnceTrial(Trial):
     def views(self, round_: int) -> list[View]:
         """Releases of the part, all stages of a sketch, at a fresh attempt each."""
         left: list[View] = []
-        sides = self.task.experiment.privacy.model.sides
-        made = sides.server if self._part == SKETCH else getattr(sides, self._part)
-        side = self._open.enter_context(made(self.context))
+        once = self.task.experiment.privacy.model.sides.once
+        side = self._open.enter_context(once.side(self.context, sums.SUMS[self._part]))
         overheard = self._under_masks if self.task.experiment.privacy.model.masks else self._overheard
         for release in releases_of(self.task)[self._part]:
             with overheard(left):

@@ -6,7 +6,7 @@ Noise is secret; bounds hold with probability 1 - 1e-10, so that no law fails by
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
@@ -15,9 +15,9 @@ from fedsw.audit import canary_once as once
 from fedsw.cli.app import main
 from fedsw.desk.own_data.description import as_description
 from fedsw.experiment import ExperimentError, parse_experiment
-from fedsw.experiment.trust import releasing_gradients
+from fedsw.experiment.trust import releasing_gradients, trust_model
 from fedsw.federation.engines.driver import run
-from fedsw.federation.trust import Sides, round_plan
+from fedsw.federation.trust import round_plan
 from fedsw.federation.trust import sums_once as sums
 from fedsw.federation.trust.distributed import once as masked_once
 from fedsw.federation.trust.sketch import sketch_costs as local
@@ -145,10 +145,9 @@ def beside(trust: str, *overrides: str, trials: int = 100_000):
     return canary.audit(experiment, trials=trials, confidence=1 - 1e-8, draws=2000, singly=10)
 
 
-def test_every_side_that_releases_once_has_its_sum_in_the_registry():
-    context_to_side = Sides.__annotations__["server"]
-    makers = {field.name for field in fields(Sides) if field.type == context_to_side}
-    assert makers - {"server"} == SUMS.keys() - {once.SKETCH}
+def test_every_trust_model_whose_rounds_release_gradients_releases_every_sum_beside_them():
+    for name in releasing_gradients():
+        assert {kind.part for kind in trust_model(name).sides.once.sums} == SUMS.keys() - {once.SKETCH}, name
 
 
 @pytest.mark.parametrize("trust", NOISED)

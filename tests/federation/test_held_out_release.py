@@ -237,20 +237,25 @@ def test_with_too_few_clients_the_run_keeps_its_model_says_why_and_gets_metrics_
     assert torch.equal(released(directory)["values"], before) and again["held_out"] == summary["held_out"]
 
 
-def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("trust", "ledgers", "measured"),
+    [((), "ledger.sqlite", False), (LOCAL, "clients/*.sqlite", True)],
+    ids=["", "what clients released themselves is on disk"],
+)
+def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path, monkeypatch, trust, ledgers, measured):
     def failing(*_):
         raise OSError(28, "no space left on device")
 
-    directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80))
+    directory, chosen = tmp_path / "run", kept_run(tables(tmp_path / "data", 40, 60, 80), *trust)
     with monkeypatch.context() as patch, pytest.raises(StorageFault):
         patch.setattr("fedsw.federation.server.releases_once.keep", failing)
         Federation(tmp_path).run(chosen, directory=directory)
     assert keep is not failing
     summary = Federation(tmp_path).run(chosen, directory=directory, resume=True)
-    assert summary["status"] == "completed" and summary["held_out"] == {}
-    assert "the budget is" in summary["warnings"][0]
-    kept = [entry for entry in entries(directory / "ledger.sqlite") if entry.group == HELD_OUT]
-    assert sum(entry.sampling_rate for entry in kept) == 1.0
+    assert summary["status"] == "completed" and bool(summary["held_out"]) == measured
+    assert measured or "the budget is" in summary["warnings"][0]
+    for path in directory.glob(ledgers):
+        assert sum(entry.sampling_rate for entry in entries(path) if entry.group == HELD_OUT) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ there, and metrics on records outside the guarantee."""
 _QUIET = frozenset(
     {
         "roll call", "run begins", "round released", "kept records released", "histograms released", "moments released",
-        "scores released", "run ended",
+        "scores released", "sketch released", "run ended",
     }
 )  # fmt: skip
 """Events of a run in which every round is like the others."""

@@ -401,8 +401,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         if job.experiment.data.held_out_released and why:
             held_out = HeldOutMetrics(missing=f"nothing was asked of kept records: the model has diverged ({why})")
         elif job.experiment.data.held_out_released and stopped != ALONE:
-            side = functools.partial(self.trust.sides.tally, self.context)
-            held_out, more = measure_kept(self.context, side, released, self.trainer.steps, directory, self.log)
+            held_out, more = measure_kept(self.context, released, self.trainer.steps, directory, self.log)
             self.about |= more
         self.about |= at_thresholds(task, directory)
         return stopped, held_out
@@ -413,8 +412,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         if not experiment.privacy.histograms:
             return ""
         try:
-            side = functools.partial(self.trust.sides.histograms, self.context)
-            histograms = release_histograms(self.context, side, self.directory, self.log)
+            histograms = release_histograms(self.context, self.directory, self.log)
         except BudgetExhausted as exhausted:
             return f"stopped before round 1: {exhausted}"
         refined = binned(self.task, histograms)
@@ -440,8 +438,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         if not self.job.experiment.privacy.moments:
             return ""
         try:
-            side = functools.partial(self.trust.sides.moments, self.context)
-            moments = release_moments(self.context, side, self.directory, self.log)
+            moments = release_moments(self.context, self.directory, self.log)
         except BudgetExhausted as exhausted:
             return f"stopped before round 1: {exhausted}"
         before, (ready, start) = self.plan, prepared(self.plan, moments)
@@ -464,8 +461,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         if why := self.divergence():
             self.about |= without_scores(self.task, f"no scores were counted, for the model has diverged ({why})")
             return released
-        side = functools.partial(self.trust.sides.scores, self.context)
-        calibrated, about = release_scores(self.context, side, released, self.directory, self.log)
+        calibrated, about = release_scores(self.context, released, self.directory, self.log)
         self.about |= about
         return calibrated
 

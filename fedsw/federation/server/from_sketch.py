@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from fedsw.experiment import ExperimentError
 from fedsw.federation.server.federation import FederatedRun
+from fedsw.federation.server.releases_once import release_sum
 from fedsw.federation.server.summary import line_of, logged
+from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.learning.models import flatten
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.models.table_generator import TableGenerator
@@ -26,7 +28,6 @@ from fedsw.learning.sketches.trees import move_rows, next_pairs, settle_rows
 from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import BudgetExhausted
-from fedsw.runs import recovery
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, stored_classifier, stored_sketch
 from fedsw.runs.run_files import RunFile
@@ -168,14 +169,11 @@ class OnceRun(FederatedRun):
         used = stored_classifier(self.directory, number + 1) is not None
         if stored is not None and (used or not self.side.grows):
             return stored
-        recovery.require_space(self.directory.path, 8 * law.cells * (sketcher_of(self.task, stage).coordinates + 1))
-        outcome = self.context.require_charged(number, self.side.round(number, weights))
-        value = outcome.vector.reshape(law.cells, -1)
-        if stored is not None and torch.equal(stored.sketch.value, value):
+        summed = release_sum(self.context, self.side, SketchSum, number, weights, self.directory, self.log)
+        if stored is not None and torch.equal(stored.sketch.value, summed.values):
             return stored
-        assert outcome.sigma is not None
-        sketch = NoisedSketch(law, value, outcome.sigma, int(self.side.records.sum()))
-        released = StoredSketch(sketch, outcome.clients, outcome.attempt, outcome.spent)
+        sketch = NoisedSketch(law, summed.values, summed.sigma, int(summed.records.sum()))
+        released = StoredSketch(sketch, summed.clients, summed.attempt, summed.spent)
         keep(self.directory, released, number, (number - 1) * self.job.experiment.training.rounds)
         return released
 

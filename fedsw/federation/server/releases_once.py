@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.data.sources import load_class_names
-from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, TALLY_PART, rounds_beside
 from fedsw.federation.trust.context import Context, ServerSide
+from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import FederationPlan
+from fedsw.federation.trust.scores_last import ScoreSum
+from fedsw.federation.trust.sums_once import Sum
 from fedsw.learning.models import flatten
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
@@ -39,43 +44,77 @@ from fedsw.runs.telemetry import event
 from fedsw.runs.view import read_outputs
 
 
-def release_histograms(
-    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, log: logging.Logger
-) -> Histograms:
+@dataclass(frozen=True, eq=False)
+class ReleasedSum:
+    """A sum over records as it left, (blocks, width), with its noise, its cost, and the records in it, by block.
+
+    `spent` is the epsilon with it, of the worst client where each has its own guarantee.
+    """
+
+    values: Tensor
+    sigma: float
+    spent: float
+    attempt: int
+    clients: int
+    records: NDArray[np.int64]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """Content of a file about it."""
+        about = {"sigma": self.sigma, "clients": self.clients, "attempt": self.attempt, "epsilon": self.spent}
+        return {"values": self.values.tolist(), **about}
+
+
+def release_sum(
+    context: Context,
+    side: ServerSide,
+    kind: type[Sum],
+    round_: int,
+    weights: Tensor,
+    directory: RunDirectory,
+    log: logging.Logger,
+) -> ReleasedSum:
+    """Release a sum over records once, by a side of any trust model; for the round and the weights (z,) see `Sum.at`.
+
+    BudgetExhausted, also for one that was charged before and may not be charged anew; FederationError.
+    """
+    shape = kind.at(context.plan.task, round_, weights).shape
+    recovery.require_space(directory.path, 32 * math.prod(shape))
+    outcome = context.require_charged(round_, side.round(round_, weights))
+    assert outcome.sigma is not None
+    about = {"attempt": outcome.attempt, "clients": outcome.clients, "epsilon": outcome.spent}
+    log.info("%s released", kind.called, extra=event(f"{kind.called} released", **about))
+    values = outcome.vector.reshape(shape)
+    return ReleasedSum(values, outcome.sigma, outcome.spent, outcome.attempt, outcome.clients, side.records)
+
+
+def _beside(
+    context: Context, kind: type[Sum], weights: Tensor, directory: RunDirectory, log: logging.Logger
+) -> ReleasedSum:
+    """Release a sum beside the rounds, by the run's trust model."""
+    experiment = context.plan.task.experiment
+    (round_,), side = kind.rounds(experiment), experiment.privacy.model.sides.once.side(context, kind)
+    return release_sum(context, side, kind, round_, weights, directory, log)
+
+
+_NONE = torch.zeros(0, dtype=torch.float64)
+"""Weights of a sum that records go into as they are."""
+
+
+def release_histograms(context: Context, directory: RunDirectory, log: logging.Logger) -> Histograms:
     """The histograms of columns of a run: those that it has, or those that it asks for now and then has."""
     task = context.plan.task
     if (kept_before := kept_histograms(task, directory)) is not None:
         return kept_before
     counts = histograms_of(task)
     assert counts is not None
-    content, asking = _released_first(context, method, directory, len(counts.columns) * counts.width)
-    content |= {"records": [int(asking.records.sum())]}
-    shaped = np.array(content["values"]).reshape(len(counts.columns), counts.width)
-    write_json(directory.path / RunFile.HISTOGRAMS, content | {"values": shaped.tolist()})
-    log.info("histograms of columns released", extra=_event("histograms released", content))
-    return Histograms(counts, shaped, content["sigma"], sum(content["records"]))
+    released = _beside(context, HistogramSum, _NONE, directory, log)
+    records = int(released.records.sum())
+    write_json(directory.path / RunFile.HISTOGRAMS, released.said | {"records": [records]})
+    return Histograms(counts, released.values.numpy(), released.sigma, records)
 
 
-def _released_first(
-    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, numbers: int
-) -> tuple[dict[str, Any], ServerSide]:
-    """One release before the rounds, of so many numbers, as it is stored; with the side that knows its records."""
-    asking = method()
-    recovery.require_space(directory.path, 32 * numbers)
-    theta = torch.zeros(context.plan.task.parameters, dtype=torch.float64)
-    outcome = context.require_charged(FIRST, asking.round(FIRST, theta))
-    assert outcome.sigma is not None
-    about = {"sigma": outcome.sigma, "clients": outcome.clients, "attempt": outcome.attempt, "epsilon": outcome.spent}
-    return {"values": outcome.vector.tolist(), **about}, asking
-
-
-def _event(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    return event(name, **{key: content[key] for key in ("attempt", "clients", "epsilon")})
-
-
-def release_moments(
-    context: Context, method: Callable[[], ServerSide], directory: RunDirectory, log: logging.Logger
-) -> Moments:
+def release_moments(context: Context, directory: RunDirectory, log: logging.Logger) -> Moments:
     """The moments of a run: those that it has, or those that it asks for now and then has."""
     plan = context.plan
     moments = kept_moments(plan.task, directory)
@@ -83,14 +122,12 @@ def release_moments(
         return moments
     layout = moments_layout(plan.task)
     assert layout is not None
-    content, asking = _released_first(context, method, directory, layout.cells * layout.width)
-    values = torch.tensor(content["values"], dtype=torch.float64).reshape(layout.cells, layout.width)
-    records = asking.records.tolist()
-    content |= {"values": values.tolist(), "records": records, "counted": layout.constant / layout.bound}
+    released = _beside(context, MomentSum, _NONE, directory, log)
+    records = released.records.tolist()
+    content = released.said | {"records": records, "counted": layout.constant / layout.bound}
     write_json(directory.path / RunFile.MOMENTS, content)
-    log.info("moments of all records released", extra=_event("moments released", content))
     hides = plan.task.experiment.privacy.hides_sizes
-    return Moments(layout, values, content["sigma"], tuple(records), hides)
+    return Moments(layout, released.values, released.sigma, tuple(records), hides)
 
 
 def unprepared(task: Problem, theta: Tensor) -> Tensor:
@@ -144,7 +181,6 @@ def said_of(plan: FederationPlan, moments: Moments) -> dict[str, Any]:
 
 def measure_kept(
     context: Context,
-    method: Callable[[], ServerSide],
     theta: Tensor,
     steps: int,
     directory: RunDirectory,
@@ -160,12 +196,10 @@ def measure_kept(
     tally = tally_of(task)
     assert tally is not None
     if tallied is None:
-        asking, cut = method(), _cut_of(task, tally, directory)
+        cut = _cut_of(task, tally, directory)
         weights = theta if cut is None else torch.cat([theta.double(), cut.flat()])
-        recovery.require_space(directory.path, 32 * tally.groups * tally.width)
         try:
-            round_ = rounds_beside(task.experiment)[TALLY_PART]
-            outcome = context.require_charged(round_, asking.round(round_, weights))
+            released = _beside(context, TallySum, weights, directory, log)
         except Unaccounted:
             raise
         except (FederationError, BudgetExhausted) as fault:
@@ -174,14 +208,9 @@ def measure_kept(
             return HeldOutMetrics(
                 missing=f"nothing is known of the records that clients kept out of training: {said}"
             ), {}
-        assert outcome.sigma is not None
-        values = outcome.vector.reshape(tally.groups, tally.width).numpy()
-        tallied = Tallied(
-            values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, steps, cut
-        )
+        numbers = (released.values.numpy(), released.sigma, released.records)
+        tallied = Tallied(*numbers, released.clients, released.attempt, released.spent, steps, cut)
         keep(directory, tallied)
-        lines = event("kept records released", attempt=tallied.attempt, clients=tallied.clients, epsilon=tallied.spent)
-        log.info("counts and sums over kept records released", extra=lines)
     if tallied.values.shape[1] != tally.width or (isinstance(tally, RegressionSums) and tallied.cut is None):
         return HeldOutMetrics(
             missing="sums over kept records were released by an older version, which alone reads them"
@@ -207,7 +236,7 @@ def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
 
 
 def release_scores(
-    context: Context, method: Callable[[], ServerSide], theta: Tensor, directory: RunDirectory, log: logging.Logger
+    context: Context, theta: Tensor, directory: RunDirectory, log: logging.Logger
 ) -> tuple[Tensor, dict[str, Any]]:
     """The model (r,) with calibrated probabilities, and the summary's entries on calibration and thresholds.
 
@@ -219,16 +248,22 @@ def release_scores(
     scores = thresholds.kept(directory.path)
     if scores is None:
         try:
-            scores = _scores(context, method, theta, directory)
+            released = _beside(context, ScoreSum, theta, directory, log)
         except Unaccounted:
             raise
         except (FederationError, BudgetExhausted) as fault:
             said = fault.recorded if isinstance(fault, FederationError) else str(fault)
             log.warning("no scores were released: %s", fault, extra=event("nothing released"))
             return theta, without_scores(task, said)
+        values, calibration = released.values.numpy(), None
+        if task.experiment.calibration.share:
+            counts = scores_of(task)
+            assert counts is not None
+            public = None if task.experiment.privacy.hides_sizes else float(released.records.sum())
+            calibration = calibration_of(counts, values, released.sigma, public)
+        numbers = (values, released.sigma, released.records, released.clients, released.attempt, released.spent)
+        scores = Scores(*numbers, calibration)
         thresholds.keep(directory.path, scores)
-        lines = event("scores released", attempt=scores.attempt, clients=scores.clients, epsilon=scores.spent)
-        log.info("counts of scores released", extra=lines)
     about = _thresholds_of(task, scores) if task.experiment.thresholds.share else {}
     if scores.calibration is None:
         return theta, about
@@ -244,27 +279,6 @@ def without_scores(task: Problem, why: str) -> dict[str, Any]:
     return (thresholds_missing if experiment.thresholds.share else {}) | (
         uncalibrated if experiment.calibration.share else {}
     )
-
-
-def _scores(context: Context, method: Callable[[], ServerSide], theta: Tensor, directory: RunDirectory) -> Scores:
-    """The one release of scores; FederationError if the ledger has a row of it already."""
-    task = context.plan.task
-    counts, round_ = scores_of(task), rounds_beside(task.experiment)[SCORES_PART]
-    assert counts is not None
-    if context.ledger is not None and any(entry.round == round_ for entry in context.ledger.entries()):
-        raise FederationError(_CHARGED, recorded=_CHARGED)
-    asking = method()
-    recovery.require_space(directory.path, 32 * counts.groups * counts.width)
-    outcome = context.require_charged(round_, asking.round(round_, theta))
-    assert outcome.sigma is not None
-    values, calibration = outcome.vector.reshape(counts.groups, counts.width).numpy(), None
-    if task.experiment.calibration.share:
-        public = None if task.experiment.privacy.hides_sizes else float(asking.records.sum())
-        calibration = calibration_of(counts, values, outcome.sigma, public)
-    return Scores(values, outcome.sigma, asking.records, outcome.clients, outcome.attempt, outcome.spent, calibration)
-
-
-_CHARGED = "scores were counted and charged once, and are not on file: they are not released again"
 
 
 def _thresholds_of(task: Problem, scores: Scores) -> dict[str, Any]:

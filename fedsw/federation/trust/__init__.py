@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedsw.experiment.trust import TrustModel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedsw.federation.node.replies import Handler
     from fedsw.federation.trust.context import Context, ServerSide
     from fedsw.federation.trust.round_plan import FederationPlan
+    from fedsw.federation.trust.sums_once import Sum
     from fedsw.learning.tasks.problem import Problem
     from fedsw.privacy.accounting.lifetime import Cost, Counts
 
@@ -63,6 +64,35 @@ def _nothing(*arguments: object) -> Any:
 
 
 @dataclass(frozen=True)
+class Once:
+    """The sums that leave once under a trust model, and how: exact for a trusted server, noised at clients, or masked.
+
+    Attributes:
+        release: makes the `ServerSide` that asks the clients for a sum in an exchange, and releases it.
+        answer: makes a client's handler of that exchange.
+        sums: the sums, each with its exchange.
+    """
+
+    release: Callable[[Context, AnyExchange, type[Sum]], ServerSide] = _nothing
+    answer: Callable[[AnyExchange, type[Sum]], Handler] = _nothing
+    sums: Mapping[type[Sum], AnyExchange] = field(default_factory=dict)
+
+    def side(self, context: Context, kind: type[Sum]) -> ServerSide:
+        """The server's part in the release of a sum; TypeError where none of the kind is released."""
+        return self.release(context, self.sums[kind], kind) if kind in self.sums else _nothing()
+
+    def only(self, context: Context) -> ServerSide:
+        """The server's part in a run that releases one kind of sum, and nothing else."""
+        (kind,) = self.sums
+        return self.side(context, kind)
+
+    @property
+    def handlers(self) -> dict[AnyExchange, Handler]:
+        """A client's handlers of their exchanges."""
+        return {exchange: self.answer(exchange, kind) for kind, exchange in self.sums.items()}
+
+
+@dataclass(frozen=True)
 class Sides:
     """The part of a trust model in a federation, at the server and at a client.
 
@@ -70,9 +100,7 @@ class Sides:
         plan: makes the plan before the first round: batch sizes, rates, sensitivities and noise, from public numbers.
         server: makes the `ServerSide` that asks the clients in the rounds of one run, and releases.
         handlers: what a client answers in each of its exchanges.
-        histograms, moments, tally, scores: make the sides that release histograms of columns, then the moments of all
-            records before the rounds, measure the records that clients kept out of training, and count the trained
-            model's answers by group; for one whose rounds release gradients.
+        once: the sums that leave once, beside its rounds or in their place.
         epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
             records at most; for one under which clients have ledgers.
         require_ready: refuses, at the greeting, a run whose guarantee a client could not give; likewise.
@@ -82,10 +110,7 @@ class Sides:
     plan: Callable[[Problem, Sequence[Site]], FederationPlan]
     server: Callable[[Context], ServerSide]
     handlers: Mapping[AnyExchange, Handler]
-    histograms: Callable[[Context], ServerSide] = _nothing
-    moments: Callable[[Context], ServerSide] = _nothing
-    tally: Callable[[Context], ServerSide] = _nothing
-    scores: Callable[[Context], ServerSide] = _nothing
+    once: Once = Once()
     epsilon: Callable[[Node, float], float] = _nothing
     planned: Callable[[Node, float], Counts | Cost] = _nothing
     require_ready: Callable[[Node], object] = lambda node: None

@@ -89,12 +89,15 @@ class LocalMethod(AtClients, ABC):
         releases: Releases,
         *,
         late: bool = False,
+        least: int | None = None,
     ) -> None:
         """Ask the clients that have not released yet, until enough have (all, if `late`), and keep `arrays` of each.
 
-        Each release is on disk when it has arrived, whatever becomes of the others: nobody can pay for it again.
+        Enough are `least`, by default `federation.min_clients`. Each release is on disk when it has arrived, whatever
+        becomes of the others: nobody can pay for it again.
         """
-        if not late and len(releases.clients) >= self._least:
+        least = self._least if least is None else least
+        if not late and len(releases.clients) >= least:
             return
         missing = [member for member in members if member.client not in releases.clients]
 
@@ -103,7 +106,8 @@ class LocalMethod(AtClients, ABC):
 
         self._exchange(kind, round_, missing, request, terms, keep)
         holders = [member for member in self._members if member.client in releases.clients]
-        self._require_enough(round_, holders, describe(self._lost))
+        if len(holders) < least:
+            self._require_enough(round_, holders, describe(self._lost))
 
     def _exchange(
         self,

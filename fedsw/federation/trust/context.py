@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -103,7 +103,7 @@ class ServerSide(ABC):
         records: records in the sum that was released once, by cell or group, (c,); public. Known after `round`.
     """
 
-    grows: ClassVar[bool] = False
+    grows: bool = False
     records: NDArray[np.int64]
 
     def ledger_of(self, open_ledger: Callable[[], Ledger]) -> Ledger | None:

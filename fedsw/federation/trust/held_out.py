@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -13,22 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw._tools.settings import FederationError
-from fedsw.federation import messages
-from fedsw.federation.exchange.participants import Member, Site
+from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.noised import Noised
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust._own_guarantees import LocalMethod, describe
 from fedsw.federation.trust.budget_shares import TALLY_PART, HeldOutBudget, Shares, held_out_budget
-from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.sums_once import Sum, records_of
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut, RegressionSums
-from fedsw.runs.observer import Outcome
 
 _MOST_KEPT = 2.0**28
 """Records that a site keeps out of training, at most; how many they are is not in a cohort."""
@@ -43,7 +36,8 @@ class TallySum(Sum):
     Guarantee: `fedsw.learning.tasks.tally`, for the replacement of one kept record, whatever the model and the cut are.
     """
 
-    part, purpose, step, weights = TALLY_PART, "tally", STEP, "theta"
+    part, called, purpose, step, weights = TALLY_PART, "kept records", "tally", STEP, "theta"
+    stored, anybody = "tally", True
 
     def __init__(self, task: Problem, theta: Tensor, cut: Cut | None = None) -> None:
         super().__init__(task)
@@ -118,33 +112,3 @@ class TallySum(Sum):
         """See `Sum`."""
         assert site.held_out is not None
         return site.held_out
-
-
-class LocalTallies(LocalMethod):
-    """`local-gradient`: every client sends sums over its kept records that it has noised itself; they are added up.
-
-    A client that kept none is not asked; any number of answers is enough.
-    """
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
-        total, terms = TallySum.at(self._task, round_, theta), Terms.of(self._task)
-        request = messages.NOISY_TALLY.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
-        answers: dict[Member, Noised] = {}
-        holders = [holder for holder in members if total.counted(self._of_node[holder.node])[holder.position].any()]
-        self._exchange(messages.NOISY_TALLY, round_, holders, request, lambda member: terms, answers.__setitem__)
-        if not answers:
-            raise FederationError(
-                f"no client released anything of its kept records. {describe(self._lost)}",
-                recorded="no client released anything of its kept records",
-            )
-        value = torch.zeros(total.shape, dtype=torch.float64)
-        for member in holders:
-            if member in answers:
-                value += answers[member].values
-        self.records = total.records(self._sites, [member.client for member in answers])
-        sigma = math.hypot(*(answer.sigma for answer in answers.values()))
-        return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(answers))

@@ -14,7 +14,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, PART, Shares, SumBudget, sum_budget
-from fedsw.federation.trust.sums_once import Sum, records_of
+from fedsw.federation.trust.sums_once import Sum, records_of, rows_in
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of
 from fedsw.learning.tasks.problem import Problem
@@ -24,7 +24,7 @@ from fedsw.privacy.sensitivity import SLACK
 class MomentSum(Sum):
     """The moments of all records, by cell, in a run that releases them."""
 
-    part, purpose, step = PART, "moment", STEP
+    part, called, purpose, step = PART, "moments", "moment", STEP
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
@@ -66,7 +66,7 @@ class MomentSum(Sum):
 class HistogramSum(Sum):
     """Counts of all records by public parts of every column of numbers; RuntimeError in a run that releases none."""
 
-    part, purpose, step = HISTOGRAMS_PART, "histogram", 1.0
+    part, called, purpose, step, stored = HISTOGRAMS_PART, "histograms", "histogram", 1.0, "histograms"
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
@@ -90,10 +90,8 @@ class HistogramSum(Sum):
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """See `Sum`; (columns, width)."""
-        units = [node.units_of(position) for position in positions]
-        chosen = np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64)
-        rows = node.units.one_row_each(chosen, stream.child("rows"), seeded=node.seeded)
-        return self._counts.counted(node.records.take(rows).features)  # as they are, before any code of columns
+        records = node.records.take(rows_in(node, positions, stream))  # as they are, before any code of columns
+        return self._counts.counted(records.features)
 
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
         """See `Sum`."""

@@ -28,7 +28,8 @@ class ScoreSum(Sum):
     It is the model for features as they are. RuntimeError in a run that releases none.
     """
 
-    part, purpose, step, weights = SCORES_PART, "scores", 1.0, "theta"
+    part, called, purpose, step, weights, stored = SCORES_PART, "scores", "scores", 1.0, "theta", "scores"
+    charged_before = "scores were counted and charged once, and are not on file: they are not released again"
 
     def __init__(self, task: Problem, theta: Tensor) -> None:
         super().__init__(task)

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from fedsw._tools.files import PRIVATE_FOLDER
 from fedsw._tools.randomness import Stream
+from fedsw._tools.settings import FederationError
 from fedsw.data import Records
+from fedsw.experiment import Experiment
 from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
 from fedsw.federation.messages._sums import ExactSums
@@ -29,11 +31,12 @@ from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Due, Handler, answer_together, answered, each_pays, fresh
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust import most, promise
-from fedsw.federation.trust._own_guarantees import LocalMethod
+from fedsw.federation.trust._own_guarantees import LocalMethod, describe
 from fedsw.federation.trust.budget_shares import Shares, SumBudget, rounds_beside
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
+from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
@@ -48,16 +51,36 @@ class Sum(ABC):
     Whole steps add up exactly, so that a sum does not depend on how records are spread over clients and sites. Where a
     unit is declared one row of each is in it, drawn at random.
 
-    A payment calls it its ``part``; the secret streams of its rows and its noise are called by its ``purpose``; the
-    numbers are whole multiples of its ``step``; the weights that records go through, if any, are the field ``weights``
-    of a request. The ``sizes`` are lengths of a client's answer that the task does not say, and ``known`` is what a
-    mask knows of a request for it, beside what it knows of every one.
+    What differs from one sum to another is in its attributes; `Once` has the three ways in which any of them leaves.
+
+    Attributes:
+        part: what a payment calls it.
+        called: what a log calls it.
+        purpose: what the secret streams of its rows and its noise are called by.
+        step: the numbers are whole multiples of it.
+        weights: field of a request with the weights that records go through; "" where they go through none.
+        stored: folder of clients' own releases of it, among a run's; "" for that of what comes before the rounds.
+        charged_before: why a server does not release it again where its ledger has a row of it; "" where it may be
+            charged anew.
+        attempt: the attempt that a client's own ledger knows every release of it by, so that a second one is refused;
+            None where it is that of the request.
+        anybody: whether any number of clients is enough, of those that hold records that are in it; else
+            `federation.min_clients` must answer.
+        late: whether clients that were missing are asked again whenever a run goes on, so that theirs can be added.
+        sizes: lengths of a client's answer that the task does not say.
+        known: what a mask knows of a request for it, beside what it knows of every one.
     """
 
     part: ClassVar[str]
+    called: ClassVar[str]
     purpose: ClassVar[str]
     step: ClassVar[float]
     weights: ClassVar[str] = ""
+    stored: ClassVar[str] = ""
+    charged_before: ClassVar[str] = ""
+    attempt: ClassVar[int | None] = None
+    anybody: ClassVar[bool] = False
+    late: ClassVar[bool] = False
     sizes: Mapping[str, int] = {}
     known: Mapping[str, bytes] = {}
 
@@ -77,6 +100,16 @@ class Sum(ABC):
     @abstractmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
         """Sum that a server asks for in a round, at the model (r,), or through a classifier of these weights (z,)."""
+
+    @classmethod
+    def rounds(cls, experiment: Experiment) -> Sequence[int]:
+        """Rounds in which a run releases it, in ledgers and messages."""
+        return (rounds_beside(experiment)[cls.part],)
+
+    @classmethod
+    def folder(cls, round_: int) -> str:
+        """Folder of clients' own releases of it in a round; see ``stored``."""
+        return cls.stored
 
     @property
     def sent(self) -> Mapping[str, Any]:
@@ -124,7 +157,7 @@ class Sum(ABC):
 
     def numbered(self, round_: int, attempt: int) -> tuple[int, int]:
         """The round and the attempt that a client's own ledger knows its release by."""
-        return round_, attempt
+        return round_, attempt if self.attempt is None else self.attempt
 
     def stream(self, node: Node, round_: int, attempt: int, purpose: str) -> Stream:
         """A client's secret randomness of one purpose; reproducible only in a seeded (nominal) run."""
@@ -159,12 +192,18 @@ def beside_training(task: Problem, round_: int) -> list[Sum]:
     return sums
 
 
-def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
-    """The records of a node's clients at some positions; of units, a row each, drawn anew."""
-    if len(positions) == len(node.clients):
-        return node.everybody(stream)
+def rows_in(node: Node, positions: Sequence[int], stream: Stream) -> NDArray[np.int64]:
+    """Numbers (n,) of the records that a sum over a node's clients at some positions has; of units, a row each."""
     units = [node.units_of(position) for position in positions]
-    return node.rows_of(np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64), stream)
+    chosen = np.sort(np.concatenate(units)) if units else np.empty(0, dtype=np.int64)
+    return node.units.one_row_each(chosen, stream.child("rows"), seeded=node.seeded)
+
+
+def records_of(node: Node, positions: Sequence[int], stream: Stream) -> Records:
+    """The records in a sum over a node's clients at some positions, as the task takes them."""
+    if len(positions) == len(node.clients):
+        return node.everybody(stream)  # without a copy, where no unit is declared
+    return node.taken.take(rows_in(node, positions, stream))
 
 
 def answer_exactly(exchange: AnyExchange, kind: type[Sum]) -> Handler:
@@ -245,8 +284,13 @@ class TrustedSums(AtServer):
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def round(self, round_: int, theta: Tensor) -> Outcome:
-        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once."""
-        plan = self._context.plan
+        """The one exchange, at the model `theta` (r,), or through a classifier of these weights (z,); charged once.
+
+        BudgetExhausted where it was charged before, and may not be charged anew (`Sum.charged_before`).
+        """
+        plan, refusal = self._context.plan, self._kind.charged_before
+        if refusal and any(entry.round == round_ for entry in self._ledger.entries()):
+            raise BudgetExhausted(refusal.format(round=round_))
         total = self._kind.at(plan.task, round_, theta)
         attempt, parts = self._collected(total, round_)
         bounded = total.bounded(parts, plan, round_, attempt)
@@ -281,29 +325,41 @@ class TrustedSums(AtServer):
 class LocalSums(LocalMethod):
     """Every client sends a sum that it has noised itself, once; those that came are added up.
 
-    The clients' sums are stored, "noised" with "sigma"; a client whose sum is stored is not asked again.
-
-    With ``grows``, missing clients are asked again whenever the run is resumed, so that late ones can be added. What is
-    released in one round with something else, or after the rounds, is stored in a ``folder`` of its own.
+    The clients' sums are stored, "noised" with "sigma"; a client whose sum is stored is not asked again, and one
+    without a record that is in the sum is not asked at all.
     """
 
-    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum], folder: str = "") -> None:
+    def __init__(self, context: Context, exchange: AnyExchange, kind: type[Sum]) -> None:
         super().__init__(context)
-        self._exchanged, self._kind, self._folder = exchange, kind, folder
+        self._exchanged, self._kind, self.grows = exchange, kind, kind.late
+        self._last = kind.rounds(self._task.experiment)[0]
         self.records: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        if folder:
-            assert context.stored is not None
-            context.stored.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
 
-    def stored(self, round_: int) -> Releases:
+    def __enter__(self) -> Self:
+        super().__enter__()
+        for round_ in self._kind.rounds(self._task.experiment):
+            self._rounds |= self._stored(round_).rounds()
+        return self
+
+    @property
+    def records_by_client(self) -> Mapping[int, int]:
+        """Records of every client whose sum of the last round is there."""
+        released = self._stored(self._last).clients
+        return {member.client: sum(member.sizes) for member in self._members if member.client in released}
+
+    def _stored(self, round_: int) -> Releases:
         """Stored releases of clients, of a round."""
-        if not self._folder:
+        if not (folder := self._kind.folder(round_)):
             return self._context.releases
         assert self._context.stored is not None
-        return Releases(self._context.stored / self._folder)
+        return Releases(self._context.stored / folder)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
-        total, releases = self._kind.at(self._task, round_, theta), self.stored(round_)
+        total, releases = self._kind.at(self._task, round_, theta), self._stored(round_)
+        self._last = round_
+        assert self._context.stored is not None
+        self._context.stored.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+        members = [member for member in members if total.counted(self._of_node[member.node])[member.position].any()]
         request = self._exchanged.down(round=round_, attempt=attempt, records=self._plan.records, **total.sent)
         terms = Terms.of(self._task, **total.sizes)
 
@@ -311,9 +367,13 @@ class LocalSums(LocalMethod):
             return {"noised": answer.values, "sigma": torch.tensor(answer.sigma, dtype=torch.float64)}
 
         self._collect(
-            self._exchanged, round_, members, request, lambda member: terms, arrays, releases, late=self.grows
+            *(self._exchanged, round_, members, request, lambda member: terms, arrays, releases),
+            late=self._kind.late or self._kind.anybody,
+            least=0 if self._kind.anybody else self._least,
         )
-        stored = releases.read()
+        if not (stored := releases.read()):
+            none = f"no client released anything of its {self._kind.called}"
+            raise FederationError(f"{none}. {describe(self._lost)}", recorded=none)
         value = torch.stack([own_sum["noised"] for own_sum in stored]).sum(dim=0)
         sigma = math.hypot(*(float(own_sum["sigma"]) for own_sum in stored))
         self.records = total.records(self._sites, releases.clients)

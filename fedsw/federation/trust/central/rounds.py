@@ -19,7 +19,7 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals
 from fedsw.federation.messages import Broadcast, Fault, Terms
 from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
-from fedsw.federation.trust import Sides
+from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.central import unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
 from fedsw.federation.trust.held_out import TallySum
@@ -288,20 +288,24 @@ def mean_loss(parts: Sequence[Contribution]) -> float | None:
     return sum(loss * count for loss, count in known) / total if total > 0 else None
 
 
+ONCE = Once(
+    TrustedSums,
+    answer_exactly,
+    {
+        HistogramSum: messages.HISTOGRAMS,
+        MomentSum: messages.MOMENTS,
+        TallySum: messages.TALLY,
+        ScoreSum: messages.SCORES,
+    },
+)
 SIDES = Sides(
     make_plan,
     Rounds,
     {
-        messages.HISTOGRAMS: answer_exactly(messages.HISTOGRAMS, HistogramSum),
-        messages.MOMENTS: answer_exactly(messages.MOMENTS, MomentSum),
         messages.OUTPUTS: client.outputs,
         messages.GRADIENTS: client.gradients,
         messages.SUM: client.sums,
-        messages.TALLY: answer_exactly(messages.TALLY, TallySum),
-        messages.SCORES: answer_exactly(messages.SCORES, ScoreSum),
+        **ONCE.handlers,
     },
-    histograms=lambda context: TrustedSums(context, messages.HISTOGRAMS, HistogramSum),
-    moments=lambda context: TrustedSums(context, messages.MOMENTS, MomentSum),
-    tally=lambda context: TrustedSums(context, messages.TALLY, TallySum),
-    scores=lambda context: TrustedSums(context, messages.SCORES, ScoreSum),
+    ONCE,
 )

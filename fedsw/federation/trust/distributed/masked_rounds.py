@@ -137,13 +137,8 @@ class MaskedSums(AtClients, ABC):
         raise self._collector.gave_up(round_)
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]) -> Outcome | None:
-        cohort, self._charged = self._cohort(round_, attempt, present), False
-        if cohort is None:
-            return None
-        return self._released(round_, attempt, theta, cohort, partial(self._sum, present, round_))
-
-    def _cohort(self, round_: int, attempt: int, present: Sequence[Present]) -> Cohort | None:
-        """Everybody in the attempt, with fresh nonces; None if somebody is not there: then nothing was charged."""
+        self._charged = False
+        # everybody in the attempt gives a fresh nonce; where somebody is not there, nothing was charged
         terms = [Terms.of(self._task, S=len(presence.here)) for presence in present]
         answers: Mapping[int, Ready] = self._collector.ask(
             messages.READY, present, [ReadyAsked(round_, attempt)] * len(present), terms
@@ -151,7 +146,8 @@ class MaskedSums(AtClients, ABC):
         if len(answers) < len(present):
             return None
         parties = [_party(presence, answers[presence.site.node]) for presence in present]
-        return Cohort(records=self._plan.records, parties=parties)
+        cohort = Cohort(records=self._plan.records, parties=parties)
+        return self._released(round_, attempt, theta, cohort, partial(self._sum, present, round_))
 
     def _sum(
         self,

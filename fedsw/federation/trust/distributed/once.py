@@ -19,7 +19,7 @@ from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Handler, node_of, note, state_of_site
 from fedsw.federation.node.roster import require_keys
-from fedsw.federation.trust import Sides
+from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import attempt_cost as budget
 from fedsw.federation.trust.distributed import masked_round as client
@@ -94,29 +94,35 @@ class MaskedOnce(MaskedSums):
         return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, sum(agreed.clients))
 
 
+ONCE = Once(
+    MaskedOnce,
+    answer_masked,
+    {
+        HistogramSum: messages.MASKED_HISTOGRAMS,
+        MomentSum: messages.MASKED_MOMENTS,
+        TallySum: messages.MASKED_TALLY,
+        ScoreSum: messages.MASKED_SCORES,
+    },
+)
+SKETCH = replace(ONCE, sums={SketchSum: messages.MASKED_SKETCH})
 ROUNDS = Sides(
     make_plan,
     MaskedRounds,
     {
         messages.READY: site.ready,
-        messages.MASKED_HISTOGRAMS: answer_masked(messages.MASKED_HISTOGRAMS, HistogramSum),
-        messages.MASKED_MOMENTS: answer_masked(messages.MASKED_MOMENTS, MomentSum),
         messages.MASKED_TABLES: client.masked_tables,
         messages.MASKED_SUM: client.masked_sum,
-        messages.MASKED_TALLY: answer_masked(messages.MASKED_TALLY, TallySum),
-        messages.MASKED_SCORES: answer_masked(messages.MASKED_SCORES, ScoreSum),
+        **ONCE.handlers,
     },
-    histograms=lambda context: MaskedOnce(context, messages.MASKED_HISTOGRAMS, HistogramSum),
-    moments=lambda context: MaskedOnce(context, messages.MASKED_MOMENTS, MomentSum),
-    tally=lambda context: MaskedOnce(context, messages.MASKED_TALLY, TallySum),
-    scores=lambda context: MaskedOnce(context, messages.MASKED_SCORES, ScoreSum),
+    ONCE,
     epsilon=lambda node, delta: planned_shares(node.task.experiment, delta).epsilon,
     planned=budget.planned,
     require_node=require_keys,
 )
 SKETCHED = replace(
     sketched.LOCAL,
-    server=lambda context: MaskedOnce(context, messages.MASKED_SKETCH, SketchSum),
-    handlers={messages.READY: site.ready, messages.MASKED_SKETCH: answer_masked(messages.MASKED_SKETCH, SketchSum)},
+    server=SKETCH.only,
+    handlers={messages.READY: site.ready, **SKETCH.handlers},
+    once=SKETCH,
     require_node=require_keys,
 )

@@ -14,10 +14,10 @@ from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.noised import LocalGradientAsked, TableAsked
-from fedsw.federation.trust import Sides
+from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe
-from fedsw.federation.trust.held_out import LocalTallies, TallySum
+from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_gradient import noising as client
 from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import FederationPlan, column_sums, prepared_by
@@ -121,21 +121,21 @@ class LocalGradient(LocalMethod):
             )
 
 
+ONCE = Once(
+    LocalSums,
+    answer_noised,
+    {
+        HistogramSum: messages.NOISY_HISTOGRAMS,
+        MomentSum: messages.NOISY_MOMENTS,
+        TallySum: messages.NOISY_TALLY,
+        ScoreSum: messages.NOISY_SCORES,
+    },
+)
 SIDES = Sides(
     make_plan,
     LocalGradient,
-    {
-        messages.NOISY_HISTOGRAMS: answer_noised(messages.NOISY_HISTOGRAMS, HistogramSum),
-        messages.NOISY_MOMENTS: answer_noised(messages.NOISY_MOMENTS, MomentSum),
-        messages.TABLES: client.answer_tables,
-        messages.LOCAL_GRADIENTS: client.answer_gradients,
-        messages.NOISY_TALLY: answer_noised(messages.NOISY_TALLY, TallySum),
-        messages.NOISY_SCORES: answer_noised(messages.NOISY_SCORES, ScoreSum),
-    },
-    histograms=lambda context: LocalSums(context, messages.NOISY_HISTOGRAMS, HistogramSum, "histograms"),
-    moments=lambda context: LocalSums(context, messages.NOISY_MOMENTS, MomentSum),
-    tally=LocalTallies,
-    scores=lambda context: LocalSums(context, messages.NOISY_SCORES, ScoreSum, "scores"),
+    {messages.TABLES: client.answer_tables, messages.LOCAL_GRADIENTS: client.answer_gradients, **ONCE.handlers},
+    ONCE,
     epsilon=lambda node, delta: split.budget_of(node.task.experiment, node.sizes, delta).epsilon,
     planned=client.planned,
 )

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.experiment import resolve_delta
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.federation import messages
-from fedsw.federation.exchange.participants import Member, Site
+from fedsw.federation.exchange.participants import Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust import Sides
+from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.budget_shares import Shares
-from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sketch.sketch_costs import PART, SketchBudget, planned_stages, sketch_budget
 from fedsw.federation.trust.sums_once import (
@@ -38,14 +37,8 @@ from fedsw.learning.sketches.noised import bounded_sum, require_sum
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records, sketcher_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import SLACK
-from fedsw.runs.observer import Outcome
-from fedsw.runs.releases import Releases
-
-_ONLY = 0
-"""The attempt that a ledger knows every stage by: a second one of a stage is no new step, and is refused."""
 
 
 class SketchSum(Sum):
@@ -54,7 +47,9 @@ class SketchSum(Sum):
     A record moves it by no more than its bound, whatever weights (z,) of the stage a server sends.
     """
 
-    part, purpose, step, weights = PART, "sketch", STEP, "learnt"
+    part, called, purpose, step, weights = PART, "sketch", "sketch", STEP, "learnt"
+    charged_before = "stage {round} of the sketch was charged before, and is released once"
+    attempt, late = 0, True
 
     def __init__(self, task: Problem, stage: Stage, weights: Tensor | None = None) -> None:
         super().__init__(task)
@@ -65,6 +60,16 @@ class SketchSum(Sum):
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
         """See `Sum`; the first stage has no weights."""
         return cls(task, stage_with(round_, weights), weights)
+
+    @classmethod
+    def rounds(cls, experiment: Experiment) -> Sequence[int]:
+        """See `Sum`: the stages."""
+        return range(1, 1 + len(experiment.sketch.shares))
+
+    @classmethod
+    def folder(cls, round_: int) -> str:
+        """See `Sum`: that of the first stage is the plain one."""
+        return "" if round_ == 1 else f"stage-{round_}"
 
     @property
     def sent(self) -> Mapping[str, Broadcast | None]:
@@ -102,10 +107,6 @@ class SketchSum(Sum):
             return f"its sum is none of {int(records.sum())} records"
         return None
 
-    def numbered(self, round_: int, attempt: int) -> tuple[int, int]:
-        """See `Sum`: a stage is answered once, in whatever attempt it is asked for."""
-        return round_, _ONLY
-
     def stream(self, node: Node, round_: int, attempt: int, purpose: str) -> Stream:
         """See `Sum`."""
         return node.own_stream(round_, attempt, purpose)
@@ -141,63 +142,14 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     )
 
 
-class TrustedSketch(TrustedSums):
-    """`sketch`: clients send exact sums, which the server noises; see `TrustedSums`.
-
-    After the release nobody is asked any more: a second one would cost every record again.
-    """
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, messages.RECORDS_SUM, SketchSum)
-
-    def round(self, round_: int, theta: Tensor) -> Outcome:
-        """See `TrustedSums`; the round is the stage. One that the ledger has is refused."""
-        if any(entry.round == round_ for entry in self._ledger.entries()):
-            raise BudgetExhausted(f"stage {round_} of the sketch was charged before, and is released once")
-        return super().round(round_, theta)
-
-
-class LocalSketches(LocalSums):
-    """`sketch-local`: every client sends one sketch a stage that it has noised itself; see `LocalSums`."""
-
-    grows = True
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, messages.SKETCH, SketchSum)
-        self._stored: dict[int, Releases] = {}
-        self._stage = 1
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        for number in range(2, 1 + len(self._task.experiment.sketch.shares)):
-            self._rounds |= self.stored(number).rounds()
-        return self
-
-    @property
-    def records_by_client(self) -> Mapping[int, int]:
-        """Records of every client whose sketch of the last stage is there."""
-        released = self.stored(self._stage).clients
-        return {member.client: sum(member.sizes) for member in self._members if member.client in released}
-
-    def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
-        self._stage = round_
-        return super()._attempt(round_, attempt, theta, members)
-
-    def stored(self, round_: int) -> Releases:
-        """See `LocalSums`: those of later stages have folders of their own."""
-        if round_ == 1:
-            return self._context.releases
-        if round_ not in self._stored:
-            assert self._context.stored is not None
-            self._stored[round_] = Releases(self._context.stored / f"stage-{round_}")
-        return self._stored[round_]
-
-
-TRUSTED = Sides(make_plan, TrustedSketch, {messages.RECORDS_SUM: answer_exactly(messages.RECORDS_SUM, SketchSum)})
+EXACTLY = Once(TrustedSums, answer_exactly, {SketchSum: messages.RECORDS_SUM})
+NOISED = Once(LocalSums, answer_noised, {SketchSum: messages.SKETCH})
+TRUSTED = Sides(make_plan, EXACTLY.only, EXACTLY.handlers, EXACTLY)
 LOCAL = Sides(
     make_plan,
-    LocalSketches,
-    {messages.SKETCH: answer_noised(messages.SKETCH, SketchSum)},
+    NOISED.only,
+    NOISED.handlers,
+    NOISED,
     epsilon=lambda node, delta: sketch_budget(node.task.experiment, law_of_problem(node.task), delta).epsilon,
     planned=lambda node, delta: planned_stages(node.task, delta),
 )
