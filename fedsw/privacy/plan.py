@@ -253,6 +253,7 @@ def with_releases(
     rounds: int,
     attempts: int = 1,
     sampling: Sampling = "without-replacement",
+    setting: str = "noise_multiplier",
     **by: Any,
 ) -> tuple[tuple[float, ...], float, float]:
     """Split a budget between rounds and releases at rate 1 beside them: noise multipliers of these, and `calibrated`.
@@ -260,7 +261,8 @@ def with_releases(
     With `epsilon` given, each release gets its part of mu^2, where mu is that of one Gaussian release with the whole
     budget; what is left is found by composing the rounds with them numerically. With `multiplier` given it is the
     rounds', and the others get the same parts of all together. Each of the attempts at a release costs its share of the
-    part. A release without a part, and any without noise, has multiplier 0. What is in `by` is `calibrated`'s.
+    part. A release without a part, and any without noise, has multiplier 0. The `setting` is what the user calls the multiplier;
+    what is in `by` is `calibrated`'s.
 
     Guarantee: one release of each, and all rounds, satisfy (epsilon, delta) together. ValueError as `calibrated`.
     """
@@ -273,7 +275,7 @@ def with_releases(
         if math.isinf(alone):
             named = " and ".join(name for name, part in parts.items() if part)
             raise ValueError(
-                f"{rounds} rounds at privacy.noise_multiplier = {multiplier:g} spend an infinite epsilon, of which "
+                f"{rounds} rounds at {setting} = {multiplier:g} spend an infinite epsilon, of which "
                 f"{named} have no part: use a larger noise_multiplier"
             )
     whole = settled(alone, None, rate=1.0, rounds=1)[0]

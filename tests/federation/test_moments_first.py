@@ -82,7 +82,7 @@ def rows_of(path):
 
 def test_noise_that_guarantees_nothing_leaves_no_part_of_epsilon_to_moments():
     asked = small("privacy.moments=0.3", "privacy.delta=1e-5", "privacy.noise_multiplier=1e-6")
-    with pytest.raises(ValueError, match="noise_multiplier = 1e-06 spend an infinite epsilon.*use a larger"):
+    with pytest.raises(ValueError, match="privacy.noise_multiplier = 1e-06 spend an infinite epsilon.*use a larger"):
         shares(asked, rate=0.1, delta=1e-5)
 
 

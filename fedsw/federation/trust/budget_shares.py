@@ -123,6 +123,7 @@ def shares(
         mechanism=experiment.mechanism,
         device=device,
         sampling=sampling_of(experiment),
+        setting="privacy.noise_multiplier",
     )
     return Shares(moments, multiplier, epsilon, scores, histograms)
 
