@@ -281,9 +281,8 @@ def audit(
         _require_attackable(experiment)
     except ExperimentError as fault:
         why, privacy = str(fault), experiment.privacy
-        beside = privacy.model.by_gradients(released="", others=why)  # where something may leave beside the rounds
-        if refused := privacy.guarantee.by_noise(noised=beside, none=why):
-            raise ExperimentError(refused) from None
+        if privacy.guarantee.unprotected or not privacy.model.beside:  # nothing leaves with noise beside the rounds
+            raise ExperimentError(why) from None
     open_experiment = experiment.model_copy(update={"seed": None, "unsafe_metrics": False})
     begun = Console(stderr=True, quiet=not show).status("sizes and plan")
     trial = _TRIALS.get(experiment.privacy.model.law, once.Unattacked)

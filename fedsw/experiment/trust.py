@@ -36,6 +36,9 @@ Comparison = Literal["groups", "prior", "generator", "domain", "sketch"]
 Law = Literal["clipped sum", "masked sum", "clipped contribution", "random slices", "whole records", "sum of waves"]
 """Quantity that is noised: a round's clipped sum, under masks too, a contribution, slices, records, a sketch."""
 
+BESIDE_ROUNDS = frozenset(("histograms", "moments", "tally", "scores"))
+"""Parts of the sums that leave once beside rounds that release gradients."""
+
 T = TypeVar("T")
 
 
@@ -98,6 +101,7 @@ class TrustModel:
             `Sketch`. A setting that is in none of its classes is refused under it.
         sketching: the object of the same name for a task whose records leave as a sketch; None where it is the same for
             every task.
+        beside: parts of the sums that may leave once beside its rounds, where these release gradients.
         once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
             None where there is none.
         trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
@@ -123,6 +127,7 @@ class TrustModel:
     sites_code: ClassVar[Literal["same", "any"]] = "any"
     sections: ClassVar[Mapping[str, type[BaseModel]]] = {}
     sketching: ClassVar[TrustModel | None] = None
+    beside: ClassVar[frozenset[str]] = frozenset()
     once: ClassVar[str | None] = None
     trusted_with: ClassVar[str]
     leaves: ClassVar[str]
@@ -137,10 +142,6 @@ class TrustModel:
     def by_release(self, *, rounds: T, once: T) -> T:
         """Choose by what leaves: something every round, or once a sketch that a generator then learns from."""
         return rounds
-
-    def by_gradients(self, *, released: T, others: T) -> T:
-        """Choose by whether rounds release gradients, with which moments before them and presets go."""
-        return others
 
     def hides_records(self) -> bool:
         """True if the server may learn nothing of a record but what is noised: errors quote none."""
@@ -299,7 +300,7 @@ def comparing(comparison: Comparison) -> tuple[str, ...]:
 
 def releasing_gradients() -> tuple[str, ...]:
     """The names of trust models whose rounds release gradients, with which moments before them and presets go."""
-    return tuple(n for n, model in trust_models().items() if model.by_gradients(released=True, others=False))
+    return tuple(n for n, model in trust_models().items() if model.beside)
 
 
 def accounting_at_server() -> tuple[str, ...]:

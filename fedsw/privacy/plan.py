@@ -261,8 +261,8 @@ def with_releases(
     With `epsilon` given, each release gets its part of mu^2, where mu is that of one Gaussian release with the whole
     budget; what is left is found by composing the rounds with them numerically. With `multiplier` given it is the
     rounds', and the others get the same parts of all together. Each of the attempts at a release costs its share of the
-    part. A release without a part, and any without noise, has multiplier 0. The `setting` is what the user calls the multiplier;
-    what is in `by` is `calibrated`'s.
+    part. A release without a part, and any without noise, has multiplier 0. The `setting` is what the user calls the
+    multiplier; what is in `by` is `calibrated`'s.
 
     Guarantee: one release of each, and all rounds, satisfy (epsilon, delta) together. ValueError as `calibrated`.
     """

@@ -146,8 +146,8 @@ def beside(trust: str, *overrides: str, trials: int = 100_000):
 
 
 def test_every_trust_model_whose_rounds_release_gradients_releases_every_sum_beside_them():
-    for name in releasing_gradients():
-        assert {kind.part for kind in trust_model(name).sides.once.sums} == SUMS.keys() - {once.SKETCH}, name
+    for model in map(trust_model, releasing_gradients()):
+        assert {kind.part for kind in model.sides.once.sums} == model.beside == SUMS.keys() - {once.SKETCH}, model.name
 
 
 @pytest.mark.parametrize("trust", NOISED)

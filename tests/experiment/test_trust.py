@@ -60,7 +60,7 @@ def test_a_trust_model_for_two_kinds_of_tasks_is_two_objects_of_one_name():
     assert rounds is trust_models()["distributed"] is trust_model("distributed", sketch=False) is not once
     for model, leaves, gradients in ((rounds, "rounds", True), (once, "once", False)):
         assert (model.name, model.by_release(rounds="rounds", once="once")) == ("distributed", leaves)
-        assert model.by_gradients(released=True, others=False) is gradients
+        assert bool(model.beside) is gradients
     assert trust_model("sketch", sketch=True) is trust_model("sketch")
     assert parse("privacy.trust=distributed").privacy.model is rounds
 

@@ -60,4 +60,4 @@ def test_each_answer_leads_to_a_trust_model_that_gives_what_is_to_come_out():
         assert bool(model.masks) == (sums == "masked") and model.fixed_epsilon is None
         assert model.by_ledgers(server="server", clients="client") == ("server" if sums == "server" else "client")
         assert model.by_release(rounds="model", once="table") == ("table" if product == "table" else "model")
-        assert product == "table" or model.by_gradients(released=True, others=False)
+        assert product == "table" or model.beside

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from fedsw.experiment.trust import TrustModel
-
-T = TypeVar("T")
+from fedsw.experiment.trust import BESIDE_ROUNDS, TrustModel
 
 
 class Central(TrustModel):
@@ -18,6 +16,7 @@ class Central(TrustModel):
     serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
     law = "clipped sum"
+    beside = BESIDE_ROUNDS
     own_bounds = frozenset(("proven", "stated", "none"))
     held_out_to = frozenset(("operator", "everybody"))
     relations = frozenset(("replace-one", "add-remove"))
@@ -25,10 +24,6 @@ class Central(TrustModel):
     leaves = "outputs, contribution"
     adds_noise = "server"
     protects = "readers of the models and of the published record"
-
-    def by_gradients(self, *, released: T, others: T) -> T:
-        """See `TrustModel`."""
-        return released
 
 
 class Nobody(Central):

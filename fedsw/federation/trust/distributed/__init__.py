@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedsw.experiment.sections import MaskedSettings, Sketch, SketchPrivacy
-from fedsw.experiment.trust import Law
+from fedsw.experiment.trust import BESIDE_ROUNDS, Law
 from fedsw.federation.trust import OwnLedgers
 from fedsw.federation.trust.sketch import Sketching
 
 if TYPE_CHECKING:
     from fedsw._tools.registry import Word
-
-T = TypeVar("T")
 
 
 class Distributed(OwnLedgers):
@@ -30,6 +28,7 @@ class Distributed(OwnLedgers):
     masks = frozenset(("real", "simulated"))
     sites_code = "same"
     law: ClassVar[Law | None] = "masked sum"
+    beside: ClassVar[frozenset[str]] = BESIDE_ROUNDS
     sections = {"local": MaskedSettings, "sketch": Sketch}
     why_not = "its masked sums are of tables, of contributions and of sketches"
     trusted_with = "that at most local.colluding clients are on the server's side"
@@ -41,10 +40,6 @@ class Distributed(OwnLedgers):
         "privacy.epsilon is inf: without noise trust 'distributed' would show exact sums; set a finite epsilon or "
         "a noise_multiplier, or use trust 'none' for the non-private reference"
     )
-
-    def by_gradients(self, *, released: T, others: T) -> T:
-        """See `TrustModel`."""
-        return released
 
     def against(self, experiment: Any) -> str:
         """See `TrustModel`."""
@@ -102,13 +97,10 @@ class DistributedSketch(Sketching, Distributed):
     compares = frozenset(("sketch",))
     own_bounds = frozenset()
     held_out_to = frozenset(("operator",))
+    beside = frozenset()
     law = "sum of waves"
     sections = {**Distributed.sections, "privacy": SketchPrivacy}
     leaves = "one masked sum a stage, of what is measured of all records"
-
-    def by_gradients(self, *, released: T, others: T) -> T:
-        """See `TrustModel`."""
-        return others
 
     def summed(self, experiment: Any) -> float:
         """See `TrustModel`: of every attempt, with an equal part of the budget."""

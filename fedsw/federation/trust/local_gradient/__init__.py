@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from fedsw.experiment.sections import TableSettings
+from fedsw.experiment.trust import BESIDE_ROUNDS
 from fedsw.federation.trust import OwnLedgers
-
-T = TypeVar("T")
 
 
 class LocalGradients(OwnLedgers):
@@ -20,6 +19,7 @@ class LocalGradients(OwnLedgers):
     compares = frozenset(("groups",))
     held_out_to = frozenset(("operator", "everybody"))
     law = "clipped contribution"
+    beside = BESIDE_ROUNDS
     sections = {"local": TableSettings}
     why_not = "its noised tables rank the outputs of private groups against each other"
     trusted_with = "nobody but the client itself"
@@ -30,10 +30,6 @@ class LocalGradients(OwnLedgers):
         "privacy.epsilon is inf: without noise trust 'local-gradient' would send counts of outputs as they are; "
         "set a finite epsilon or a noise_multiplier, or use trust 'none' for the non-private reference"
     )
-
-    def by_gradients(self, *, released: T, others: T) -> T:
-        """See `TrustModel`."""
-        return released
 
     def tables(self, problem: Any, batch: Sequence[int], multiplier: float) -> tuple[float, int]:
         """See `TrustModel`: as its settings say."""
