@@ -74,6 +74,12 @@ class Units:
         rows: NDArray[np.int64] = self.rows[self.starts[:-1]]
         return rows
 
+    def of_rows(self, units: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Spread what holds of units (k,) to each of their rows (n,), in the order of the records."""
+        rows: NDArray[np.bool_] = np.zeros(len(self.rows), dtype=bool)
+        rows[self.rows] = np.repeat(units, np.diff(self.starts))
+        return rows
+
     def all_rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         """Every row of these units (k,)."""
         chosen = np.zeros(len(self), dtype=bool)
@@ -121,6 +127,12 @@ def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
         copied.update(name)
         digests.append(copied.digest())
     return (np.frombuffer(b"".join(digests), dtype="<u8") >> np.uint64(1)).astype(np.int64)
+
+
+def numbers_by_value(records: Records) -> NDArray[np.int64]:
+    """A number (n,) of each record by what it says: features, group and target. Equal records have one number."""
+    digests = [hashlib.blake2b(row, digest_size=8).digest() for row in _rows(records)]
+    return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
 def numbers_of(cells: Sequence[Any]) -> NDArray[np.int64]:

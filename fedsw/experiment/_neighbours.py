@@ -60,6 +60,11 @@ def _of_terms(settings: Settings, kind: TaskKind | None) -> tuple[tuple[bool, st
             settings.training.batch_size is not None,
             "training.batch_size fixes a batch's size: use training.batch_fraction, a record's probability",
         ),
+        (
+            settings.data.held_out_released and kind is not None and not kind.facts.classifies,
+            "data.held_out_to 'everybody' releases kept records' sums of numbers, which are divided by how many were "
+            "kept: set it to 'operator', or use a held-out file",
+        ),
     )
 
 
@@ -69,10 +74,6 @@ def _of_records(settings: Settings) -> tuple[tuple[bool, str], ...]:
     grouped = data.columns is not None and data.columns.sensitive is not None
     return (
         (bool(data.objects), "data.objects writes down how many records there are: leave it out"),
-        (
-            data.held_out_fraction > 0,
-            "data.held_out_fraction keeps a part of the records by their number: leave it out, or use a held-out file",
-        ),
         (bool(chosen), f"data.{chosen} chooses records by their number: leave it out"),
         (
             grouped and settings.objective.penalty != NO_PENALTY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,14 @@ class Settings(sections.Section):
         # declared columns say what is predicted of own records, so a task of the user's own is not imported for them
         numbers = not self.data.own and task_facts(self.objective.task).target == "numbers"
         return RecordSource(self.data, self.data.target if numbers else "class", self.federation.clients)
+
+    @property
+    def declared(self) -> tuple[int, int] | None:
+        """Declared numbers of records that are trained on, and kept out of it, where how many there are is secret."""
+        if (records := self.privacy.records) is None:
+            return None
+        trained = math.ceil((1 - self.data.held_out_fraction) * records)
+        return trained, records - trained
 
     @property
     def left_to_rounds(self) -> float:

@@ -140,12 +140,18 @@ def _replaced(folder: Folder, faults: Faults) -> float:
     said, book = real(folder.summary["guarantee"].get("epsilon_of_replacement")), folder.books[0]
     rows = [row for row in book.rounds[-1:] for _ in range(folder.written.releases)]
     rows += book.released_once
-    twice: Counter[Step] = Counter()
-    for step, times in steps_of(book, book.groups[0], rows).items():
-        twice[Step(step.sampling_rate, 2 * step.mu)] += times
-    cost = recomputed(twice, book.delta)
-    enough = said >= (cost.epsilon - cost.error) * (1 - _CLOSE)
-    faults.require(
-        enough, f"summary: ε for a replacement is {upward(said, 6)}, its rows have {upward(cost.epsilon, 6)}"
+    trained, held_out = (
+        steps_of(book, group, taken)
+        for group, taken in ((book.groups[0], rows), (HELD_OUT, book.kinds["kept records"]))
     )
+    # A record and the one in its place are both trained on, both kept, or one of each: then either moves a part once.
+    for steps, times in ((trained, 2), (held_out, 2), (trained + held_out, 1)):
+        moved = Counter({Step(step.sampling_rate, times * step.mu): many for step, many in steps.items()})
+        if not moved or times == 1 and not held_out:
+            continue
+        cost = recomputed(moved, book.delta)
+        enough = said >= (cost.epsilon - cost.error) * (1 - _CLOSE)
+        faults.require(
+            enough, f"summary: ε for a replacement is {upward(said, 6)}, its rows have {upward(cost.epsilon, 6)}"
+        )
     return said

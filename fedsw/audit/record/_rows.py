@@ -76,9 +76,9 @@ def check(folder: Folder) -> Check:
             fault = f"{book.name}: over all planned rounds its noise is for ε = {upward(cost.epsilon, 6)}"
             enough = cost.epsilon - cost.error <= budget * (1 + _GRID)
             faults.require(enough, f"{fault}, not {upward(budget, 6)}")
-    if (declared := folder.written.privacy.records) is not None:
+    if (declared := folder.written.declared) is not None:
         said = sum(folder.sizes.values())
-        faults.require(said == declared, f"plan.json has {said} records, and the settings declare {declared}")
+        faults.require(said == declared[0], f"plan.json has {said} records, and the settings declare {declared[0]}")
     checked = _against_settings(folder, faults) + "".join(_once(folder, sum_, faults) for sum_ in _sums_of(folder))
     _metrics(folder, faults)
     numbers = {"least_noise_multiplier": least, "planned_noise_multiplier": planned or None}
@@ -296,7 +296,7 @@ def _sums_of(folder: Folder) -> tuple[_Sum, ...]:
         None if summed is None else sum_budget(part, summed, 1.0, relation).sensitivity.value
         for part, summed in ((HISTOGRAMS_PART, columns), (PART, layout), (SCORES_PART, counts))
     )
-    tallies = None if tally is None else SLACK * tally.moved
+    tallies = None if tally is None else SLACK * tally.moved_for(relation)
     return (
         _Sum("histograms", "histograms", RunFile.HISTOGRAMS, _KEYS, histograms, math.inf, whole),
         _Sum("moments", "moments", RunFile.MOMENTS, _KEYS | {"counted"}, moments, math.inf, counted_exactly),

@@ -155,7 +155,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             name,
             request,
             len(sources),
-            rows=None if unit else _rows_of(tables),
+            judged_by=_judged_by(request, None if unit else tables, regression=regression),
             clients_share=sources[0].client is None,
         ),
         *_unit(unit, names),
@@ -499,8 +499,16 @@ def _targets(column: str, declared: ColumnAnswer) -> str:
     return f"targets = [{{name = {_text(column)}, {', '.join(bounds)}}}]   # {_comment(declared)}"
 
 
-def _kept(rows: int | None) -> str:
-    """The lines on records that judge: fewer where they cost most or tell enough, and what they cost."""
+def _judged_by(request: DraftRequest, tables: Sequence[Path] | None, *, regression: bool) -> str:
+    """The lines on records that judge: fewer where they cost most or tell enough, and what they cost.
+
+    They follow from the number of rows, or of what is declared where that is secret.
+    """
+    if request.held_out is not None:
+        return f"held_out = {_text(str(request.held_out))}"
+    if request.declared is not None and regression:
+        return _NONE_KEPT
+    rows = request.declared or (None if tables is None else _rows_of(tables))
     if rows is None:
         return _KEPT.format(part=0.2, less="a fifth", why=f"Write 0.1 where persons times ε are below {_FEW:,}")
     if rows * _EPSILON < _FEW:
@@ -527,11 +535,8 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
     return total
 
 
-def _head(name: str, request: DraftRequest, count: int, *, rows: int | None, clients_share: bool) -> list[str]:
+def _head(name: str, request: DraftRequest, count: int, *, judged_by: str, clients_share: bool) -> list[str]:
     clients = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
-    held_out = _kept(rows) if request.declared is None else _NONE_KEPT
-    if request.held_out is not None:
-        held_out = f"held_out = {_text(str(request.held_out))}"
     return [
         f"# Drafted from {request.folder} ({clients}). Next: fedsw check, plan, run, with --data-dir {request.folder}",
         "#",
@@ -543,7 +548,7 @@ def _head(name: str, request: DraftRequest, count: int, *, rows: int | None, cli
         'source = "files"',
         f"account = {_text(account_name(request.folder))}   # the data set: all runs on it have one budget, "
         "`fedsw account`",
-        held_out,
+        judged_by,
     ]
 
 

@@ -328,16 +328,16 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
 
     Under additions and removals it is the number that the experiment declares, and no option says another.
     """
-    if (declared := experiment.privacy.records) is not None:
-        if records is not None and records != str(declared):
+    if experiment.declared is not None:
+        if records is not None and records != str(experiment.privacy.records):
             raise ExperimentError(
-                f"--records {records}, and the experiment declares privacy.records = {declared}, by which its sums are "
-                "divided: leave the option out, or change the setting"
+                f"--records {records}, and the experiment declares privacy.records = {experiment.privacy.records}, by "
+                "which its sums are divided: leave the option out, or change the setting"
             )
         groups, assumed = (load_shape(experiment.record_source).groups, "the number of records is the declared one")
         if len(groups) > 1:
             assumed += ", and groups of one size are assumed"
-        return spread_evenly(groups, declared), assumed
+        return spread_evenly(groups, experiment.declared[0]), assumed
     if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment.data, experiment.federation.clients, named=experiment.name, elsewhere=False)

@@ -359,9 +359,11 @@ def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bo
 def _refuse_sizes(task: Problem, sites: Sequence[Site]) -> None:
     """Refuse groups without a record, or with more than a federation holds, and clients without one."""
     clients, sizes = (np.concatenate(parts) for parts in zip(*((s.clients, s.sizes) for s in sites), strict=True))
+    # Where each record is kept out by itself, and how many are is secret, a client's may all be: none may tell.
+    all_kept = task.experiment.privacy.hides_sizes and task.experiment.data.held_out_fraction > 0
     for name, held in zip(task.objective.cells, sizes.T, strict=True):
         total = int(held.sum())
-        if total == 0:
+        if total == 0 and not all_kept:
             raise FederationError(
                 f"group {name} is empty: none of the {len(clients)} clients holds a record "
                 "of it; a distance between groups needs both. Add clients that hold it, or choose other groups"
@@ -372,5 +374,5 @@ def _refuse_sizes(task: Problem, sites: Sequence[Site]) -> None:
                 f"client {clients[held.argmax()]} the most ({held.max()}); a federation holds at most "
                 f"{MOST_RECORDS} of one, for each of which a round draws a key. Give it fewer clients or records"
             )
-    if bool((without := sizes.sum(axis=1) == 0).any()):
+    if not all_kept and bool((without := sizes.sum(axis=1) == 0).any()):
         raise FederationError(f"client {clients[without.argmax()]} holds no record at all; remove it or give it data")

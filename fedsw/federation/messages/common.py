@@ -155,7 +155,7 @@ class Joined(_OfClients):
     kept: Annotated[
         Tensor | None,
         "each client's records by group that are kept out of training",
-        ArrayField("kept", PUBLIC, "S g", "int64", Limits(0), when=HELD_OUT_RELEASED),
+        ArrayField("kept", COUNTED, "S g", "int64", Limits(0), when=HELD_OUT_RELEASED),
     ] = None
     answered: Annotated[
         Tensor,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
-from fedsw.data.units import Units
+from fedsw.data.units import Units, numbers_by_value
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.learning.tasks.problem import Problem
 
@@ -44,9 +44,17 @@ def held_back(
     unit's rows do not matter. The key is public and depends on `data.seed`, the client and the cell only, so the
     choice is the same in every process, after every restart, and for all neighbouring data sets.
 
+    Under additions and removals each unit is kept by itself, with that fraction for its probability: if the hash of its
+    identifier is small, or, where no unit is declared, of all that the record says. Which others there are, and where,
+    has no part in it.
+
     Source: docs/guarantees/units.md.
     """
     units, seed, fraction = Units.of(records), task.experiment.data.seed, task.experiment.data.held_out_fraction
+    if task.experiment.privacy.hides_sizes:
+        names = units.names if units.declared else numbers_by_value(records)
+        small = Stream.seeded(seed, "held out").words_of(names) < np.uint64(math.floor(fraction * 2.0**64))
+        return units.of_rows(small)
     held, back = owner[units.firsts], np.zeros(len(units), dtype=bool)
     for number, cell in enumerate(cells_of_units(task, records)):
         for index, client in enumerate(clients):
@@ -54,9 +62,7 @@ def held_back(
             stream = Stream.seeded(seed, "held out", int(client), number)
             keys = stream.words_of(units.names[candidates]) if units.declared else stream.words(len(candidates))
             back[candidates[np.argsort(keys, kind="stable")[: math.floor(fraction * len(candidates))]]] = True
-    mask = np.zeros(len(records), dtype=bool)
-    mask[units.rows] = np.repeat(back, np.diff(units.starts))
-    return mask
+    return units.of_rows(back)
 
 
 Keys = Callable[[NDArray[np.int64]], NDArray[np.uint64]]

@@ -206,8 +206,8 @@ def sizes_at_hand(experiment: Experiment) -> dict[str, int]:
         ExperimentError: if they are not at hand. BadRecords: if a unit has rows at several clients.
     """
     spec = experiment.data
-    if (declared := experiment.privacy.records) is not None:
-        return {"all": declared}
+    if experiment.declared is not None:
+        return {"all": experiment.declared[0]}
     if not spec.own:
         dataset = load_dataset(experiment.record_source)
         return _by_group(dataset.groups, [dataset.train.sensitive.bincount(minlength=len(dataset.groups)).tolist()])

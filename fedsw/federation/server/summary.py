@@ -274,7 +274,7 @@ def _of_replacement(plan: FederationPlan) -> dict[str, float]:
         return {}
     replaced = Cost.one(planned_cost(plan)).counted()
     try:
-        epsilon = epsilon_by(plan.accountant, replaced.steps, plan.delta)
+        epsilon = max(epsilon_by(plan.accountant, part, plan.delta) for part in replaced.parts)
     except DeltaTooSmall:
         epsilon = math.inf
     return {"epsilon_of_replacement": epsilon}
@@ -284,7 +284,7 @@ def _public(experiment: Experiment) -> Iterator[str]:
     """Public facts beyond those that the bounds name."""
     if experiment.privacy.hides_sizes:
         yield "that every client has a record"
-    if experiment.data.held_out_released:
+    elif experiment.data.held_out_released:
         yield from PUBLIC
         if experiment.data.unit is not None:
             yield f"which {experiment.data.unit!r} there are at each client"
@@ -365,12 +365,12 @@ def _statement(
         f"{ratio_of(experiment.mechanism)} = {multiplier:.4g}"
         f"{' of one release that costs as much' if stages > 1 or attempts > 1 else ''}."
     )
-    if (declared := experiment.privacy.records) is not None:
+    if (declared := experiment.declared) is not None:
         other = upward(replaced["epsilon_of_replacement"], 4)
         counted, one = ("records", "a record") if unit is None else (f"different {unit!r}", protected)
         words += (
-            f" Sums are divided by a declared number of {counted}, {declared}, which is public; how many there are is "
-            f"not. This epsilon is not comparable with one for the replacement of {one}, which is a removal and an "
+            f" Sums are divided by a declared number of {counted}, {declared[0]}, which is public; how many there are "
+            f"is not. This epsilon is not comparable with one for the replacement of {one}, which is a removal and an "
             f"addition: for that the same noise has epsilon = {other}."
         )
     if task.objective.word == "stated":

@@ -7,7 +7,7 @@ out, these records alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedsw._tools.later import torch
 from fedsw.experiment import Experiment
@@ -21,8 +21,8 @@ from fedsw.learning.tasks.score_counts import ScoreCounts
 from fedsw.learning.tasks.tally import Tally
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step, lifetime
-from fedsw.privacy.accounting.lifetime import Cost, Counts
-from fedsw.privacy.relations import RELATIONS, Sampling
+from fedsw.privacy.accounting.lifetime import Cost, Counts, added
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, Sampling
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import DECLARED, SIZES, SLACK, Sensitivity
 
@@ -170,14 +170,15 @@ class HeldOutBudget(SumBudget):
 
     def charges(self, groups: Sequence[str], experiment: Experiment) -> list[Charge]:
         """Return the charges: to every kept record once, to those of the other groups nothing."""
-        held_out = Charge(HELD_OUT, 1.0, self.sensitivity.value)
-        return [*(Charge(group, 0.0, 0.0) for group in groups), held_out]
+        sampling = RELATIONS.get(self.sensitivity.relation).sampling
+        held_out = Charge(HELD_OUT, 1.0, self.sensitivity.value, sampling)
+        return [*(Charge(group, 0.0, 0.0, sampling) for group in groups), held_out]
 
     def planned(self) -> Counts:
         """Return the charges that an account sets aside for the release."""
         if not self.multiplier:
             return lifetime.NO_NOISE
-        return lifetime.planned(Step(1.0, 1 / self.multiplier), self.attempts)
+        return planned_once(self.multiplier, self.attempts, RELATIONS.get(self.sensitivity.relation).sampling)
 
 
 def held_out_budget(
@@ -191,20 +192,25 @@ def held_out_budget(
 
     Source: docs/guarantees/units.md.
     """
-    by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism}
+    by = {"accountant": experiment.accountant, "mechanism": experiment.mechanism, "sampling": sampling_of(experiment)}
     multiplier, _ = plans.calibrated(epsilon, None, delta=delta, rate=1.0, rounds=attempts, **by)
-    sensitivity = SLACK * Sensitivity(tally.moved, "tally of kept records", public=PUBLIC)
+    relation, public = (ADD_OR_REMOVE, (DECLARED,)) if experiment.privacy.hides_sizes else (REPLACE_ONE, PUBLIC)
+    sensitivity = SLACK * Sensitivity(tally.moved_for(relation), "tally of kept records", relation, public)
     return HeldOutBudget(TALLY_PART, sensitivity, multiplier, attempts)
 
 
 def idle(experiment: Experiment) -> list[Charge]:
     """Return the charge of a training round to the kept records: zero, and stated where a ledger has their group."""
-    return [Charge(HELD_OUT, 0.0, 0.0)] if experiment.data.held_out_released else []
+    return [Charge(HELD_OUT, 0.0, 0.0, sampling_of(experiment))] if experiment.data.held_out_released else []
 
 
 def covering(task: Problem, training: Counts, epsilon: float, delta: float, attempts: int = 1) -> Counts | Cost:
     """Return the charges set aside for a run: a record is trained on or kept out, and other runs do not know which."""
     if (tally := tally_of(task)) is None:
         return training
-    budget = held_out_budget(task.experiment, tally, epsilon, delta, attempts)
-    return Cost.of([training, budget.planned()])
+    of_kept = held_out_budget(task.experiment, tally, epsilon, delta, attempts).planned()
+    if not task.experiment.privacy.hides_sizes:
+        return Cost.of([training, of_kept])
+    # Whoever is replaced may go from one part to the other: each is then moved as by a record that comes, or goes.
+    halved = [{replace(step, mu=step.mu / 2): n for step, n in part.items()} for part in (training, of_kept)]
+    return Cost.of([training, of_kept, added(*halved)])

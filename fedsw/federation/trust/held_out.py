@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -112,3 +112,8 @@ class TallySum(Sum):
         """See `Sum`."""
         assert site.held_out is not None
         return site.held_out
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """See `Sum`; the declared number is that of kept ones."""
+        declared = self.task.experiment.declared
+        return super().records(sites, clients) if declared is None else np.array([declared[1]])

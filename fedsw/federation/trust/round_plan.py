@@ -100,7 +100,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
     """
     privacy = task.experiment.privacy
     present = whole(sites)
-    sizes = totals(present) if privacy.records is None else (privacy.records,)
+    sizes = totals(present) if task.experiment.declared is None else task.experiment.declared[:1]
     delta = resolve_delta(privacy.delta, records=sum(sizes))
     counts = _stratified_counts(task, present) if privacy.sampling == "stratified" else None
     batch = batch_sizes(task, sizes, clients_of(present)) if counts is None else column_sums(counts)

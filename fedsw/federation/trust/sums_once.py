@@ -149,8 +149,8 @@ class Sum(ABC):
 
         Under additions and removals it is the declared number, whoever is in the sum.
         """
-        if (declared := self.task.experiment.privacy.records) is not None:
-            return np.array([declared])
+        if (declared := self.task.experiment.declared) is not None:
+            return np.array([declared[0]])
         rows = [self.counted(site)[np.isin(site.clients, list(clients))] for site in sites]
         total: NDArray[np.int64] = np.concatenate(rows).sum(axis=0)
         return total

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.metrics import predictions
+from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
 
 BINS = 10
 """Equal parts that predictions of one number are counted in."""
@@ -55,6 +56,10 @@ class Counts:
     def moved(self) -> float:
         """One count less in one place, and one more in another; half of that beside."""
         return math.sqrt(2.0 + 2 * SCORED**2)
+
+    def moved_for(self, relation: str) -> float:
+        """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(1.0 + SCORED**2)}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the counts of records, from outputs (n, d) and targets (n,); an output that is no number is 0."""
@@ -192,6 +197,10 @@ class RegressionSums:
     def moved(self) -> float:
         """See the class."""
         return math.sqrt(1.0 + _SPREAD**2 + 2 * _OTHER**2 + (2 * _COUNTED**2 if self.targets == 1 else 0.0))
+
+    def moved_for(self, relation: str) -> float:
+        """Most that the sums move when a record is replaced; KeyError for another relation."""
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the vectors of outputs and targets (n, t), each cut; a value that is no number counts as 0."""

@@ -108,10 +108,10 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOutMetrics
     return HeldOutMetrics(measured_on=size)
 
 
-def as_many(values: Array, records: NDArray[np.int64]) -> Array:
-    """Noised counts (..., groups, t), moved alike to add up to each group's public records (groups,); none for none."""
+def as_many(values: Array, records: NDArray[np.int64] | Array) -> Array:
+    """Noised counts (..., groups, t), moved alike to add up to each group's records (groups,); none for none."""
     moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
-    wanted: Array = np.where((records > 0)[:, None], moved, 0.0)
+    wanted: Array = np.where((records != 0)[:, None], moved, 0.0)
     return wanted
 
 
@@ -121,24 +121,46 @@ class _Table(Answers):
     `chances` (groups, classes, bins) are the counts by the probability of a record's own class.
     """
 
-    def __init__(self, tally: Counts, tallied: Tallied, positive: int | None) -> None:
-        self.groups, self.classes, self.positive = tally.groups, tally.classes, positive
+    def __init__(self, tally: Counts, tallied: Tallied, positive: int | None, *, hidden: bool = False) -> None:
+        """With `hidden` nobody knows how many records there are but by these counts: a share is of a noised number."""
+        self.groups, self.classes, self.positive, self._hidden = tally.groups, tally.classes, positive, hidden
         self.records, self._sigma = tallied.records, tallied.sigma
         answered, scored = np.split(tallied.values, [tally.classes**2], axis=1)
-        self.counts = as_many(answered, tallied.records).reshape(tally.groups, tally.classes, tally.classes)
-        self.chances = as_many(scored / SCORED, tallied.records).reshape(tally.groups, tally.classes, -1)
+        seen = answered.sum(axis=1) if hidden else tallied.records
+        if hidden:  # a group of no more records than noise hides has none of its own to speak of
+            self.records = np.where(seen > _HIDES * tally.classes * self._sigma, seen.round(), 0).astype(np.int64)
+        self.counts = as_many(answered, seen).reshape(tally.groups, tally.classes, tally.classes)
+        self.chances = as_many(scored / SCORED, seen).reshape(tally.groups, tally.classes, -1)
+
+    @property
+    def total(self) -> float:
+        """How many records there are: the public number, or what the counts say."""
+        return float(self.counts.sum()) if self._hidden else float(self.records.sum())
+
+    @property
+    def _present(self) -> int:
+        """Groups that a sum over all of them has noise of."""
+        return self.groups if self._hidden else int((self.records > 0).sum())
 
     def noise(self, weights: Array, groups: int | None = None) -> float:
         """Standard deviation of the noise in a weighted sum (classes, classes) of some groups' counts, or all groups'.
 
-        What all counts of a group were moved by is in it.
+        What all counts of a group were moved by, where their number is public, is in it.
         """
-        squares = float(np.square(weights).sum() - weights.sum() ** 2 / weights.size)
-        return self._sigma * math.sqrt(max(0.0, squares) * (groups or int((self.records > 0).sum())))
+        moved = 0.0 if self._hidden else float(weights.sum()) ** 2 / weights.size
+        squares = float(np.square(weights).sum()) - moved
+        return self._sigma * math.sqrt(max(0.0, squares) * (groups or self._present))
 
     def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
         """The share of all records, or of a group's, that are in these cells (classes, classes)."""
         rows = slice(None) if group is None else slice(group, group + 1)
+        if self._hidden and self._sigma:
+            hits, all_ = float(self.counts[rows, cells].sum()), float(self.counts[rows].sum())
+
+            def spread(hit: float, miss: float) -> float:
+                return self.noise(np.where(cells, hit, miss), None if group is None else 1)
+
+            return noised_rate(hits, all_ - hits, spread, math.inf)
         noise = self.noise(cells.astype(np.float64), None if group is None else 1)
         return intervals.counted(float(self.counts[rows, cells].sum()), int(self.records[rows].sum()), noise)
 
@@ -155,13 +177,13 @@ class _Table(Answers):
         row, width = self.counts[group, label], self.classes
 
         def spread(hit: float, miss: float) -> float:
-            whole = hit + (width - 1) * miss
+            whole = 0.0 if self._hidden else hit + (width - 1) * miss
             return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
 
         hits, total = float(row[answer]), float(row.sum())
         if not self._sigma:
             return intervals.counted(hits, total)
-        return noised_rate(hits, total - hits, spread, int(self.records[group]))
+        return noised_rate(hits, total - hits, spread, math.inf if self._hidden else int(self.records[group]))
 
     def log_loss(self) -> tuple[float, Interval]:
         """The mean log loss of all records, each taken to lie evenly in its bin."""
@@ -177,11 +199,14 @@ class _Table(Answers):
 
     def _mean(self, counts: Array, losses: Array, times: float) -> tuple[float, Interval]:
         """The mean of losses (k,) by counts (k,), each with so many times the noise's variance in a group."""
-        n, far = float(self.records.sum()), losses - losses.mean()
+        n, far = self.total, losses - losses.mean()
         value = float(counts @ losses) / n
-        noise = self._sigma * math.sqrt(times * int((self.records > 0).sum()))
+        noise = self._sigma * math.sqrt(times * self._present)
         square = float(counts @ np.square(losses - value)) + noise * float(np.linalg.norm(np.square(far)))
         spread = math.hypot(noise * float(np.linalg.norm(far)) / n, math.sqrt(max(0.0, square)) / n)
+        if self._hidden:  # the noised number, which the counts were moved to
+            of_number = self.noise(np.ones((self.classes, self.classes)))
+            spread = math.hypot(spread, abs(float(losses.mean()) - value) * of_number / n)
         reach = intervals.normal(LEVEL) * spread
         return value, Interval(max(0.0, value - reach), value + reach)
 
@@ -200,15 +225,17 @@ class _Table(Answers):
         """How much more often the model is right than a constant of that class."""
         better = np.eye(self.classes)
         better[constant] -= 1.0
-        total = int(self.records.sum())
         both = np.abs(better)
         more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
-        return noised_gain(more, differing + self.noise(both), total, self.noise(better), level)
+        of_one = better - more / self.total if self._hidden else better
+        return noised_gain(more, differing + self.noise(both), self.total, self.noise(of_one), level)
 
 
 def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOutMetrics:
     names, groups = load_class_names(task.experiment.record_source), task.groups
-    table = _Table(tally, tallied, task.positive)
+    table = _Table(tally, tallied, task.positive, hidden=task.experiment.privacy.hides_sizes)
+    if table.total <= _HIDES * table.noise(np.ones((tally.classes, tally.classes))):
+        return HeldOutMetrics(missing="noise hides how many records were kept, and with it how good the model is")
     shares = [table.share(_row(c, tally.classes)) for c in range(tally.classes)]
     often = int(np.argmax([share.value for share in shares]))
     constant, right = {"accuracy": shares[often].value}, table.share(np.eye(tally.classes, dtype=bool))
@@ -233,7 +260,7 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
         impact_of=table.impact_of(names),
     )
     by_group = [table.of_group(group) for group in range(tally.groups)]
-    return HeldOutMetrics(metrics, _by_group(tallied, groups, by_group), size, quality)
+    return HeldOutMetrics(metrics, _by_group(table.records, groups, by_group), size, quality)
 
 
 def _area(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
@@ -267,15 +294,18 @@ def _miscalibration(ones: Array, others: Array, sigma: float) -> tuple[float, In
     return min(max(value, around.low), around.high), around
 
 
+_HIDES = 3.0
+"""Standard deviations of the noise in a number of records, where it is secret, up to which the noise hides it."""
+
 _WITHIN = 6.0
 """The part of a bin's width that is a standard deviation of its mean score about the middle."""
 
 
-def _by_group(tallied: Tallied, groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:
-    """Table of each group's metrics, by its name; empty for one group."""
+def _by_group(records: NDArray[np.int64], groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:
+    """Table of each group's metrics, by its name, beside its records; empty for one group."""
     if len(measures) < 2:
         return GroupTable({}, {})
-    counts = dict(zip(groups, tallied.records.astype(float).tolist(), strict=True))
+    counts = dict(zip(groups, records.astype(float).tolist(), strict=True))
     return GroupTable.of(counts, dict(zip(groups, measures, strict=True)))
 
 
@@ -386,7 +416,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
                 "r2": errors_of_group.explained,
             }
         )
-    return HeldOutMetrics(metrics, _by_group(tallied, groups, measures), size, quality)
+    return HeldOutMetrics(metrics, _by_group(tallied.records, groups, measures), size, quality)
 
 
 def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:

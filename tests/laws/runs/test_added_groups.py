@@ -224,7 +224,8 @@ def test_a_draft_for_additions_counts_no_row_and_runs_as_it_is(tmp_path: Path) -
     assert few == many
     experiment = parse_experiment(tomllib.loads(texts[0]))
     assert experiment.privacy.records == DECLARED and experiment.objective.penalty == "none"
-    assert not experiment.data.held_out_fraction and Problem.from_experiment(experiment).groups == ("f", "m")
+    assert experiment.data.held_out_fraction == 0.2 and experiment.data.held_out_released
+    assert Problem.from_experiment(experiment).groups == ("f", "m")
     with pytest.raises(ExperimentError, match="--alpha has no bound for added and removed records"):
         draft(replace(request, alpha=0.2), name="own")
 
