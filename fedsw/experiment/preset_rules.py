@@ -75,9 +75,10 @@ _SHARE, _LEAST_SHARE = 0.2, 0.02
 """Most and least of the budget for moments, where they pay."""
 _WELL = 0.002
 """Noise up to which moments tell enough, also of columns that use 4 % of their bounds; below it they get less."""
-_CALIBRATED, _CALIBRATED_LESS, _LESS_FROM = 0.1, 0.05, 3.0
-"""The share of the budget for counts of scores, and a smaller one from this epsilon on: on six sets probabilities got
-better than the class shares' at no loss of accuracy (`python -m benchmarks.rivals.probabilities`)."""
+_CALIBRATED, _CALIBRATED_LESS, _LESS_FROM, _LESS_RECORDS = 0.1, 0.05, 3.0, 15_000
+"""The share of the budget for counts of scores, and a smaller one from this epsilon, or from so many records on: on six
+sets probabilities got better than the class shares' at no loss of accuracy, and on four large ones no worse for half of
+it (`python -m benchmarks.rivals.probabilities --sets ballots crashes diamonds flights`)."""
 _HISTOGRAMS, _BINS_FROM = 0.05, 15_000
 """The share of the budget for histograms of columns, and records from which an additive model's bins pay for it."""
 _TELL_BINS = 500
@@ -440,7 +441,8 @@ def _calibration(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[s
     if not _RULES.get(settings.objective.task).calibrated or _written(settings, "calibration", "share"):
         return {}
     epsilon = settings.privacy.epsilon
-    share = _CALIBRATED if epsilon is None or epsilon < _LESS_FROM else _CALIBRATED_LESS
+    much = numbers.records >= _LESS_RECORDS or (epsilon is not None and epsilon >= _LESS_FROM)
+    share = _CALIBRATED_LESS if much else _CALIBRATED
     return {"calibration": {"share": share if numbers.counts_tell(share) else 0.0}}
 
 

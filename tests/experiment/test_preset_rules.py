@@ -75,10 +75,16 @@ def test_what_the_user_writes_wins_and_the_rest_fits_it():
     assert ready.training.learning_rate == pytest.approx(10 * at_rest.training.learning_rate, rel=0.01)
 
 
-@pytest.mark.parametrize(("epsilon", "share"), [(0.5, 0.1), (1.0, 0.1), (3.0, 0.05), (math.inf, 0.0)])
-def test_a_classifier_s_probabilities_are_calibrated_and_less_of_a_large_budget_is_for_it(epsilon, share):
-    chosen = settled(asked(privacy={"epsilon": epsilon, "delta": "1/n^2"}), _numbers(epsilon))
-    assert chosen.calibration.share == share and chosen.left_to_rounds == 1 - chosen.privacy.moments - share
+@pytest.mark.parametrize(
+    ("epsilon", "records", "share"),
+    [(0.5, 8_000, 0.1), (1.0, 8_000, 0.1), (1.0, 20_000, 0.05), (3.0, 8_000, 0.05), (math.inf, 8_000, 0.0)],
+)
+def test_a_classifier_s_probabilities_are_calibrated_and_less_of_a_large_budget_is_for_it(epsilon, records, share):
+    numbers = replace(_numbers(epsilon), records=records)
+    chosen = settled(asked(privacy={"epsilon": epsilon, "delta": "1/n^2"}), numbers)
+    assert chosen.calibration.share == share and chosen.left_to_rounds + share == pytest.approx(
+        1 - chosen.privacy.moments - chosen.privacy.histograms
+    )
 
 
 def test_a_plan_says_what_it_chose_for_calibration():
@@ -98,7 +104,7 @@ def test_calibration_that_is_written_is_not_chosen_and_off_is_a_run_without_it()
     plain = settled(asked(model={"kind": "mlp"}), replace(_numbers(), scalable=0))
     assert plain.calibration.share == 0
     few, many = (replace(_numbers(), scalable=6, records=records) for records in (160, 16_000))
-    assert (settled(asked(), few).calibration.share, settled(asked(), many).calibration.share) == (0.0, 0.1)
+    assert (settled(asked(), few).calibration.share, settled(asked(), many).calibration.share) == (0.0, 0.05)
 
 
 def _numbers(epsilon: float = 1.0) -> PresetNumbers:
