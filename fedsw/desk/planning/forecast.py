@@ -17,10 +17,12 @@ from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, ha
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import PresetNumbers
 from fedsw.federation.server.settling import numbers_of, settled
+from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.tasks import metrics
-from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
+from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.compared import objective_of
+from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.privacy.release import NoLedger, release
@@ -46,14 +48,6 @@ class Score:
     def gain(self) -> float:
         """Score of the model less that of the constant."""
         return self.model - self.constant
-
-
-@dataclass(frozen=True)
-class Known:
-    """Name and score of a model that is trained on twins as well as can be, without privacy."""
-
-    name: str
-    score: Score
 
 
 def trained(
@@ -115,26 +109,21 @@ def trained(
         problem.prepared(model, trainer.theta)
         trainer.step(release(objective.gradient(model, batch, clip), noisy, NoLedger()).value)
     model = problem.prepared(model, trainer.model)
-    return _score(problem, model, held_out, _calibration(problem, experiment, model, twins, one=one, seed=seed))
-
-
-def _calibration(
-    problem: Problem, experiment: Experiment, model: torch.nn.Module, twins: PublicRows, *, one: float, seed: int
-) -> LogitCalibration | None:
-    """Calibrate the model's logits by noised counts of the twins' scores, as `trained` does; None without counts."""
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
-    if counts is None:
-        return None
-    exact = counts_of_scores(problem, counts, twins, model).double().numpy()
-    values, sigma = noised(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
-    return calibration_of(counts, values, sigma, None if experiment.privacy.hides_sizes else float(len(twins)))
+    if counts is not None:
+        exact = counts_of_scores(problem, counts, twins, model).double().numpy()
+        values, sigma = noised(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
+        public = None if experiment.privacy.hides_sizes else float(len(twins))
+        calibration = calibration_of(counts, values, sigma, public)
+        model = rescaled(model, problem.features, calibration.scale, calibration.shift)
+    return _score(problem, model, held_out)
 
 
-def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> Known:
-    """Train as well as can be on public twins, and measure: what a run on such records could lose by privacy."""
+def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> tuple[str, Score]:
+    """Train as well as can be on public twins: name and score of what a run on such records could lose by privacy."""
     _require_public(twins)
     fitted = well_trained(problem, twins, plain=True)
-    return Known(fitted.name, _score(problem, fitted.model, held_out))
+    return fitted.name, _score(problem, fitted.model, held_out)
 
 
 def _require_public(twins: PublicRows) -> None:
@@ -163,40 +152,25 @@ def training_objective(
     )
 
 
-def _score(
-    problem: Problem, model: torch.nn.Module, held_out: PublicRows, calibration: LogitCalibration | None = None
-) -> Score:
-    batch = problem.given(held_out)
+def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
     with torch.no_grad():
-        outputs = problem.task.outputs(model(batch.features), batch)
+        outputs = Measuring(problem, held_out, model).outputs.double().cpu()
     if not bool(torch.isfinite(outputs).all()):
         return Score(-math.inf, 0.0)
-    target = held_out.target.to(outputs.device)
-    group, groups = held_out.sensitive, len(problem.groups)
+    target, group, groups = held_out.target, held_out.sensitive, len(problem.groups)
     if problem.classes:
-        share = float(target.bincount(minlength=problem.classes).max()) / len(target)
-        logits = _logits(outputs, calibration)
-        predicted = logits.argmax(dim=1)
-        rates = metrics.selection_rates(predicted.cpu(), group, groups=groups, outcomes=problem.classes)
-        gap = float((rates.amax(0) - rates.amin(0)).amax())
         shares = target.bincount(minlength=problem.classes).double() / len(target)
-        of_shares = -float(torch.special.xlogy(shares, shares).sum())
-        losses = float(torch.nn.functional.cross_entropy(logits, target.long())), of_shares
-        return Score(metrics.accuracy(predicted, target), share, gap, losses)
-    errors, spread = (outputs.double() - target).square(), (target.double() - target.double().mean(dim=0)).square()
-    means = [outputs[group == number].double().mean(dim=0) for number in range(groups)]
-    gap = float((torch.stack(means).amax(0) - torch.stack(means).amin(0)).amax())
-    error, constant = (float(squares.reshape(len(target), -1).sum(dim=1).mean()) for squares in (errors, spread))
-    return Score(-error, -constant, gap)
-
-
-def _logits(outputs: torch.Tensor, calibration: LogitCalibration | None) -> torch.Tensor:
-    """Logits (n, classes) of probabilities (n, d), calibrated where counts of scores leave."""
-    chances = outputs.double().clamp(_LEAST_CHANCE, 1 - _LEAST_CHANCE)
-    scale, shift = (1.0, (0.0,)) if calibration is None else (calibration.scale, calibration.shift)
-    if chances.shape[1] == 1:
-        return torch.cat([torch.zeros_like(chances), scale * torch.logit(chances) + shift[0]], dim=1)
-    return scale * chances.log() + torch.tensor(shift, dtype=torch.float64)
+        predicted = metrics.predictions(outputs)
+        rates = metrics.selection_rates(predicted, group, groups=groups, outcomes=problem.classes)
+        gap = float((rates.amax(0) - rates.amin(0)).amax())
+        chances = outputs if outputs.shape[1] > 1 else torch.cat([1 - outputs, outputs], dim=1)
+        likely = chances.clamp(min=_LEAST_CHANCE).gather(1, target[:, None].long())
+        losses = -float(likely.log().mean()), -float(torch.special.xlogy(shares, shares).sum())
+        return Score(metrics.accuracy(predicted, target), float(shares.max()), gap, losses)
+    means = torch.stack([outputs[group == number].mean(dim=0) for number in range(groups)])
+    constant = target.double().mean(dim=0).expand(target.shape)
+    error = metrics.mean_squared_error(outputs.reshape(target.shape), target)
+    return Score(-error, -metrics.mean_squared_error(constant, target), float((means.amax(0) - means.amin(0)).amax()))
 
 
 _LEAST_CHANCE = 1e-12
@@ -307,25 +281,23 @@ def curve(
     the multiplier of a round over that of one release of all records, if moments took nothing, by default the square
     root of the rounds. There are ``most`` twins at most. ``seen`` is called after every training.
     """
-    sizes = scaled(by_group, min(sum(by_group.values()), most))
-    twins = twins_like(problem, sizes, table, laws, max(HELD_OUT, most))
-    known = []
+    twins, known, points = twins_like(problem, by_group, table, laws, most), [], []
     for pair in twins:
         known.append(reference(problem, *pair))
         seen()
-    name = " or ".join(dict.fromkeys(one.name for one in known))
-    points = []
     for strength in strengths:
         points.append(Point(strength, scores(experiment, problem, by_group, twins, strength, relative=relative)))
         seen()
-    return Curve(tuple(one.score for one in known), tuple(points), name)
+    names, best = zip(*known, strict=True)
+    return Curve(best, tuple(points), " or ".join(dict.fromkeys(names)))
 
 
 def twins_like(
-    problem: Problem, sizes: Mapping[str, int], table: PublicRows | None, laws: Sequence[TwinLaw], held_out: int
+    problem: Problem, by_group: Mapping[str, int], table: PublicRows | None, laws: Sequence[TwinLaw], most: int
 ) -> list[tuple[PublicRows, PublicRows]]:
-    """Twins to train on, of these sizes, and others to measure on: under every law, or of a public table's halves."""
-    others = scaled(sizes, held_out)
+    """Twins to train on, ``most`` at most, and others to measure on: under every law, or of a public table's halves."""
+    sizes = scaled(by_group, min(sum(by_group.values()), most))
+    others = scaled(sizes, max(HELD_OUT, most))
     if table is not None:
         half, rest = halves(table)
         return [(resampled(half, sizes, seed=0), resampled(rest, others, seed=1))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedsw.desk.planning.forecast import FEASIBLE, Curve, Score
@@ -108,14 +108,13 @@ def promised_above(constant_to: float) -> float:
     return above[_MARGIN - 1] if len(above) >= _MARGIN else 0.5
 
 
-def largest_for_constant(left_of_share: Mapping[float, Callable[[], float]]) -> float:
-    """The largest share at which too little is left, of shares that rise; it is so at the first, by bisection."""
-    shares = [*left_of_share]
-    low, high = 0, len(shares)
+def largest_for_constant(left_of: Callable[[float], float]) -> float:
+    """The largest of `SHARES` at which too little is left; it is so at the first, by bisection."""
+    low, high = 0, len(SHARES)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if left_of_share[shares[middle]]() < FEASIBLE else (low, middle)
-    return shares[low]
+        low, high = (middle, high) if left_of(SHARES[middle]) < FEASIBLE else (low, middle)
+    return SHARES[low]
 
 
 def left_alone(measured: Curve, strength: float) -> list[float]:

@@ -16,7 +16,6 @@ from fedsw._tools.text import Short, upward
 from fedsw.desk.planning.forecast import (
     ABOUT_ALL,
     FEASIBLE,
-    HELD_OUT,
     MANY_TWINS,
     MOST_TWINS,
     STRENGTHS,
@@ -42,7 +41,7 @@ from fedsw.desk.planning.public_rows import (
     scaled,
     with_rare_class,
 )
-from fedsw.desk.planning.run_forecast import SHARES, Forecast, WhatIf, largest_for_constant, left_alone
+from fedsw.desk.planning.run_forecast import Forecast, WhatIf, largest_for_constant, left_alone
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
@@ -219,41 +218,41 @@ def planned(
     of_batch = privacy.model.by_release(rounds=plan.sensitivity.value, once=None)
     reason = reason or untold
     if not reason:
-        laws = [law for law in LAWS if expect in (None, law.name)]
-        twins = {"table": table, "laws": laws, "strengths": strengths, "seen": seen}
-        told = _without_penalty(experiment)
-        measured = _measured(told, ready, by_group, multiplier, twins)
-        forecast = _forecast(experiment, by_group, problem, measured)
+        laws, told = [law for law in LAWS if expect in (None, law.name)], _without_penalty(experiment)
+        on_twins = Problem.from_experiment(_of_twins(told))
+        relative = _relative(ready, by_group, on_twins, multiplier)
+        trained = functools.partial(
+            curve, on_twins.experiment, on_twins, by_group, table=table, relative=relative, seen=seen
+        )
+        forecast = _forecast(experiment, by_group, problem, trained(laws=laws, strengths=strengths))
         strength = forecast.strength
 
-        def here(*others: TwinLaw) -> Curve:
-            of_others = {**twins, "laws": others, "strengths": (strength,)}
-            return _measured(told, ready, by_group, multiplier, of_others)
-
-        def under(*others: TwinLaw) -> float:
-            return here(*others).at(strength)
+        def under(*others: TwinLaw, most: int = MOST_TWINS) -> Curve:
+            return trained(laws=others, strengths=(strength,), most=most)
 
         feasible = forecast.feasible and bool(multiplier) and table is None
         if feasible and expect is None:
-            little = {**twins, "laws": BARE, "strengths": (strength,), "most": MANY_TWINS}
-            bare = _measured(told, ready, by_group, multiplier, little).at(strength)
-            forecast = replace(forecast, bare=bare)
-        if feasible and expect is None and has_bounds(experiment):
-            forecast = replace(forecast, tight=under(TIGHT))
-        if feasible and expect is None and not problem.classes:
-            forecast = replace(forecast, skewed=min(left_alone(here(*SKEWED), strength)))
+            forecast = replace(
+                forecast,
+                bare=under(*BARE, most=MANY_TWINS).at(strength),
+                tight=under(TIGHT).at(strength) if has_bounds(experiment) else None,
+                skewed=None if problem.classes else min(left_alone(under(*SKEWED), strength)),
+            )
         if table is None and problem.classes:
             rarest, others = rarest_share(laws, problem.classes), others_share(laws, problem.classes)
             forecast = replace(forecast, classes=problem.classes, rarest=rarest, assumed=others)
             if feasible:
-                shares = {
-                    share: functools.partial(under, *(with_rare_class(law, share) for law in laws)) for share in SHARES
-                }
-                forecast = replace(forecast, rare=(rare := shares[RARE]()))
-                if rare < FEASIBLE:
-                    forecast = replace(forecast, constant_to=largest_for_constant(shares))
+
+                def left_of(share: float) -> float:
+                    return under(*(with_rare_class(law, share) for law in laws)).at(strength)
+
+                rare = left_of(RARE)
+                constant_to = largest_for_constant(left_of) if rare < FEASIBLE else None
+                forecast = replace(forecast, rare=rare, constant_to=constant_to)
         if told is not experiment and multiplier:
-            bought = {weight: _scored(_weighed(experiment, weight), by_group, twins) for weight in (0.0, goal.alpha)}
+            bought = {
+                weight: _scored(_weighed(experiment, weight), by_group, table, laws) for weight in (0.0, goal.alpha)
+            }
     kind = MODELS.get(ready.model.kind)
     of_model = ("kind", *(["knots"] if kind.columns else ["inputs"] if kind.linear else []))  # that a preset may choose
     return Planned(
@@ -314,15 +313,6 @@ def noise_at_weights(experiment: Experiment, by_group: Mapping[str, int]) -> dic
     return noise
 
 
-def _measured(
-    experiment: Experiment, ready: Experiment, by_group: Mapping[str, int], multiplier: float, twins: Mapping[str, Any]
-) -> Curve:
-    """Training on twins, in place of the records, of the columns that are public."""
-    problem = Problem.from_experiment(_of_twins(experiment))
-    relative = _relative(ready, by_group, problem, multiplier)
-    return curve(problem.experiment, problem, by_group, relative=relative, **twins)
-
-
 def _relative(ready: Experiment, by_group: Mapping[str, int], problem: Problem, multiplier: float) -> float | None:
     """The multiplier of a round over that of one release of all records, if moments took nothing; of a replacement."""
     one = numbers_of(ready, by_group, problem).multiplier * (2 if ready.privacy.hides_sizes else 1)
@@ -360,16 +350,16 @@ def _without_penalty(experiment: Experiment) -> Experiment:
     return told
 
 
-def _scored(experiment: Experiment, by_group: Mapping[str, int], twins: Mapping[str, Any]) -> Score:
+def _scored(
+    experiment: Experiment, by_group: Mapping[str, int], table: PublicRows | None, laws: Sequence[TwinLaw]
+) -> Score:
     """The mean score and gap of trainings on twins with the run's own noise, over all laws."""
     numbers = numbers_of(experiment, by_group)
     ready, problem = settled(experiment, numbers), Problem.from_experiment(_of_twins(experiment))
     multiplier = _plan_of(Problem.from_experiment(ready), by_group).multiplier
-    sizes = scaled(by_group, min(sum(by_group.values()), MOST_TWINS))
-    pairs = twins_like(problem, sizes, twins["table"], twins["laws"], HELD_OUT)
     relative, strength = _relative(ready, by_group, problem, multiplier), strength_of(experiment, numbers)
+    pairs = twins_like(problem, by_group, table, laws, MOST_TWINS)
     measured = scores(problem.experiment, problem, by_group, pairs, strength, relative=relative)
-    twins["seen"]()
     return Score(*np.mean([(score.model, score.constant, score.gap) for score in measured], axis=0).tolist())
 
 

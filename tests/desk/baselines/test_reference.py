@@ -197,13 +197,13 @@ def test_a_plan_measures_against_it_on_public_twins_alone():
     experiment = asked(objective={"alpha": 0.0})
     columns = experiment.data.columns
     twins, held_out = drawn(columns, SIZES, LAWS[2], seed=0), drawn(columns, scaled(SIZES, HELD_OUT), LAWS[2], seed=1)
-    known = reference(Problem.from_experiment(experiment), twins, held_out)
-    assert known.name == "logistic regression" and known.score.gain > 0.1
+    name, score = reference(Problem.from_experiment(experiment), twins, held_out)
+    assert name == "logistic regression" and score.gain > 0.1
     private = twins.take(torch.arange(len(twins)))
     with pytest.raises(TypeError, match="twins are public records"):
         reference(Problem.from_experiment(experiment), private, held_out)
     found = planned(experiment, SIZES, strengths=(30.0, 3_000.0), expect="much")
-    assert found.forecast.learnt == (known.score,)
+    assert found.forecast.learnt == (score,)
     said = dict(rows(found))
     assert said["without privacy"].startswith("logistic regression on all public twins together: accuracy")
     assert "logistic regression" in said["verdict"]

@@ -8,7 +8,6 @@ import json
 import math
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ from fedsw.desk.planning.public_rows import (
     spread_evenly,
     with_rare_class,
 )
-from fedsw.desk.planning.run_forecast import SHARES, largest_for_constant
+from fedsw.desk.planning.run_forecast import largest_for_constant
 from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import as_plain, draw_plan, rows
 from fedsw.experiment import ExperimentError, parse_experiment
@@ -402,7 +401,7 @@ def test_the_largest_share_at_which_a_constant_does_as_well_is_looked_for_with_f
         tried.append(share)
         return 0.0 if share <= wanted else FEASIBLE
 
-    assert largest_for_constant({share: partial(left, share) for share in SHARES}) == wanted
+    assert largest_for_constant(left) == wanted
     assert len(tried) <= 3
 
 
