@@ -215,7 +215,7 @@ def test_no_radius_that_settings_take_is_exceeded_where_a_processor_keeps_subnor
     except ExperimentError as fault:
         assert "clip.output" in str(fault) and radius < 1e-30
         return
-    outputs = task.clipped.in_balls(torch.tensor([[1.0], [-1.0], [0.3]]))
+    outputs = task.clipped.in_balls(torch.tensor([[1.0], [-1.0], [0.3]])).to(task.dtype)  # as they travel
     parts = {"penalty": task.objective.parts[0], "cell": 0, "size": 10, "radius": radius}
     pulled = tables.cotangents(outputs, task.clipped.directions(1, 0)[0], torch.full((1, 8), -radius), **parts)
     most = tables.cotangent_bound(**parts, spread=1.0)
