@@ -153,6 +153,11 @@ def upward(value: Any, digits: int = 3) -> str:
     return _rounded(value, digits, up=True)
 
 
+def at_delta(epsilon: Any, delta: Any) -> str:
+    """A guarantee in short, neither number below its value: ε = 0.5 at δ = 1e-06."""
+    return f"ε = {upward(epsilon, 4)} at δ = {upward(delta)}"
+
+
 def downward(value: Any, digits: int = 3) -> str:
     """`number`, never above the value: how an epsilon that an attack shows is written, or room that is left."""
     return _rounded(value, digits, up=False)
@@ -167,6 +172,17 @@ def _rounded(value: Any, digits: int, *, up: bool) -> str:
         unit = Decimal(10) ** (Decimal(known).adjusted() + 1 - digits)
         text = f"{float(Decimal(text) + (unit if up else -unit)):.{digits}g}"
     return text
+
+
+def bytes_of(count: Any) -> str:
+    """A number of bytes in a unit of its size, as in 1.2 MB; an en dash when there is no number."""
+    if (size := to_float(count)) is None:
+        return "–"
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 def shown(text: object) -> str:

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from fedsw._tools.later import loading
 from fedsw._tools.text import downward, upward
 from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
-from fedsw.runs.report.console import named_rows, table_of
+from fedsw.runs.report.document import Document, Listed, named
 
 _STEPS = 50
 """Steps that are assumed: the rounds of a drafted experiment."""
@@ -112,7 +109,7 @@ def budget_command(
     if not compare:
         del report["accountants"]
     accountants = [_accountants_table(report["accountants"])] if compare else []
-    answer(report, lambda: Group(named_rows(_rows(report)), *accountants), as_json=as_json)
+    answer(report, lambda: Document("", begins=(named(_rows(report)), *accountants)), as_json=as_json)
 
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
@@ -133,7 +130,7 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
     plain = as_plain(plan)
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
     shown = [(head, words) for head, words in rows(plan) if head == "noise" or head.startswith("stage")]
-    answer(content, lambda: named_rows(shown), as_json=as_json)
+    answer(content, lambda: Document("", begins=(named(shown),)), as_json=as_json)
 
 
 def _assumed(records: int, known: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
@@ -175,16 +172,13 @@ def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: f
     return noise / diameter
 
 
-def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
     yield (
         "guarantee",
-        Text.assemble(
-            (f"ε = {epsilon} at δ = {upward(report['delta'], 6)}", "bold"),
-            f" for {report['relation']} neighbours, after {report['steps']} steps of {report['sampling']} sampling at "
-            f"rate {report['sampling_rate']:g} with noise multiplier {report['noise_multiplier']:.6g}",
-            _through(report.get("slicing")),
-        ),
+        f"ε = {epsilon} at δ = {upward(report['delta'], 6)} for {report['relation']} neighbours, after "
+        f"{report['steps']} steps of {report['sampling']} sampling at rate {report['sampling_rate']:g} with noise "
+        f"multiplier {report['noise_multiplier']:.6g}{_through(report.get('slicing'))}",
     )
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
@@ -206,10 +200,10 @@ def _through(slicing: Mapping[str, Any] | None) -> str:
     return words
 
 
-def _accountants_table(accountants: list[Mapping[str, Any]]) -> Table:
+def _accountants_table(accountants: list[Mapping[str, Any]]) -> Listed:
     rows = []
     for accountant in accountants:  # one that is not installed has no epsilon
         holds = "–" if accountant["epsilon"] is None else "yes" if accountant["guarantee"] else "no"
         rows.append((accountant["name"], upward(accountant["epsilon"], 5), holds, accountant["note"]))
     headings = ("accountant", "ε", "a guarantee?", "what it is")
-    return table_of(headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3], padding=(0, 1))
+    return Listed.of("Accountants", headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3])

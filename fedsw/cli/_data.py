@@ -14,10 +14,9 @@ import typer
 from fedsw._tools.exits import Exit
 from fedsw.cli import options
 from fedsw.cli.options import answer, changes_of, echo, found, require_writable
+from fedsw.runs.report.document import Document, Listed, Strong
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from fedsw.desk.own_data.drifts import Drifts
 
 
@@ -297,12 +296,7 @@ def distance_command(
     answer(plain, lambda: _view(lines, distances, confidence, by_column=by_column), as_json=as_json)
 
 
-def _view(lines: list[dict[str, Any]], distances: Drifts, confidence: float, *, by_column: bool) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    from fedsw.runs.report.console import table_of
-
+def _view(lines: list[dict[str, Any]], distances: Drifts, confidence: float, *, by_column: bool) -> Document:
     subject = "each column's values" if by_column else "records"
     sides = ("between", "and", *["column"] * by_column)
     rows = []
@@ -310,12 +304,14 @@ def _view(lines: list[dict[str, Any]], distances: Drifts, confidence: float, *, 
         named = [line[key] for key in ("one", "other", *["column"] * by_column)]
         intervals = [f"{low:.3f} to {high:.3f}" for low, high in (line["records"], line["populations"])]
         rows.append([*named, f"{line['distance']:.3f}", *intervals, "yes" if line["differ"] else "not shown"])
-    warning = [Text(distances.doubt, style="bold red")] if distances.doubt else []
-    warning += [Text(distances.word)] if distances.word else []
-    return Group(
-        *warning,
-        f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
-        table_of((*sides, *_MEASURED), rows, left=sides),
-        "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. The "
-        "intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
+    return Document(
+        "",
+        begins=(
+            Strong(distances.doubt),
+            distances.word,
+            f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
+            Listed.of("Distances", (*sides, *_MEASURED), rows, left=sides),
+            "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. "
+            "The intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
+        ),
     )

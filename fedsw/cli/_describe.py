@@ -10,7 +10,8 @@ import typer
 
 from fedsw.cli import options
 from fedsw.cli.options import changes_of, echo, echo_json, require_format, require_writable
-from fedsw.runs.report.console import Screen, table_of
+from fedsw.runs.report.console import Screen
+from fedsw.runs.report.document import Conclusion, Document, Listed
 
 if TYPE_CHECKING:
     from fedsw.desk.own_data.description import DescribedColumn, Description
@@ -87,7 +88,7 @@ def describe_command(
         elif quiet:
             echo(directory)
         else:
-            _show(description, directory, output)
+            Screen().print(_screen(description, directory, output))
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
@@ -125,18 +126,21 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _WIDEST = 48
 
 
-def _show(description: Description, directory: Path, output: Path | None) -> None:
-    screen = Screen(highlight=False)
-    screen.print(f"{description.records} records. {description.summary['guarantee']['statement']}")
+def _screen(description: Description, directory: Path, output: Path | None) -> Document:
     rows = [
         (column.name, _spark(column), *_in_short(column), f"{column.half_width:.3f}") for column in description.columns
     ]
     headings = ("column", "histogram, from the lower to the upper bound", "half of them between", "most often", "±")
-    screen.print(table_of(headings, rows, left=headings[:4]))
-    for advice in description.findings:
-        screen.print(advice, style="bold")
     where = "-o FILE.html writes the page" if output is None else f"{output}: the page"
-    screen.print(f"{where}. Shown again at no cost: fedsw describe {directory}")
+    return Document(
+        "",
+        begins=(
+            f"{description.records} records. {description.summary['guarantee']['statement']}",
+            Listed.of("Columns", headings, rows, left=headings[:4]),
+            *map(Conclusion, description.findings),
+            f"{where}. Shown again at no cost: fedsw describe {directory}",
+        ),
+    )
 
 
 def _in_short(column: DescribedColumn) -> tuple[str, str]:

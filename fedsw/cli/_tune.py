@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from fedsw._tools.exits import Exit
-from fedsw._tools.text import number, upward
+from fedsw._tools.text import at_delta, number, upward
 from fedsw.cli import options
 from fedsw.cli.options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
-from fedsw.runs.report.console import Screen, table_of
+from fedsw.runs.report.console import Screen
+from fedsw.runs.report.document import Conclusion, Document, Listed, Note
 
 if TYPE_CHECKING:
     from fedsw.desk.planning.private_search import Selected, SelectionCost
@@ -140,29 +139,30 @@ def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, 
     return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
 
 
-def tried_view(record: Mapping[str, Any]) -> RenderableType:
+def tried_view(record: Mapping[str, Any]) -> Document:
     """The table of a free search."""
-    metric = record["metric"]
+    metric, best = record["metric"], "  ".join(record["best"]) or "as written"
     rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
-    table = table_of(("settings", metric.replace("_", " "), ""), rows, left=("settings", ""))
-    best = "  ".join(record["best"]) or "as written"
-    note = Text(f"best on public twins: {best}\n", style="bold")
-    note.append("`fedsw plan` and `fedsw run` take these settings after the experiment\n", style="default")
-    note.append("cost: ε = 0, no record was looked at. Records may follow another law than their twins", style="dim")
-    return Group(table, note)
-
-
-def cost_view(cost: SelectionCost) -> RenderableType:
-    """Show what a selection on the records will cost, beside what else could be done."""
-    selection, runs = cost.selection, cost.selection.law.mean
-    text = Text(
-        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs ε = "
-        f"{upward(selection.epsilon, 4)} at δ = {upward(selection.delta)}; one run costs {upward(cost.single, 4)}, and "
-        f"{round(runs)} runs that are all shown {upward(cost.all_shown, 4)}"
+    return Document(
+        "",
+        begins=(
+            Listed.of("Tried", ("settings", metric.replace("_", " "), ""), rows, left=("settings", "")),
+            Conclusion(f"best on public twins: {best}"),
+            "`fedsw plan` and `fedsw run` take these settings after the experiment",
+            Note("cost: ε = 0, no record was looked at. Records may follow another law than their twins"),
+        ),
     )
-    if cost.all_shown < selection.epsilon:
-        text.append(": so few runs are cheaper made one by one", style="yellow")
-    return text
+
+
+def cost_view(cost: SelectionCost) -> str:
+    """Say what a selection on the records will cost, beside what else could be done."""
+    selection, runs = cost.selection, cost.selection.law.mean
+    fewer = ": so few runs are cheaper made one by one" if cost.all_shown < selection.epsilon else ""
+    return (
+        f"the best of a random number of runs ({number(runs)} on average, {len(cost.experiments)} settings) costs "
+        f"{at_delta(selection.epsilon, selection.delta)}; one run costs {upward(cost.single, 4)}, and {round(runs)} "
+        f"runs that are all shown {upward(cost.all_shown, 4)}{fewer}"
+    )
 
 
 def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
@@ -178,13 +178,15 @@ def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any
     }
 
 
-def selected_view(record: Mapping[str, Any]) -> RenderableType:
+def selected_view(record: Mapping[str, Any]) -> Document:
     """Show the outcome of a selection on the records."""
-    best = "  ".join(record["best"]) or "as written"
-    text = Text(f"best: {best}", style="bold")
-    text.append(f"\n{record['metric'].replace('_', ' ')} {number(record[record['metric']], 4)}, {record['directory']}")
-    text.append(
-        f"\nit cost ε = {upward(record['epsilon'], 4)} at δ = {upward(record['delta'])}, which the run has for good: "
-        "the other runs are not kept: neither they, nor their number, nor how long this took may be published"
+    best, metric = "  ".join(record["best"]) or "as written", record["metric"]
+    return Document(
+        "",
+        begins=(
+            Conclusion(f"best: {best}"),
+            f"{metric.replace('_', ' ')} {number(record[metric], 4)}, {record['directory']}",
+            f"it cost {at_delta(record['epsilon'], record['delta'])}, which the run has for good: the other runs are "
+            "not kept: neither they, nor their number, nor how long this took may be published",
+        ),
     )
-    return text

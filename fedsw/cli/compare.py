@@ -128,7 +128,7 @@ def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     from fedsw._tools import files
     from fedsw.desk.compare.comparison_page import draw_table, read_comparison
-    from fedsw.desk.compare.table import table_view, write_table
+    from fedsw.desk.compare.table import write_table
     from fedsw.runs.run_files import RunFile
 
     comparison = read_comparison(folder)
@@ -136,7 +136,7 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
     written = [*write_table(folder, table), *draw_table(folder, table), folder / RunFile.REPORT]
     files.replace(folder / RunFile.REPORT, comparison.page().encode(), durable=False)
     content = {**table, "directory": str(folder), "files": [str(path) for path in written]}
-    answer_made(content, lambda: table_view(table), folder, written, as_json=as_json, quiet=quiet)
+    answer_made(content, lambda: comparison.document(operator=True), folder, written, as_json=as_json, quiet=quiet)
     if table["failed"]:
         echo(
             f"fedsw: {len(table['failed'])} of {table['cells']['all']} cells failed; "

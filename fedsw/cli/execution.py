@@ -21,10 +21,10 @@ from fedsw.runs.commands import command_for
 from fedsw.runs.progress import RunProgress
 from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
-from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.run_files import RunFile, ended_early, has_asked, has_ended
 from fedsw.runs.view import read_run
-from fedsw.runs.write import draw_run
+from fedsw.runs.write import draw_run, write_card
 
 if TYPE_CHECKING:
     from fedsw.federation.engines.driver import RunResult
@@ -42,8 +42,6 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
     unchanged. A figure that cannot be drawn is a warning. The command ends with `Exit.ENDED_EARLY` where the run did.
     """
     with followed(start, label=label, quiet=quiet or as_json) as result:
-        from fedsw.desk.use.model_card import write_card
-
         folder = result.directory
         with showing(folder):
             with _warning_of(f"the plots of {folder} could not be drawn"):
@@ -69,11 +67,10 @@ def rehearsed(directory: Path) -> None:
     """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
     from fedsw.data.made_up import made_up_cells
     from fedsw.desk.own_data.synthetic_table import write_table
-    from fedsw.desk.use.model_card import write_card
     from fedsw.desk.use.trained import load
 
     record = read_run(directory)
-    summary_panel(record)
+    summary_screen(record)
     write_card(directory)
     if not (directory / RunFile.MODEL).is_file():
         return
@@ -145,7 +142,7 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
     if as_json:
         echo_json(facts.plain(view))
     else:
-        Screen().print(summary_panel(view))
+        Screen().print(summary_screen(view))
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.text import Text
 
 from fedsw._tools.later import loading
 from fedsw._tools.text import number, upward
@@ -31,21 +28,17 @@ from fedsw.cli.options import (
     require_format,
     require_writable,
 )
-from fedsw.runs.report.console import Screen, named_rows
+from fedsw.runs.report.console import Screen
+from fedsw.runs.report.document import Code, Document, Part, Strong, named, sections
 
 if TYPE_CHECKING:
     from fedsw.runs.client_status import ClientStatus
-    from fedsw.runs.report.document import Document
     from fedsw.runs.report.what_ifs import WhatIfs
     from fedsw.runs.status import Status
 
 
 Watch = Annotated[bool, typer.Option("--watch", help="progress: look until the run ends; Ctrl-C stops looking only.")]
 Every = Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often --watch looks.")]
-_CLIENT_STYLES = {
-    "greeted": "cyan", "greeted, not taken": "red", "taking part": "green", "quiet": "yellow", "over": "green",
-}  # fmt: skip
-_STYLES = {"running": "green", "finished": "green", "starting": "cyan", "stalled": "yellow", "stopped": "red"}
 
 
 def show_command(
@@ -85,7 +78,7 @@ def show_command(
         from fedsw.runs.client_status import read_client_status
 
         status = read_client_status(Path(run).expanduser())
-        answer(status.as_dict(), lambda: named_rows(_client_rows(status)), as_json=as_json, highlight=True)
+        answer(status.as_dict(), lambda: _client_screen(status), as_json=as_json, highlight=True)
         return
     directory = found(run, runs)
     if what == "progress":
@@ -98,7 +91,7 @@ def show_command(
         answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
         from fedsw._tools import files
-        from fedsw.desk.use.model_card import write_card
+        from fedsw.runs.write import write_card
 
         if output is not None:
             require_writable(output, force=force, read=files_of_run(directory))
@@ -140,7 +133,11 @@ def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: 
         assert figure is not None
         _answer_path("shapes", save(figure, output), as_json=as_json)
         return
-    answer([shape.as_dict() for shape in shapes], lambda: named_rows(rows_of_shapes(shapes)), as_json=as_json)
+    answer(
+        [shape.as_dict() for shape in shapes],
+        lambda: Document("", begins=(named(rows_of_shapes(shapes)),)),
+        as_json=as_json,
+    )
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
@@ -158,58 +155,56 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
                 _follow(directory, every, lambda status: live.update(status_view(status), refresh=True))
 
 
-def _client_rows(status: ClientStatus) -> Iterator[tuple[str, RenderableType]]:
+def _client_screen(status: ClientStatus) -> Document:
     """A client's own side: each run, the last at the end, and ledgers of other runs."""
     from fedsw.runs.client_status import state_of
     from fedsw.runs.report.account_screens import words_of_run
+    from fedsw.runs.report.screens import spent_of
 
+    known, rows = {run.run for run in status.runs}, list[tuple[str, Iterable[Part]]]()
     for run in status.runs:
-        state, ago = state_of(run), _duration(max(0.0, time.time() - run.heard))
         why = f": {run.refused}" if run.refused else ""
-        about = Text.assemble((state, _CLIENT_STYLES[state]), why, f", last asked {ago} ago")
-        yield f"run {run.name}", Group(about, *map(Text, words_of_run(run, status.ledgers)))
-    known = {run.run for run in status.runs}
+        about = f"{state_of(run)}{why}, last asked {_duration(max(0.0, time.time() - run.heard))} ago"
+        rows.append((f"run {run.name}", [Strong(about) if why else about, *words_of_run(run, status.ledgers)]))
     for ledger in status.ledgers:
         if ledger.run not in known:
-            spent = f"ε = {upward(ledger.epsilon, 4)} of {upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
-            yield f"client {ledger.client}", Text(f"{spent}, {ledger.rounds} rounds, of the run {ledger.run[:12]}")
-    yield "folder", Text(status.folder, style="cyan")
+            said = f"{spent_of(ledger.epsilon, ledger.budget, ledger.delta)}, {ledger.rounds} rounds"
+            rows.append((f"client {ledger.client}", [f"{said}, of the run {ledger.run[:12]}"]))
+    return Document("", sections=sections([*rows, ("folder", [Code(status.folder)])]))
 
 
-def status_view(status: Status) -> RenderableType:
+def status_view(status: Status) -> Document:
     """The status as a small table."""
-    return named_rows(_status_rows(status))
+    return Document("", sections=sections(_status_rows(status)))
 
 
-def _status_rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
+def _status_rows(status: Status) -> Iterator[tuple[str, list[Part]]]:
     from fedsw.experiment.load import of_unit
     from fedsw.runs.commands import command_for
     from fedsw.runs.roll_call import WAITED_FOR
 
-    state = Text(status.state, style=_STYLES[status.state])
-    yield "state", Text.assemble(state, f"  {status.why}" if status.why else "")
-    bar = ProgressBar(total=status.rounds, completed=status.round, width=24)
-    yield "round", Group(Text(f"{status.round} of {status.rounds}"), bar)
-    yield "ε spent", f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"
-    if status.unit != "record":
-        yield "ε is for", of_unit(status.unit)
+    yield "state", [f"{status.state}  {status.why}" if status.why else status.state]
+    done = 24 * status.round // max(1, status.rounds)
+    yield "round", [f"{status.round} of {status.rounds}", Code("━" * done + "·" * (24 - done))]
+    yield "ε spent", [f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"]
+    yield "ε is for", [of_unit(status.unit)] if status.unit != "record" else []
     for client, spent in status.epsilon_by_client.items():
-        yield f"  client {client}", upward(spent)
+        yield f"  client {client}", [upward(spent)]
     if status.snr is not None:
-        yield "SNR", f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
+        heard = f"{number(status.snr, 2)} in the last round: how well sums are heard, not what the model is worth"
+        yield "SNR", [heard]
     if status.clients_alive is not None:
-        yield "clients", f"{status.clients_alive} of {status.clients} in the last round"
+        yield "clients", [f"{status.clients_alive} of {status.clients} in the last round"]
     for entry in status.roll:
-        yield "  roll call", Text(entry.line(), style="" if entry.state in WAITED_FOR else "red")
+        yield "  roll call", [entry.line() if entry.state in WAITED_FOR else Strong(entry.line())]
     if status.bytes_up is not None and status.bytes_down is not None:
-        yield "traffic", f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"
+        yield "traffic", [f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"]
     if status.seconds_per_round is not None:
         left = "" if status.seconds_left is None else f", about {_duration(status.seconds_left)} left"
-        yield "pace", f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)"
-    yield "last sign", f"{_duration(status.seconds_since)} ago"
-    yield "folder", Text(status.directory, style="cyan")
-    if status.state == "stopped":
-        yield "go on", Text(command_for(Path(status.directory)), style="cyan")
+        yield "pace", [f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)"]
+    yield "last sign", [f"{_duration(status.seconds_since)} ago"]
+    yield "folder", [Code(status.directory)]
+    yield "go on", [Code(command_for(Path(status.directory)))] if status.state == "stopped" else []
 
 
 def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:

@@ -1,4 +1,4 @@
-"""Write what is made of runs: their page, their entry for a registry, their pictures."""
+"""Write what is made of runs: their page, their card, their entry for a registry, their pictures."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from fedsw._tools import files
+from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report.figures import save
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.runs.report.registry_entry import entry
+from fedsw.runs.report.run_documents import card
 from fedsw.runs.report.run_page import page
 from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.run_files import RunFile
@@ -31,6 +33,25 @@ def write_page(
     views = [read_whole_run(directory) for directory in directories]
     target = directories[0] / RunFile.REPORT if path is None else path
     files.replace(target, page(views, operator=operator, what_ifs=what_ifs).encode(), durable=False)
+    return target
+
+
+def write_card(directory: Path, path: Path | None = None) -> Path:
+    """Write the card of a run, by default in Markdown into its folder, as a page if the path ends in .html.
+
+    Raises:
+        ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
+    """
+    view = read_run(directory)
+    require_remembered(directory, missing_ok=True)
+    if not view.summary:
+        raise ValueError(
+            f"{directory} has not ended, and there is nothing yet that a card could say; `fedsw show {directory} "
+            "progress` shows how far it is"
+        )
+    target = directory / RunFile.CARD if path is None else path
+    document = card(view)
+    files.replace(target, (document.page() if target.suffix == ".html" else document.markdown()).encode())
     return target
 
 

@@ -69,14 +69,14 @@ AFTERWARDS = {
 def test_what_was_spent_and_could_not_be_shown_has_a_code_of_its_own_and_says_where_it_lies(
     ended, fault, monkeypatch, capsys
 ):
-    monkeypatch.setattr("fedsw.cli.execution.summary_panel", raising(AFTERWARDS[fault]))
+    monkeypatch.setattr("fedsw.cli.execution.summary_screen", raising(AFTERWARDS[fault]))
     assert cli.main(["run", "fair-classification"]) == Exit.NOT_SHOWN
     (folder,) = Path("runs/fair-classification").iterdir()
     said = capsys.readouterr().err
     assert f"released is in {folder}; `fedsw show {folder}` shows it" in said and "resume" not in said
 
 
-@pytest.mark.parametrize("where", ["draw_run", "summary_panel"])
+@pytest.mark.parametrize("where", ["draw_run", "summary_screen"])
 def test_ctrl_c_after_the_last_round_says_where_the_run_is(ended, where, monkeypatch, capsys):
     monkeypatch.setattr(f"fedsw.cli.execution.{where}", raising(KeyboardInterrupt()))
     assert cli.main(["run", "fair-classification"]) == 130

@@ -23,7 +23,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Slicing, Step, epsilon
 from fedsw.privacy.local_release import RecordRelease, project_ball
 from fedsw.privacy.mechanisms import spacing
-from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.view import read_run
 from tests.federations import Saboteur
 
@@ -191,10 +191,10 @@ def test_a_completed_run_on_one_release_reads_as_completed(run, base):
     summary, directory = run(base)
     assert summary["released_rounds"] == 1
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(summary_panel(read_run(directory)))
+    console.print(summary_screen(read_run(directory)))
     text = console.export_text()
     assert f" clients, {base.training.rounds} rounds on one release" in text
-    assert ("200 particles for" in text) == (base.model.kind == "particles")
+    assert ("(200 particles)" in text) == (base.model.kind == "particles")
     assert "of the one release" in summary["guarantee"]["statement"]
 
 

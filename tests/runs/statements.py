@@ -23,8 +23,8 @@ import sklearn.metrics  # noqa: F401
 import torch._dynamo  # noqa: F401
 
 import fedsw.desk.own_data.rehearsal
-import fedsw.desk.use.model_card
 import fedsw.federation.engines.driver
+import fedsw.runs.write
 from fedsw.cli import app, execution
 from fedsw.learning.tasks import Classification  # noqa: F401
 from fedsw.privacy.accounting.journal import Journal

@@ -11,14 +11,13 @@ import pytest
 
 import fedsw
 from fedsw.runs.report import facts
+from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.report.run_page import page
-from fedsw.runs.report.screens import summary_panel
 from fedsw.runs.view import read_run, read_whole_run
 from tests.syntax import nodes
 
 RUNS = Path(fedsw.__file__).parent / "runs"
 MADE_OF_VIEWS = sorted((RUNS / "report").glob("*.py"))
-SCREENS = {"account_screens", "console", "screens"}
 WORDS = {"facts", "figures", "metric_names", "plots", "shapes"}
 READERS = {
     "fedsw._tools.files", "fedsw.runs.accounts", "fedsw.runs.commands", "fedsw.runs.directory", "fedsw.runs.recovery",
@@ -75,15 +74,18 @@ def test_screens_and_pages_import_no_reader_of_files_and_open_none(path):
 
 
 @pytest.mark.parametrize("path", MADE_OF_VIEWS, ids=lambda path: path.stem)
-def test_what_is_no_screen_asks_none(path):
-    asked = {name for name in imports_of(path) if name.rpartition(".")[2] in SCREENS or name.startswith("rich")}
-    assert not asked or path.stem in SCREENS
+def test_only_the_renderer_of_a_medium_knows_it(path):
+    mediums = {"console": "rich", "render": "jinja2"}
+    known = {
+        medium for medium, library in mediums.items() if any(name.startswith(library) for name in imports_of(path))
+    }
+    assert known <= {path.stem}, f"{path.name}: make a document, and let {known} show it"
 
 
 def test_words_and_figures_ask_no_document_and_no_page():
     for word in WORDS:
-        names = imports_of(RUNS / "report" / f"{word}.py")
-        assert {name.split(".")[3] for name in names if name.startswith("fedsw.runs.report.")} <= WORDS, word
+        names = {name for name in imports_of(RUNS / "report" / f"{word}.py") if name.startswith("fedsw.runs.report.")}
+        assert {name.split(".")[3] for name in names} <= {*WORDS, "_parts"}, word
 
 
 def test_a_view_is_all_that_is_needed_once_it_is_read(finished, tmp_path):
@@ -93,7 +95,7 @@ def test_a_view_is_all_that_is_needed_once_it_is_read(finished, tmp_path):
     before = page([view]), facts.plain(view), facts.sizes(view)
     shutil.rmtree(directory)
     assert (page([view]), facts.plain(view), facts.sizes(view)) == before
-    summary_panel(view)
+    summary_screen(view)
 
 
 def test_what_is_the_operator_s_is_marked_and_left_out(finished):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedsw._tools.text import Short, measured, number, upward
 from fedsw.desk.compare.comparison_grid import read_grid
-from fedsw.desk.compare.table import epsilon_of, make_table, measured_cells, names_of, spread
-from fedsw.runs.report.document import Document, Listed, PageSection, Part
-from fedsw.runs.report.facts import FactTable
+from fedsw.desk.compare.table import beside_methods, epsilon_of, make_table, names_of, row_cells, spread
+from fedsw.runs.report.document import Document, Listed, sections
+from fedsw.runs.report.facts import LEFT_OUT
 from fedsw.runs.report.figures import (
     MARKERS,
     colour,
@@ -211,12 +211,6 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 44)
 
 
-_LEFT_OUT = (
-    "What was measured on private records without noise is left out of this page. The comparison's folder has it: for "
-    "its reader ε = ∞."
-)
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison(Short):
     """Finished cells of a comparison, as table.json has them; where records may be `private`, no page shows them."""
@@ -251,22 +245,23 @@ class Comparison(Short):
         beside = "" if constant is None else f"; a constant has {measured(constant, None)}"
         return f"The best mean under the first guarantee below: {words}{beside}."
 
-    def document(self) -> Document:
-        """Write it as it is read; times and traffic are in the folder."""
-        table, figure = self.table, None if self.private else draw_utility(self.table)
-        utility = metric_name(table["metric"], names_of(table))
+    def document(self, *, operator: bool = False) -> Document:
+        """Write it as it is read; times, traffic and what failed are for the operator's screen, figures for pages."""
+        table, private, called = self.table, self.private and not operator, names_of(self.table)
+        figure = None if private or operator else draw_utility(table)
         drawn = () if figure is None else (picture(figure, name="utility", caption=_CAPTION, says=self.verdict),)
+        groups = ((group["heading"], self._rows(group, operator=operator)) for group in table["groups"])
+        better = f"Utility is {metric_name(table['metric'], called)}, {table['better']} is better."
         return Document(
             title=f"Comparison: {table['task']}",
             verdict=self.verdict,
-            begins=(
-                f"Utility is {utility}, {table['better']} is better. {table['caption']}",
-                *drawn,
-            ),
-            warnings=tuple(self._warnings()),
-            sections=(
-                *(PageSection.of(_begun(group["heading"]), [self._rows(group)]) for group in table["groups"]),
-                PageSection.of("Beside them", [] if self.private else list(self._beside())),
+            begins=(f"{better} {table['caption']}", *drawn),
+            warnings=tuple(self._warnings(operator=operator)),
+            sections=sections(
+                [
+                    *((heading[:1].upper() + heading[1:], [listed]) for heading, listed in groups),
+                    ("Beside them", [] if private else beside_methods(table)),
+                ]
             ),
         )
 
@@ -274,43 +269,28 @@ class Comparison(Short):
         """Make its page."""
         return self.document().page()
 
-    def _warnings(self) -> Iterator[str]:
+    def _warnings(self, *, operator: bool) -> Iterator[str]:
+        cells, failed = self.table["cells"], self.table["failed"]
         if self.private:
-            yield _LEFT_OUT
+            yield LEFT_OUT.format("the comparison's folder")
         if self.table["nominal"]:
             yield "nominal: seeds make sampling and noise reproducible, and who knows them can undo them"
-        left = self.table["cells"]["all"] - self.table["cells"]["completed"] - self.table["cells"]["failed"]
-        if left:
-            yield f"{left} of {self.table['cells']['all']} runs have not been made"
-        if failed := self.table["cells"]["failed"]:
-            yield f"{failed} of {self.table['cells']['all']} runs failed"
+        if left := cells["all"] - cells["completed"] - cells["failed"]:
+            yield f"{left} of {cells['all']} runs have not been made"
+        if cells["failed"]:
+            yield f"{cells['failed']} of {cells['all']} runs failed"
+        yield from (f"failed: {entry['cell']}: {entry['error']}" for entry in failed if operator)
 
-    def _rows(self, group: Mapping[str, Any]) -> Part:
-        metrics = [] if self.private else self.table["metrics"]
+    def _rows(self, group: Mapping[str, Any], *, operator: bool) -> Listed:
+        metrics = [] if self.private and not operator else self.table["metrics"]
         called = [metric_name(name, names_of(self.table)) for name in metrics]
-        return Listed(
+        costs = ("up", "down", "seconds") if operator else ()
+        return Listed.of(
             "Methods, ε and metrics",
-            FactTable.of(
-                ("method", "ε", "δ", *called, "rounds", "seeds"),
-                [(*measured_cells(row, metrics), row["rounds"], row["seeds"]) for row in group["rows"]],
-            ),
+            ("method", "ε", "δ", *called, "rounds", *costs, "seeds"),
+            [row_cells(row, metrics, operator=operator) for row in group["rows"]],
+            whole=("method", *called),
         )
-
-    def _beside(self) -> Iterator[Part]:
-        reference, constant = self.table.get("reference"), self.table.get("constant")
-        called = names_of(self.table)
-        if reference:
-            rows = [(metric_name(name, called), spread(value)) for name, value in reference["metrics"].items()]
-            yield Listed(f"Without privacy: {reference['what']}", FactTable.of(("", ""), rows))
-        if constant:
-            around = constant.get("intervals") or {}
-            known = constant["metrics"].items()
-            rows = [(metric_name(name, called), measured(mean, around.get(name))) for name, mean in known]
-            yield Listed(f"A constant: {constant['answers']}", FactTable.of(("", ""), rows))
-
-
-def _begun(heading: str) -> str:
-    return heading[:1].upper() + heading[1:]
 
 
 _CAPTION = "Utility against ε. All numbers are in the tables."

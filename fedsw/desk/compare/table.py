@@ -12,52 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from fedsw._tools import files
-from fedsw._tools.text import for_spreadsheets, harmless, json_text, measured, number, to_float, upward
+from fedsw._tools.text import bytes_of, for_spreadsheets, harmless, json_text, measured, number, to_float, upward
 from fedsw.desk.baselines.reference import NAMES
 from fedsw.desk.compare.comparison_grid import Cell, Grid, read_grid, read_result
 from fedsw.desk.compare.methods import able, methods, tasks
 from fedsw.experiment import Experiment
 from fedsw.runs.evaluation.intervals import LEVEL, Interval, normal, standard_error, student
 from fedsw.runs.group_names import UNNAMED, Names, names_from
-from fedsw.runs.report.console import table_of
+from fedsw.runs.report.document import Document, Listed
 from fedsw.runs.report.metric_names import metric_name, ordered_metrics
-from fedsw.runs.report.screens import bytes_of
 from fedsw.runs.run_files import names_in, write_json
-
-
-def table_view(table: Mapping[str, Any]) -> RenderableType:
-    """The table of a comparison, a part for each guarantee, with its caption and what failed."""
-    called = names_of(table)
-    parts: list[RenderableType] = [
-        Text(f"{table['task']}: {metric_name(table['metric'], called)}, {table['better']} is better", style="bold")
-    ]
-    for group in table["groups"]:
-        parts += [
-            Text(group["heading"], style="bold" if group["guarantee"] else "bold yellow"),
-            _screen_rows(table, group),
-        ]
-    if reference := table.get("reference"):
-        scores = ", ".join(
-            f"{metric_name(name, called)} {spread(value)}" for name, value in reference["metrics"].items()
-        )
-        parts.append(Text(f"without privacy ({reference['what']}): {scores}", style="bold"))
-    if constant := table.get("constant"):
-        around = constant.get("intervals") or {}
-        named = constant["metrics"].items()
-        scores = ", ".join(f"{metric_name(name, called)} {measured(value, around.get(name))}" for name, value in named)
-        parts.append(Text(f"a constant ({constant['answers']}): {scores}", style="bold"))
-    parts.append(Text(table["caption"], style="dim"))
-    for entry in table["failed"]:
-        parts.append(Text(f"failed: {entry['cell']}: {entry['error']}", style="yellow"))
-    left = table["cells"]["all"] - table["cells"]["completed"] - table["cells"]["failed"]
-    if left:
-        parts.append(Text(f"{left} of {table['cells']['all']} cells have not run", style="yellow"))
-    return Group(*parts)
 
 
 def names_of(table: Mapping[str, Any]) -> Names:
@@ -65,7 +30,7 @@ def names_of(table: Mapping[str, Any]) -> Names:
     return names_from(table.get("names"))
 
 
-def tasks_view() -> RenderableType:
+def tasks_view() -> Document:
     """The tasks with their methods, and what the methods are."""
     rows = []
     for name, task in tasks().items():
@@ -74,10 +39,8 @@ def tasks_view() -> RenderableType:
         rows.append((name, f"{metric_name(task.metric)} ({task.better})", *listed))
     headings, about = ("task", "utility", "compares", "baselines", "can also run"), ("method", "what")
     known = [(name, method.what) for name, method in methods().items()]
-    return Group(
-        table_of(headings, rows, left=headings, whole=("task",)),
-        table_of(about, known, left=about, whole=("method",)),
-    )
+    both = (headings, rows), (about, known)
+    return Document("", begins=tuple(Listed.of("", of, cells, left=of, whole=of[:1]) for of, cells in both))
 
 
 def spread(value: Mapping[str, Any] | None) -> str:
@@ -89,27 +52,27 @@ def spread(value: Mapping[str, Any] | None) -> str:
     return number(value["mean"]) + (f" ± {number(value['sd'], 2)}" if value["sd"] is not None else "")
 
 
-def _screen_rows(table: Mapping[str, Any], group: Mapping[str, Any]) -> Table:
-    measured = [metric_name(name, names_of(table)) for name in table["metrics"]]
-    rows = [
-        (
-            *measured_cells(row, table["metrics"]),
-            str(row["rounds"]),
-            bytes_of(row["bytes_up"]),
-            bytes_of(row["bytes_down"]),
-            number(row["seconds"]),
-            str(row["seeds"]) + "".join(f", {row[what]} {what}" for what in ("stopped", "failed") if row[what]),
-        )
-        for row in group["rows"]
-    ]
-    headings = ("method", "ε", "δ", *measured, "rounds", "up", "down", "seconds", "seeds")
-    return table_of(headings, rows, whole=("method", *measured), pad_edge=False, collapse_padding=True)
+def row_cells(row: Mapping[str, Any], metrics: Sequence[str], *, operator: bool) -> Iterator[object]:
+    """The cells of a row: method, epsilon, delta, metrics and sizes; traffic, time and faults for the operator."""
+    yield from (row["method"], epsilon_of(row), upward(row["delta"], 2))
+    yield from (spread(row["metrics"].get(name)) for name in metrics)
+    yield row["rounds"]
+    if operator:
+        yield from (bytes_of(row["bytes_up"]), bytes_of(row["bytes_down"]), number(row["seconds"]))
+    faults = [f", {row[what]} {what}" for what in ("stopped", "failed") if row[what] and operator]
+    yield "".join([str(row["seeds"]), *faults])
 
 
-def measured_cells(row: Mapping[str, Any], metrics: Sequence[str]) -> tuple[str, ...]:
-    """The cells of a row that say what was measured: method, epsilon, delta and metrics."""
-    metrics_of = (spread(row["metrics"].get(name)) for name in metrics)
-    return row["method"], epsilon_of(row), upward(row["delta"], 2), *metrics_of
+def beside_methods(table: Mapping[str, Any]) -> Iterator[str]:
+    """The reference without privacy and a constant, with their metrics."""
+    reference, constant, called = table.get("reference"), table.get("constant"), names_of(table)
+    if reference:
+        scores = [f"{metric_name(name, called)} {spread(value)}" for name, value in reference["metrics"].items()]
+        yield f"Without privacy ({reference['what']}): {', '.join(scores)}."
+    if constant:
+        around, named = constant.get("intervals") or {}, constant["metrics"].items()
+        scores = [f"{metric_name(name, called)} {measured(value, around.get(name))}" for name, value in named]
+        yield f"A constant ({constant['answers']}): {', '.join(scores)}."
 
 
 def epsilon_of(row: Mapping[str, Any]) -> str:

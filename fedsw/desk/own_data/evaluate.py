@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.text import Text
 from safetensors.torch import load_file
 from torch import nn
 
@@ -27,7 +25,7 @@ from fedsw.runs.evaluation.evaluator import HeldOutMetrics, parts_of, worth_of
 from fedsw.runs.evaluation.intervals import Interval
 from fedsw.runs.evaluation.verdict import warnings_of
 from fedsw.runs.group_names import UNNAMED, Names, names_of
-from fedsw.runs.report.console import table_of
+from fedsw.runs.report.document import Document, Listed, Note
 from fedsw.runs.report.metric_names import group_table, measured_cell, metric_name, ordered_metrics
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run
@@ -159,36 +157,32 @@ _INTERVALS = "below each number where its true value lies, 95 %: what other reco
 _CAPTION = "without noise, of private records: for the screen of whoever holds them; nothing was written or sent"
 
 
-def evaluated_view(evaluated: Sequence[Evaluated]) -> RenderableType:
+def evaluated_view(evaluated: Sequence[Evaluated]) -> Document:
     """Warnings, a line for every client and one for a constant, and the last by group; metrics that a constant has."""
-    last = evaluated[-1].worth
+    last, called = evaluated[-1].worth, evaluated[-1].called
     constant, answer = last.quality.constant, last.quality.answer
-    known = ordered_metrics(last.metrics, evaluated[-1].called)
+    known = ordered_metrics(last.metrics, called)
     names = [name for name in known if name in constant] or known[:_MOST]
 
     def cells(metrics: Mapping[str, float], around: Mapping[str, Interval]) -> list[str]:
         return [measured_cell(metrics[name], around.get(name)) if name in metrics else "" for name in names]
 
-    headed = (metric_name(name, evaluated[-1].called) for name in names)
     rows = [
         [measured.name, f"{measured.count:,}", *cells(measured.worth.metrics, measured.worth.quality.intervals)]
         for measured in evaluated
     ]
-    table = table_of(("kept out by", "count", *headed), rows, whole=("kept out by",))
     if constant:
-        table.add_row(
-            answer, f"{evaluated[-1].count:,}", *cells(constant, last.quality.constant_intervals), style="dim"
-        )
-    groups = []
-    if last.by_group.numbers:
-        headings, by_group = group_table(*last.by_group, measured_cell, called=evaluated[-1].called)
-        groups = [table_of((evaluated[-1].name, *headings), by_group, whole=(evaluated[-1].name,))]
-    said = [
-        warning
-        for measured in evaluated
-        if measured is evaluated[-1] or measured.count < 2
-        for warning in measured.warnings
-    ]
-    parts: list[RenderableType] = [Text(f"! {warning}", style="bold red") for warning in said]
-    parts += [table, *groups, Text(_INTERVALS, style="dim")]
-    return Group(*parts, Text(_CAPTION, style="dim"))
+        rows.append([answer, f"{evaluated[-1].count:,}", *cells(constant, last.quality.constant_intervals)])
+    headed = ("kept out by", "count", *(metric_name(name, called) for name in names))
+    headings, by_group = group_table(*last.by_group, measured_cell, called=called)
+    said = (measured for measured in evaluated if measured is evaluated[-1] or measured.count < 2)
+    return Document(
+        "",
+        warnings=tuple(warning for measured in said for warning in measured.warnings),
+        begins=(
+            Listed.of("Metrics", headed, rows, whole=headed[:1]),
+            Listed.of("By group", (evaluated[-1].name, *headings), by_group, whole=(evaluated[-1].name,)),
+            Note(_INTERVALS),
+            Note(_CAPTION),
+        ),
+    )

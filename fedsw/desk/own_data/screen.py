@@ -11,10 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from fedsw._tools.text import number
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.columns.declaration import Columns
@@ -23,7 +19,7 @@ from fedsw.data.distinct import CellFault
 from fedsw.data.sources import declared_columns
 from fedsw.desk.own_data.examine import Examination, Examined
 from fedsw.experiment import Experiment
-from fedsw.runs.report.console import table_of
+from fedsw.runs.report.document import Conclusion, Document, Listed, Strong
 
 _WARM, _TIMED = 1, 4
 
@@ -61,16 +57,10 @@ def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) ->
     return MachineCost(seconds / _TIMED * rounds, peak, how)
 
 
-def examination_view(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> RenderableType:
+def examination_view(experiment: Experiment, examination: Examination, cost: MachineCost | None) -> Document:
     """Sizes, every fault, what is public, and what a run takes."""
-    unit = declared_columns(experiment.data).unit
-    parts: list[RenderableType] = [_sizes(examination, unit)]
-    parts += [Text(line, style="yellow") for line in _warnings(examination)]
-    faults = [line for file in examination.files for line in _faults_of(file, declared_columns(experiment.data))]
-    parts += [Text(line, style="red") for line in (*faults, *examination.together)]
-    parts.append(Text("public: " + "; ".join(public_words(experiment))))
-    if cost is not None:
-        parts.append(Text(f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB ({cost.how})"))
+    columns = declared_columns(experiment.data)
+    faults = [line for file in examination.files for line in _faults_of(file, columns)]
     verdict = "a run cannot start: mend what is red"
     if examination.fits:
         verdict = "these records fit what the experiment declares"
@@ -78,8 +68,18 @@ def examination_view(experiment: Experiment, examination: Examination, cost: Mac
             verdict = "a run can start"
         elif not examination.alone:
             verdict += "; --estimate tries its settings on made-up records of these sizes, for time and memory"
-    parts.append(Text(verdict, style="bold" if examination.fits else "bold red"))
-    return Group(*parts)
+    takes = "" if cost is None else f"a run takes about {number(cost.seconds, 2)} s and {cost.bytes / 1e9:.2g} GB"
+    return Document(
+        "",
+        begins=(
+            _sizes(examination, columns.unit),
+            *map(Conclusion, _warnings(examination)),
+            *map(Strong, (*faults, *examination.together)),
+            f"public: {'; '.join(public_words(experiment))}",
+            "" if cost is None else f"{takes} ({cost.how})",
+            (Conclusion if examination.fits else Strong)(verdict),
+        ),
+    )
 
 
 def _warnings(examination: Examination) -> Iterator[str]:
@@ -116,7 +116,7 @@ def public_words(experiment: Experiment) -> Iterator[str]:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"
 
 
-def _sizes(examination: Examination, unit: str | None) -> Table:
+def _sizes(examination: Examination, unit: str | None) -> Listed:
     groups = list(dict.fromkeys(name for file in examination.files for name in file.groups))
     classes = [
         name for name in dict.fromkeys(name for file in examination.files for name in file.classes) if name != "all"
@@ -130,7 +130,7 @@ def _sizes(examination: Examination, unit: str | None) -> Table:
         sizes = [file.rows, *units, *counts, sum(file.missing.values()), faults]
         rows.append([file.name, *(f"{size:,}" for size in sizes)])
     counted = ["all"] if unit is None else ["rows", unit]
-    return table_of(["records of", *counted, *groups, *classes, "missing cells", "faults"], rows)
+    return Listed.of("Sizes", ("records of", *counted, *groups, *classes, "missing cells", "faults"), rows)
 
 
 def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:

@@ -8,19 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from fedsw._tools.text import apart, number, upward
 from fedsw.desk.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.desk.planning.run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.runs.report.console import named_rows, table_of
-from fedsw.runs.report.document import Document, Listed, PageSection
-from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.document import Conclusion, Document, Part, named, sections
 from fedsw.runs.report.figures import colour, house_style, new_panels, save
 from fedsw.runs.report.picture import Picture, picture
 from fedsw.runs.report.what_ifs import WhatIfs
@@ -281,12 +275,12 @@ def plan_document(plan: Mapping[str, Any]) -> Document:
             title=f"Plan of {plan['experiment']}",
             verdict=str(plan["verdict"]),
             begins=tuple(filter(None, (plan["unless"], _PUBLIC))),
-            sections=(
-                PageSection.of(
-                    "What can be expected", [*drawn, Listed("From public numbers alone", FactTable.of(("", ""), said))]
-                ),
-                PageSection.of("What if", [] if what_ifs is None else [Listed(_LEFT, what_ifs.table, "cells")]),
-                PageSection.of("Settings", [Listed("What was chosen for it", FactTable.of(("", ""), listed))]),
+            sections=sections(
+                [
+                    ("What can be expected", [*drawn, named(said, "From public numbers alone")]),
+                    ("What if", [] if what_ifs is None else [what_ifs.listed()]),
+                    ("Settings", [named(listed, "What was chosen for it")]),
+                ]
             ),
         )
     except (LookupError, TypeError, AttributeError) as fault:
@@ -297,7 +291,6 @@ _PUBLIC = (
     "A forecast from public numbers alone: of private records it knows how many there are in each group. Nothing was "
     "trained on them, and no budget was spent."
 )
-_LEFT = "Left of what can be learnt, by records and ε"
 
 
 def _picture(plan: Mapping[str, Any]) -> Picture:
@@ -305,32 +298,11 @@ def _picture(plan: Mapping[str, Any]) -> Picture:
     return picture(_what_ifs_drawn(plan), name="what-ifs", caption="What noise leaves, by records and ε.", says=says)
 
 
-def planned_view(plan: Planned) -> RenderableType:
+def planned_view(plan: Planned) -> Document:
     """Everything that a plan says, on one screen."""
-    grid = named_rows(
-        (name, Text(words, style=_style(plan) if name == "verdict" else "")) for name, words in rows(plan)
-    )
-    if plan.forecast is None or not plan.multiplier:
-        return grid
-    return Group(grid, _what_ifs(plan.forecast))
-
-
-def _style(plan: Planned) -> str:
-    if plan.forecast is None or not plan.multiplier:
-        return "bold"
-    share = plan.forecast.share_left
-    return "bold green" if share >= ABOUT_ALL else "bold yellow" if plan.forecast.feasible else "bold red"
-
-
-def _what_ifs(forecast: Forecast) -> Table:
-    shares = {
-        (what_if.records, what_if.epsilon): "constant"
-        if what_if.share_left < FEASIBLE
-        else f"{100 * min(what_if.share_left, 1):.0f} %"
-        for what_if in forecast.what_ifs
-    }
-    sizes, epsilons = (sorted(set(values)) for values in zip(*shares, strict=True))
-    headings = ("records", *(f"ε = {upward(epsilon)}" for epsilon in epsilons))
-    rows = [(f"{size:,}", *(shares[size, epsilon] for epsilon in epsilons)) for size in sizes]
-    title = "what if: expected to be left of what can be learnt"
-    return table_of(headings, rows, left=(), title=title, title_justify="left")
+    said = [(name, words) for name, words in rows(plan) if name != "verdict"]
+    what_ifs = WhatIfs.of_plan(as_plain(plan)) if plan.multiplier else None
+    beside: list[Part] = []
+    if what_ifs is not None:
+        beside = [Conclusion("what if: expected to be left of what can be learnt"), what_ifs.listed()]
+    return Document("", plan.verdict, begins=(named(said), *beside))

@@ -1,1 +1,1 @@
-"""From a finished run to decisions: the model with its columns, predictions, thresholds, exports, the model card."""
+"""From a finished run to decisions: the model with its columns, predictions, thresholds, exports."""

@@ -1,1 +1,1 @@
-"""Words, figures, screens and pages of runs: `facts` has each fact once, `document` holds them, renderers show them."""
+"""Words, figures, screens and pages of runs: `facts` has each fact once, `document` shows them."""

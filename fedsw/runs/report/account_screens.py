@@ -1,4 +1,4 @@
-"""The account of a data set on a screen: its runs, how they compose, what they cost together, and what still fits."""
+"""The account of a data set: its runs, how they compose, what they cost together, and what still fits."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from fedsw._tools.installed import short
-from fedsw._tools.text import downward, upward
+from fedsw._tools.text import at_delta, downward, upward
 from fedsw.experiment.trust import trust_model
 from fedsw.runs.client_status import OwnLedger
 from fedsw.runs.participation import Participation
-from fedsw.runs.report.console import table_of
+from fedsw.runs.report.document import Conclusion, Document, Listed, Note, Part, Strong
+from fedsw.runs.report.screens import spent_of
 
 _AT_DELTA = (
-    "δ = {}, --delta shows another; a run's own screen has its ε at the δ of its experiment, so that the two differ"
+    "{} is shown at δ = {}, --delta shows another; a run's own screen has its ε at the δ of its experiment, so that "
+    "the two differ"
 )
 
 
-def account_view(record: Mapping[str, Any]) -> RenderableType:
-    """One account on a screen."""
+def account_view(record: Mapping[str, Any]) -> Document:
+    """One account, what all of its runs cost together at the end."""
     delta, rows = upward(record["delta"]), []
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
@@ -30,19 +29,19 @@ def account_view(record: Mapping[str, Any]) -> RenderableType:
         began = str(run["begun"])[:16].replace("T", " ")
         rows.append((run["label"], began, run["kind"], run["composes"], upward(run["epsilon"], 4), f"{state}{note}"))
     headings = ("run", "began", "kind", "composes as", f"ε at δ = {delta}", "")
-    table = table_of(headings, rows, left=(*headings[:4], ""))
-    at = Text(f"every ε is shown at {_AT_DELTA.format(delta)}", style="dim")
-    return Group(Text(f"data set {record['data']}", style="bold"), table, at, _total(record))
+    listed = Listed.of("Runs", headings, rows, left=(*headings[:4], ""))
+    note = Note(_AT_DELTA.format("every ε", delta))
+    return Document(f"data set {record['data']}", begins=(listed, note, *_total(record)))
 
 
-def together_view(record: Mapping[str, Any]) -> RenderableType:
-    """The same on a screen."""
+def together_view(record: Mapping[str, Any]) -> Document:
+    """Several accounts, and what all of their runs cost a record that is in each."""
     names = ", ".join(account["data"] for account in record["accounts"])
-    total = Text.assemble("together: ", _sum(record, f"for a record that is in each of {names}"), style="bold")
-    return Group(*(account_view(account) for account in record["accounts"]), total)
+    total = f"together: {_sum(record, f'for a record that is in each of {names}')}"
+    return Document("", total, parts=tuple(map(account_view, record["accounts"])))
 
 
-def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
+def accounts_view(records: Sequence[Mapping[str, Any]]) -> Document:
     """All accounts of a folder, one a row."""
     headings = ("data set", "runs", "ε of all together", "of those with a guarantee", "δ", "limit", "still fits")
     rows = []
@@ -51,42 +50,39 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> RenderableType:
         spent = (upward(record["epsilon"], 4), upward(record["epsilon_of_others"], 4), upward(record["delta"]))
         most = "none" if limit is None else f"{upward(limit['epsilon'])} at {upward(limit['delta'])}"
         fits = "–" if left is None else f"ε = {downward(left)}"
-        rows.append((record["data"], str(len(record["runs"])), *spent, most, fits))
+        rows.append((record["data"], len(record["runs"]), *spent, most, fits))
     at = ", ".join(dict.fromkeys(upward(record["delta"]) for record in records))
-    return Group(table_of(headings, rows), Text(f"ε of all together is shown at {_AT_DELTA.format(at)}", style="dim"))
+    note = Note(_AT_DELTA.format("ε of all together", at))
+    return Document("", begins=(Listed.of("Accounts", headings, rows), note))
 
 
-def _sum(record: Mapping[str, Any], whose: str) -> Text:
+def _sum(record: Mapping[str, Any], whose: str) -> str:
     """Say what all runs cost: infinite in the first place where that is so, and the others beside it."""
-    at, without = f" at δ = {upward(record['delta'])}", record["runs_without_guarantee"]
+    without = record["runs_without_guarantee"]
     if not without:
-        return Text.assemble((f"ε = {upward(record['epsilon'], 4)}{at}", "bold"), f" {whose}")
+        return f"{at_delta(record['epsilon'], record['delta'])} {whose}"
     runs = record["runs"] if isinstance(record["runs"], int) else len(record["runs"])
-    return Text.assemble(
-        ("ε = ∞", "bold red"),
-        f" for whoever saw a run without a guarantee ({without} of {runs}); ",
-        f"the others: ε = {upward(record['epsilon_of_others'], 4)}{at} {whose}",
+    return (
+        f"ε = ∞ for whoever saw a run without a guarantee ({without} of {runs}); the others: "
+        f"{at_delta(record['epsilon_of_others'], record['delta'])} {whose}"
     )
 
 
-def _total(record: Mapping[str, Any]) -> Text:
-    text = _sum(record, "of all together, as if planned ahead, for the replacement of one record within its groups")
-    text.append(" (in runs with a unit, of all records of one at a client)")
+def _total(record: Mapping[str, Any]) -> Iterator[Part]:
+    whose = "of all together, as if planned ahead, for the replacement of one record within its groups"
+    kind = Strong if record["runs_without_guarantee"] else Conclusion
+    yield kind(f"{_sum(record, whose)} (in runs with a unit, of all records of one at a client)")
     if around := record["within"]:
         most = "no limit" if around["limit"] is None else f"limit ε = {upward(around['limit']['epsilon'])}"
-        text.append(f"\ncounts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)")
+        yield f"counts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)"
     if limit := record["limit"]:
-        text.append(f"\nlimit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; ")
         left, chosen = record["left"], record["epsilon_however_chosen"]
-        if chosen is not None:
-            text.append(f"ε = {upward(chosen, 4)} of it is taken, whatever each run was chosen by; ")
-        shape = (
-            "like one of these, or one release of all records" if record["runs"] else "of one release of all records"
-        )
-        text.append(f"a run {shape}, of ε = {downward(left)} still fits" if left else "nothing more fits")
+        taken = "" if chosen is None else f"ε = {upward(chosen, 4)} of it is taken, whatever each run was chosen by; "
+        shape = "like one of these, or one release" if record["runs"] else "of one release"
+        fits = f"a run {shape} of all records, of ε = {downward(left)} still fits" if left else "nothing more fits"
+        yield f"limit: ε = {upward(limit['epsilon'])} at δ = {upward(limit['delta'])}; {taken}{fits}"
     elif not record["within"]:
-        text.append(f"\nno limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one")
-    return text
+        yield f"no limit: `fedsw account limit {record['data']} --epsilon E --delta D` sets one"
 
 
 def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[str]:
@@ -97,10 +93,7 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
     yield f"answered in {run.answered} of {run.rounds} rounds"
     charged = [book for client in run.clients for book in ledgers if (book.client, book.run) == (client, run.run)]
     for ledger in charged:
-        yield (
-            f"client {ledger.client}'s own ledger: ε = {upward(ledger.epsilon, 4)} spent of "
-            f"{upward(ledger.budget, 4)} at δ = {upward(ledger.delta)}"
-        )
+        yield f"client {ledger.client}'s own ledger: {spent_of(ledger.epsilon, ledger.budget, ledger.delta)}"
     if not charged and run.epsilon is not None and math.isinf(run.epsilon):
         yield "no noise was asked for: nothing is accounted for"
     elif not charged:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.panel import Panel
 from rich.segment import Segment
 from rich.table import Column, Table
+from rich.text import Text
 
 from fedsw._tools.text import harmless
+from fedsw.runs.report._parts import Content, Listed, Part
 
 
 class Screen(Console):
@@ -98,11 +101,49 @@ class _Parted(Table):
         return table
 
 
-def named_rows(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+def named_rows(rows: Iterable[Sequence[RenderableType]]) -> Table:
     """Names, and what stands beside each of them."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
+
+
+_STYLES = {"strong": "bold red", "verdict": "bold", "note": "dim", "code": "cyan"}
+_BESIDE = 16
+"""Most letters of headings that stand at the left of what is under them."""
+
+
+def shown(document: Content) -> RenderableType:
+    """A document on a terminal, without its figures.
+
+    Short headings stand beside what is under them, with a frame where there is a title; longer ones above it.
+    """
+    first = [Text(f"! {warning}", style=_STYLES["strong"]) for warning in document.warnings]
+    begins = [Text(document.verdict, style="bold")] if document.verdict else []
+    text = [*begins, *_parts(document.begins)]
+    sections = [section for section in document.sections if section.parts]
+    if sections and max(len(section.heading) for section in sections) <= _BESIDE:
+        rows = [(section.heading, Group(*_parts(section.parts))) for section in sections]
+        grid = Group(*text, named_rows([("WARNING", Group(*first)), *rows] if first else rows))
+        return Panel(grid, title=Text(document.title), title_align="left") if document.title else grid
+    head = [Text(document.title, style="bold")] if document.title else []
+    for section in sections:
+        text += [Text(section.heading, style="bold"), *_parts(section.parts)]
+    return Group(*head, *first, *text, *map(shown, document.parts))
+
+
+def _parts(parts: Iterable[Part]) -> Iterator[RenderableType]:
+    for part in parts:
+        if isinstance(part, Listed) and part:
+            headings, rows = part.facts
+            plain = not any(headings)
+            yield (
+                named_rows(rows)
+                if plain
+                else table_of(headings, rows, left=part.left, whole=part.whole, pad_edge=False)
+            )
+        elif isinstance(part, str) and part:
+            yield Text(part, style=_STYLES.get(getattr(part, "kind", ""), ""))

@@ -1,44 +1,105 @@
-"""A run as tables and sentences, for screens, cards and pages: functions of its view."""
+"""Each fact of a run once, as a sentence or a table: what its screen, its card and its page are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedsw._tools.text import gained, measured, number, to_float, upward
+from fedsw._tools.text import at_delta, gained, json_text, measured, number, to_float, upward
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
 from fedsw.experiment import Experiment
+from fedsw.experiment.penalty_names import NO_PENALTY
+from fedsw.experiment.task_kinds import MODELS
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
-from fedsw.runs.group_names import UNNAMED, Names
-from fedsw.runs.report.metric_names import group_table, metric_name, ordered_metrics, says_nothing, scores
+from fedsw.runs.report._parts import FactTable
+from fedsw.runs.report.metric_names import group_table, headline, metric_name, ordered_metrics, says_nothing, scores
 from fedsw.runs.view import RunView
 
 
-class FactTable(NamedTuple):
-    """A table: headings, and rows of as many texts."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def of(cls, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> FactTable:
-        """Make one of anything that can be written."""
-        return cls(tuple(headings), tuple(tuple(map(str, row)) for row in rows))
-
-
 def description(view: RunView) -> str:
-    """Describe in one or two sentences the model, its data and its training."""
-    experiment, summary = view.experiment, view.summary
-    ended = "" if view.completed else f" It did not complete: {summary.get('status')}."
-    article = "An" if experiment.model.kind[0] in "aeiou" else "A"
+    """Say what was trained, on which data: the model, its task and penalty, its data and rounds, and when it ended."""
+    experiment, summary, model = view.experiment, view.summary, view.experiment.model
+    goal, size = experiment.objective, f" ({', '.join(map(str, model.hidden))})" if model.hidden else ""
+    if MODELS.get(model.kind).points:
+        size = f" ({model.particles} particles)"
+    penalty = f"with {goal.penalty}, α = {number(goal.alpha)}"
+    if goal.penalty == NO_PENALTY or not (goal.alpha or goal.also):
+        penalty = "without a penalty"
+    clients = summary.get("clients", experiment.federation.clients)
+    rounds = rounds_of(view) if summary else f"ε = {target_epsilon(experiment)} planned"
+    date, label = f". {summary['date']}" if summary.get("date") else "", experiment.data.label
     return (
-        f"{article} {experiment.model.kind} model for {experiment.objective.task}, trained on {experiment.data.label} "
-        f"data of {summary.get('clients')} clients, {rounds_of(view)}, with "
-        f"weight α = {number(experiment.objective.alpha)} on the penalty {experiment.objective.penalty}. "
-        f"{summary.get('date')}.{ended}"
+        f"A model of kind {model.kind}{size}, for {goal.task} {penalty}, on {label} data: {clients} clients, "
+        f"{rounds}{date}."
     )
+
+
+def ended(view: RunView) -> str:
+    """How a run ended that did not complete, and what it spent; empty for one that did."""
+    if view.completed:
+        return ""
+    status = str(view.summary.get("status") or "it has not ended, or its process ended without a word")
+    state = "failed" if status.startswith("failed") else "stopped"
+    promised = view.summary.get("epsilon", view.plan.get("epsilon"))
+    whole = target_epsilon(view.experiment) if promised is None else upward(promised, 4)
+    return (
+        f"This run {state} after {rounds_of(view)}: {status.removeprefix('failed: ')}. "
+        f"ε = {upward(view.spent, 4)} of {whole} was spent, and what was released keeps its guarantee."
+    )
+
+
+LEFT_OUT = "What was measured on private records without noise is left out of this page: for a reader of {}, ε = ∞."
+"""For a page that is passed on, of what has those numbers."""
+
+
+def doubts(view: RunView, left_out: str = "") -> Iterator[str]:
+    """Why the run's ε is not a guarantee for all who read its record, or of another kind; nothing where it is one.
+
+    Where numbers without noise of private records are ``left_out``, it is the name of what has them.
+    """
+    summary, guarantee = view.summary, view.summary.get("guarantee") or {}
+    reader, epsilon = summary.get("epsilon_of_reader"), summary.get("epsilon")
+    if summary.get("nominal"):
+        seed = summary.get("seed", view.experiment.seed)
+        yield f"nominal: seed {seed} makes sampling and noise reproducible, and who knows it can undo them"
+    if view.experiment.privacy.guarantee.unprotected is None:
+        if (other := guarantee.get("epsilon_of_replacement")) is not None:
+            yield (
+                "not comparable with a replacement's ε, which the same noise has at "
+                f"{upward(other, 4)}: a record comes or goes here"
+            )
+        if guarantee.get("word") == "stated":
+            penalty = view.experiment.objective.penalty
+            yield f"the bound of the penalty {penalty} is stated by the user; nothing proves it"
+        if guarantee.get("accountant_is_guarantee") is False:
+            yield f"no guarantee: what the accountant {guarantee.get('accountant')} says may fall below the truth"
+    private = view.experiment.unsafe_metrics or view.experiment.data.shows_private_rows
+    if left_out and private:
+        yield LEFT_OUT.format(left_out)
+    elif private or to_float(reader) != to_float(epsilon):
+        without = "it shows what was measured on private records, without noise"
+        yield f"for a reader of this record ε = {'∞' if reader is None else upward(reader)}: {without}"
+
+
+def privacy(view: RunView) -> str:
+    """The run's ε and δ, and what they rest on."""
+    guarantee, at = (
+        view.summary.get("guarantee") or {},
+        at_delta(view.summary.get("epsilon"), view.summary.get("delta")),
+    )
+    if view.experiment.privacy.guarantee.unprotected is not None:
+        return at
+    details = [
+        str(guarantee.get("relation", "")),
+        f"{noise_ratio(guarantee)} = {number(guarantee.get('noise_multiplier'), 4)}",
+        f"bound {guarantee.get('bound')}",
+        f"accountant {guarantee.get('accountant')}",
+        f"{guarantee.get('sampling')} sampling",
+    ]
+    return f"{at} ({', '.join(filter(None, details))})"
 
 
 def target_epsilon(experiment: Experiment) -> str:
@@ -51,23 +112,14 @@ def target_epsilon(experiment: Experiment) -> str:
 
 def rounds_of(view: RunView) -> str:
     """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
-    return view.experiment.privacy.model.by_release(rounds=_rounds_over, once=_steps_over)(view)
-
-
-def _rounds_over(view: RunView) -> str:
-    rounds, over = view.experiment.training.rounds, len(view.history)
-    once = view.experiment.releases < rounds
-    gone = over if once else int(view.summary.get("released_rounds", over))
-    words = f"{rounds} rounds" if gone == rounds else f"{gone} of {rounds} rounds"
-    return f"{words} on one release" if once else words
-
-
-def _steps_over(view: RunView) -> str:
-    """The steps of a generator, which are made at every stage of a sketch."""
-    rounds, over, stages = view.experiment.training.rounds, int(view.last.get("round", 0)), view.experiment.stages
-    gone = over if rounds > 1 else int(view.summary.get("released_rounds", over))
-    steps, on = rounds * stages, "one sketch" if stages == 1 else f"a sketch of {stages} stages"
-    return f"{gone} of {steps} steps on {on}" if gone < steps else f"{steps} steps on {on}"
+    experiment, released = view.experiment, view.summary.get("released_rounds", len(view.history))
+    rounds, gone, what, on = experiment.training.rounds, int(released), "rounds", ""
+    if stages := experiment.stages:  # the steps of a generator, which are made at every stage of a sketch
+        on = " on one sketch" if stages == 1 else f" on a sketch of {stages} stages"
+        gone, rounds, what = int(view.last.get("round", 0)) if rounds > 1 else gone, rounds * stages, "steps"
+    elif experiment.releases < rounds:
+        gone, on = len(view.history), " on one release"
+    return f"{rounds} {what}{on}" if gone == rounds or (stages and gone > rounds) else f"{gone} of {rounds} {what}{on}"
 
 
 def noise_ratio(guarantee: Mapping[str, Any]) -> str:
@@ -110,49 +162,119 @@ def sizes(view: RunView) -> FactTable:
     return FactTable.of(("group", "records"), [(view.names.cell(name), f"{count:,}") for name, count in groups.items()])
 
 
-def measured_on(summary: Mapping[str, Any]) -> str:
-    """Which records the metrics are of."""
-    on = summary.get("held_out_measured_on") or {}
-    count = f"{on['records']} of {on['of']} held-out records: " if on else ""
-    counted = (summary.get("held_out_release") or {}).get("counted_as")
-    return f"Measured on {count}{summary.get('measured_on')}{f'; {counted}' if counted else ''}."
+def measured_on(view: RunView) -> str:
+    """Which records the metrics are of, and how they were counted; empty where there are none."""
+    summary, release = view.summary, view.summary.get("held_out_release")
+    if not summary.get("held_out"):
+        return ""
+    if not (on := summary.get("held_out_measured_on")):
+        return f"Measured on {summary.get('measured_on')}."
+    if release is not None:
+        noise = f"with noise of σ = {number(release['sigma'])} in each count, within the guarantee"
+        counted = f"; {release['counted_as']}" if "counted_as" in release else ""
+        kept_out = f"{on['records']} records that {release['clients']} clients kept out of training"
+        return f"Measured on {kept_out}, {noise}{counted}."
+    part = f"{on['records']} held-out records"
+    if on["records"] < on["of"]:
+        part = f"{on['records']} of {on['of']} held-out records (--evaluate full: all)"
+    if on.get("directions", 1) > 1:
+        part += f", along {on['directions']} directions"
+    return f"Measured on {part}: {summary.get('measured_on')}."
 
 
-def worth(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
+def measures(view: RunView, whose: str = "held_out") -> dict[str, tuple[str, str]]:
+    """Metrics of the model ("held_out") or of a "constant" by their keys: the name of each, its value and interval."""
+    known, called = scores(view.summary, whose), view.names
+    keys = ordered_metrics(view.summary.get(whose) or {}, called)
+    with_intervals = (key for key, (_, around) in known.items() if around is not None and not says_nothing(key, called))
+    return {key: (metric_name(key, called), measured(*known[key])) for key in dict.fromkeys((*keys, *with_intervals))}
+
+
+def measured_line(view: RunView, whose: str = "held_out") -> str:
+    """The same in a line, with the metrics of which no interval is known."""
+    said, around = measures(view, whose), view.summary.get(f"{whose}_intervals") or {}
+    line = " · ".join(f"{name} {value}" for name, value in said.values())
+    lacking = [name for key, (name, _) in said.items() if key not in around]
+    numbers = [to_float(view.summary[whose][key]) for key in said]
+    if whose != "held_out" or not lacking:
+        return line
+    if not any(value is not None and math.isfinite(value) for value in numbers):
+        return f"{line} (what the model returns is not finite)"
+    if len(lacking) == len(said):
+        return f"{line} (no intervals: they come with the end of a run)"
+    return f"{line} (no interval is known of {', '.join(lacking)})"
+
+
+def worth(view: RunView) -> FactTable:
     """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
-    model, constant = scores(summary), scores(summary, "constant")
-    names = ordered_metrics(summary.get("held_out") or {}, called)
-    known = (name for name, (_, around) in model.items() if around is not None and not says_nothing(name, called))
-    names += [name for name in known if name not in names]
+    model, constant = measures(view), measures(view, "constant")
+    around = view.summary.get("held_out_intervals") or {}
     return FactTable.of(
         ("held out, with intervals of 95 %", "the model", "a constant"),
         [
-            (
-                metric_name(key, called),
-                measured(*model[key]) + ("" if model[key][1] is not None else " (no interval is known)"),
-                measured(*constant[key]) if key in constant else "–",
-            )
-            for key in names
+            (name, value if key in around else f"{value} (no interval is known)", constant.get(key, ("", "–"))[1])
+            for key, (name, value) in model.items()
         ],
     )
 
 
-def gain(summary: Mapping[str, Any]) -> str:
-    """Compare the model with the constant in a sentence; empty where there is none."""
-    gained_by = summary.get("gain")
-    if not gained_by:
+def gain(view: RunView) -> str:
+    """By how much the model is better or worse than the constant; empty where there is none."""
+    if not (gained_by := view.summary.get("gain")):
         return ""
-    by = gained(gained_by["value"], [gained_by["low"], gained_by["high"]]) + in_squares(summary)
-    return (
-        f"The model is {by}."
-        if gained_by["claim"] in ("better", "worse")
-        else f"The model cannot be told from it: {by}."
-    )
+    by = gained(gained_by["value"], [gained_by["low"], gained_by["high"]])
+    by += " in squared error" if "root_mean_squared_error" in (view.summary.get("held_out") or {}) else ""
+    return f"The model is {by} than a constant." if gained_by["claim"] in _CLAIMS else f"{_UNSURE}: {by}."
 
 
-def in_squares(summary: Mapping[str, Any]) -> str:
-    """Unit of a gain where errors have units: squares of them."""
-    return " in squared error" if "root_mean_squared_error" in (summary.get("held_out") or {}) else ""
+def beside_constant(view: RunView) -> Iterator[str]:
+    """The constant's answer, by how much the model is better or worse, and the accuracy at the best threshold."""
+    summary, names = view.summary, view.names
+    if answers := summary.get("constant_answers"):
+        yield f"The constant is the best answer that looks at no input: {answers}."
+    yield from filter(None, [gain(view)])
+    if best := summary.get("best_threshold"):
+        interval = [best["low"], best["high"]] if "low" in best else None
+        of = f" of {names.label(names.positive)}" if names.classes and names.positive is not None else ""
+        yield (
+            f"At the threshold{of} that suits these records best, {number(best['threshold'])}, the model has accuracy "
+            f"{measured(best['accuracy'], interval)}."
+        )
+
+
+_CLAIMS = {"better": "The model is better than a constant", "worse": "The model is worse than a constant"}
+_UNSURE = "The model cannot be told from a constant"
+"""Nothing is claimed that the interval does not hold."""
+
+
+def verdict(view: RunView) -> str:
+    """Say in words what the run's model is worth, beside a constant."""
+    summary, said, constant = view.summary, measures(view), measures(view, "constant")
+    if (name := headline(summary)) is not None:
+        claim, (called, score) = (summary.get("gain") or {}).get("claim"), said[name]
+        if claim is None or name not in constant:
+            return f"On held-out records: {called} {score}."
+        answers = summary.get("constant_answers")
+        return f"{_CLAIMS.get(claim, _UNSURE)}: {called} {score}, where {answers} scores {constant[name][1]}."
+    last = next((row for row in reversed(view.history) if headline(row)), None)
+    if last is None:
+        return "What the model is worth was not measured, or may not be shown."
+    name = str(headline(last))
+    value = number(last["held_out"][name])
+    return f"After {last['round']} rounds, on held-out records: {metric_name(name, view.names)} {value}."
+
+
+def signal(view: RunView) -> str:
+    """Signal against noise in words and numbers; a run that began with moments may know much where rounds do not."""
+    from fedsw.runs.evaluation.verdict import FELT, STARTED  # late: it computes
+
+    moments, noise = view.summary.get("moments"), view.summary.get("signal_to_noise")
+    if not noise:
+        return ""
+    learnt = bool(moments.get("inputs", True)) if moments else False  # not of moments of the target alone
+    words = STARTED if learnt and not noise["the_run"] >= FELT else noise["words"]
+    rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
+    return f"{words} (signal to noise about {rounds})"
 
 
 _POWERS = {"mean_squared_error": 2, "w2_squared": 2, "root_mean_squared_error": 1, "mean_absolute_error": 1}
@@ -188,10 +310,10 @@ def coded(view: RunView) -> RunView:
     return replace(view, summary=summary, names=replace(view.names, predicted=""))
 
 
-def by_group(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
-    """A row for each group: its held-out records, and each metric on them with its interval."""
-    groups, around = summary.get("held_out_by_group") or {}, summary.get("held_out_by_group_intervals") or {}
-    names, rows = group_table(groups, around, called=called)
+def by_group(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = measured) -> FactTable:
+    """A row for each group: its held-out records, and each metric on them with its interval, as `cell` writes it."""
+    groups = view.summary.get("held_out_by_group") or {}
+    names, rows = group_table(groups, view.summary.get("held_out_by_group_intervals") or {}, cell, called=view.names)
     return FactTable.of(("group", *names), rows)
 
 
@@ -252,23 +374,22 @@ def probabilities(summary: Mapping[str, Any]) -> str:
     return words
 
 
-def thresholds(summary: Mapping[str, Any], called: Names = UNNAMED) -> FactTable:
+def thresholds(view: RunView) -> FactTable:
     """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
-    by_group = (summary.get("thresholds") or {}).get("by_group") or {}
-    rows = [(called.cell(group), number(entry["threshold"], 3), shared_out(entry)) for group, entry in by_group.items()]
+    by_group = (view.summary.get("thresholds") or {}).get("by_group") or {}
+    rows = []
+    for group, entry in by_group.items():
+        selected = f"{100 * entry['selected']:.1f} ± {100 * entry['band']:.1f} %"
+        rows.append((view.names.cell(group), number(entry["threshold"], 3), selected))
     return FactTable.of(("group", "threshold", "selected, ± noise"), rows)
 
 
-def shared_out(group: Mapping[str, Any]) -> str:
-    """The share of a group that its threshold selects, by noised counts, with two standard deviations of the noise."""
-    return f"{100 * group['selected']:.1f} ± {100 * group['band']:.1f} %"
-
-
-def threshold_sentences(summary: Mapping[str, Any], called: Names = UNNAMED) -> list[str]:
+def threshold_sentences(view: RunView) -> list[str]:
     """How thresholds by group came about, what they do on held-out records, and who reads the group; or why none are.
 
     Nothing where the run asked for none.
     """
+    summary, called = view.summary, view.names
     said = summary.get("thresholds")
     if not said:
         return []
@@ -314,12 +435,20 @@ def _words(column: Number) -> Iterator[str]:
         yield f"may be missing ({known})"
 
 
-def settings(experiment: Experiment) -> dict[str, Any]:
+def settings(experiment: Experiment) -> dict[str, str]:
     """Settings that differ from the defaults, without columns and without folders of the machine that ran it."""
     changed = experiment.model_dump(mode="json", exclude_defaults=True)
     for name in ("columns", "data_dir", "held_out"):
         changed.get("data", {}).pop(name, None)
-    return changed
+    return dict(_flat(changed))
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", json_text(value, indent=None)
 
 
 def plain(view: RunView) -> dict[str, Any]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsw._tools.text import to_float
 from fedsw.privacy.accounting.meaning import Meaning
-from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.document import FactTable, Listed, Part
 from fedsw.runs.report.figures import colour, house_style, new_panels
-from fedsw.runs.report.picture import Picture, picture
+from fedsw.runs.report.picture import picture
 from fedsw.runs.view import RunView
 
 if TYPE_CHECKING:
@@ -41,61 +40,70 @@ _LITTLE = 1e-5
 """A tenth of a percent: the most that a profile on points may be too large by."""
 
 
-@dataclass(frozen=True)
-class Person:
-    """Meaning of the releases for one person, of the group with the largest bounds.
+def worst_meaning(view: RunView) -> tuple[str, Meaning] | None:
+    """Meaning of a run's releases for a person of the group with the largest bounds, and that group among several.
 
-    The ``guess`` is how often the best attacker is right, half of the time without them; ``priors`` have one row for
-    each belief before, with a sentence in `says`.
+    None without noise, and before the first release.
     """
-
-    whose: str
-    group: str
-    advantage: str
-    guess: str
-    rates: FactTable
-    priors: FactTable
-    says: tuple[str, ...]
-    figure: Picture
-
-
-def person_of(view: RunView, key: str) -> Person | None:
-    """Meaning of a run's releases for a person of the worst group; None without noise, and before the first release."""
     if view.spending is None or view.experiment.privacy.guarantee.unprotected or not view.spending.steps:
         return None
     meanings = view.spending.meanings()
     group, meaning = max(meanings.items(), key=lambda item: item[1].advantage)
+    return (group if len(meanings) > 1 else ""), meaning
+
+
+def in_a_sentence(view: RunView, worst: tuple[str, Meaning] | None) -> str:
+    """How often the best attacker guesses right."""
+    if view.experiment.privacy.guarantee.unprotected:
+        return "Nobody is protected: no noise was added. Whoever sees the model may learn about single records."
+    if worst is None:
+        return "No release is on record yet, and nothing was spent."
+    return (
+        "Whoever sees everything that this run released, and knows everybody else's record, guesses right which of two "
+        f"{_whose(view)} in at most {percent(worst[1].success(0.5)).removesuffix(' %')} of 100 cases; by chance it "
+        "would be 50."
+    )
+
+
+def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[Part]:
+    """An attacker's advantage, beliefs before and after, with a sentence for each, and rates of a test."""
     delta = to_float(view.summary.get("delta")) or float(view.plan.get("delta", 1e-6))
-    unit = view.experiment.data.unit
-    rows = [_belief(meaning, prior, delta) for prior in PRIORS]
-    return Person(
-        whose="records is a person's" if unit is None else f"sets of records is one {unit!r}'s at a client",
-        group=group if len(meanings) > 1 else "",
-        advantage=percent(meaning.advantage),
-        guess=percent(meaning.success(0.5)).removesuffix(" %"),
-        rates=FactTable.of(
-            ("wrongly accuses", "finds at most"),
-            [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES],
-        ),
-        priors=FactTable.of(
-            (
-                "believed before",
-                "after, at most",
-                "the same, but with probability δ",
-                "best guess right before",
-                "after",
+    where = f", in the group {group}, for which the bounds are largest" if group else ""
+    rows, says = zip(*(_belief(meaning, prior, delta) for prior in PRIORS), strict=True)
+    rates = [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES]
+    return [
+        "Somebody sees everything that was released, knows everybody else’s record, and wonders which of two "
+        f"{_whose(view)}{where}. However they decide, they find at most {percent(meaning.advantage)} more of what is "
+        "so than they falsely accuse. Bounds are by the privacy loss of all releases together.",
+        Listed(
+            "What somebody believed before, and may believe after",
+            FactTable.of(
+                (
+                    "believed before",
+                    "after, at most",
+                    "the same, but with probability δ",
+                    "best guess right before",
+                    "after",
+                ),
+                rows,
             ),
-            [row for row, _ in rows],
+            "rows",
+            says,
         ),
-        says=tuple(sentence for _, sentence in rows),
-        figure=picture(
+        Listed.of("A test for one record", ("wrongly accuses", "finds at most"), rates),
+        picture(
             draw_rates(meaning),
             name=f"{key}-rates",
             caption="What a test for one record reaches at most.",
             says=f"The best test finds at most {percent(meaning.true_positive_rate(0.01))} at 1 % false alarms, and "
             f"{percent(meaning.true_positive_rate(0.1))} at 10 %; guessing finds as many as it falsely accuses.",
         ),
-    )
+    ]
+
+
+def _whose(view: RunView) -> str:
+    unit = view.experiment.data.unit
+    return "records is a person's" if unit is None else f"sets of records is one {unit!r}'s at a client"
 
 
 def _belief(meaning: Meaning, prior: float, delta: float) -> tuple[tuple[str, ...], str]:

@@ -1,16 +1,18 @@
-"""Pages from the templates of this package: one file of HTML that needs no network, and reads without its script."""
+"""Documents as pages, one file of HTML that needs no network and reads without its script, and as Markdown."""
 
 from __future__ import annotations
 
 import functools
 import html
 import re
+from collections.abc import Iterable
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from fedsw._tools.text import harmless, installed_version, number, upward
+from fedsw._tools.text import harmless, installed_version, number, table
+from fedsw.runs.report._parts import Content
 
 
 class Page(str):
@@ -24,10 +26,25 @@ class Page(str):
         return f'<iframe title="page" style="{frame}" srcdoc="{html.escape(self)}"></iframe>'
 
 
-def render(template: str, **values: object) -> Page:
-    """A page from a template of this package, without control characters; texts in HTML are escaped."""
-    file = _environment().get_template(template)
-    return Page(file.render(style=_file("style.css"), script=_file("page.js"), version=installed_version(), **values))
+def page_of(document: Content) -> Page:
+    """A document as a page; texts are escaped, and what stands between ` is set as code."""
+    of_page = {"style": _file("style.css"), "script": _file("page.js"), "version": installed_version()}
+    return Page(written("document.html", whole=document, **of_page))
+
+
+def markdown_of(document: Content) -> str:
+    """A document in Markdown, figures left out; runs of empty lines become one."""
+
+    def markdown(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+        return table([inert(cell) for cell in headings], [[inert(cell) for cell in row] for row in rows])
+
+    text = re.sub(r"[^\S\n]+$", "", written("document.md", whole=document, markdown=markdown), flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def written(template: str, **values: object) -> str:
+    """A text from a template of this package, without control characters."""
+    return _environment().get_template(template).render(**values)
 
 
 _BEGINS_HTML = re.compile(r"<(?=[A-Za-z/!?])")
@@ -51,7 +68,9 @@ def _environment() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else harmless(value),
     )
     made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": True}  # YAML knows no halves of a letter
-    made.filters |= {"harmless": harmless, "number": number, "upward": upward, "inert": inert}
+    made.filters |= {"harmless": harmless, "number": number, "inert": inert}
+    code = re.compile("`([^`]+)`")
+    made.filters["sentence"] = lambda text: Markup(code.sub(r"<code>\1</code>", str(escape(harmless(text)))))
     return made
 
 

@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from fedsw._tools.text import json_text, measured, to_float, upward
+from fedsw._tools.text import at_delta, to_float, upward
 from fedsw.experiment.load import unprotected
 from fedsw.privacy.accounting.lifetime import total_epsilon
 from fedsw.runs.group_names import UNNAMED
 from fedsw.runs.report import facts
-from fedsw.runs.report.content import verdict
-from fedsw.runs.report.facts import FactTable
-from fedsw.runs.report.metric_names import metric_name, ordered_metrics, scores
+from fedsw.runs.report.document import Listed, PageSection, Strong, sections
 from fedsw.runs.report.picture import picture
 from fedsw.runs.report.plots import draw_runs
 from fedsw.runs.view import RunView
 
 
-def beside(named: Sequence[tuple[str, RunView]]) -> dict[str, Any]:
-    """Runs side by side, under the names that they have on the page: settings that differ, and what came out."""
+def beside(named: Sequence[tuple[str, RunView]]) -> tuple[PageSection, ...]:
+    """Runs side by side, under the names that they have on the page: what came out, and settings that differ."""
     names, views = zip(*named, strict=True)
-    flat = [dict(_flat(facts.settings(view.experiment))) for view in views]
-    settings = [
-        (key, *(run.get(key, "default") for run in flat)) for key in sorted({key for run in flat for key in run})
+    settings = [facts.settings(view.experiment) for view in views]
+    rows = [
+        (key, *(run.get(key, "default") for run in settings))
+        for key in sorted({key for run in settings for key in run})
     ]
-    differ = [row for row in settings if len(set(row[1:])) > 1]
-    metrics = dict.fromkeys(
-        name for run in views for name in ordered_metrics(run.summary.get("held_out") or {}, run.names)
-    )
+    differ = Listed.of("Settings that differ", ("setting", *names), (row for row in rows if len(set(row[1:])) > 1))
     called = views[0].names if len({(run.names.classes, run.names.positive) for run in views}) == 1 else UNNAMED
-    columns = []
-    for view in views:
-        summary, measures = view.summary, scores(view.summary)
-        column: list[tuple[str, object]] = [
-            ("how it ended", summary.get("status", "not finished")),
-            ("ε", upward(summary.get("epsilon"), 4)),
-            ("δ", upward(summary.get("delta"))),
-            ("trust model", view.experiment.privacy.trust),
-            ("beside a constant", facts.gain(summary) or "–"),
-        ]
-        column += [(metric_name(run, called), measured(*measures.get(run, (None, None)))) for run in metrics]
-        columns.append(column)
-    rows = [(cells[0][0], *(cell for _, cell in cells)) for cells in zip(*columns, strict=True)]
+    measures = [facts.measures(replace(view, names=called)) for view in views]
+    metrics = {key: name for run in measures for key, (name, _) in run.items()}
+    columns = [
+        (
+            view.summary.get("status", "not finished"),
+            upward(view.summary.get("epsilon"), 4),
+            upward(view.summary.get("delta")),
+            view.experiment.privacy.trust,
+            facts.gain(view) or "–",
+            *(said.get(key, ("", "–"))[1] for key in metrics),
+        )
+        for view, said in zip(views, measures, strict=True)
+    ]
+    heads = ("how it ended", "ε", "δ", "trust model", "beside a constant", *metrics.values())
+    results = Listed.of("Results", ("", *names), zip(heads, *columns, strict=True))
+    says = "; ".join(f"{name}: {facts.verdict(view)}" for name, view in named)
     figure = draw_runs(named)
-    says = "; ".join(f"{name}: {verdict(view)}" for name, view in named)
-    return {
-        "settings": FactTable.of(("setting", *names), differ),
-        "results": FactTable.of(("", *names), rows),
-        "figure": None if figure is None else picture(figure, name="beside", caption="Worth against ε.", says=says),
-    }
+    drawn = [] if figure is None else [picture(figure, name="beside", caption="Worth against ε.", says=says)]
+    ended = [Strong(f"{name}: {facts.ended(view)}") for name, view in named if facts.ended(view)]
+    return sections([("Side by side", [*ended, results, *drawn, differ or "Their settings are the same."])])
 
 
 def together(views: Sequence[RunView]) -> str:
@@ -69,14 +65,6 @@ def together(views: Sequence[RunView]) -> str:
         f"; `fedsw account show {name}` has all that count in data set {name}" for name in sorted(map(str, names))
     )
     return (
-        f"{whose}: ε = {upward(epsilon, 4)} at δ = {upward(min(known))}, as if all had been planned ahead. Other runs "
+        f"{whose}: {at_delta(epsilon, min(known))}, as if all had been planned ahead. Other runs "
         f"on the same records add to it{more}."
     )
-
-
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", json_text(value, indent=None)

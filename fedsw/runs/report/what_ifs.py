@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsw._tools.text import upward
-from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.document import FactTable, Listed, Part
 
 
 @dataclass(frozen=True)
@@ -35,3 +35,12 @@ class WhatIfs:
             for records in sorted({records for records, _ in shares})
         ]
         return cls(str(plan["verdict"]), FactTable.of(("records", *(f"ε = {upward(case)}" for case in epsilons)), rows))
+
+    def listed(self) -> Listed:
+        """The table, which a page moves along."""
+        return Listed("Left of what can be learnt, by records and ε", self.table, "cells", left=())
+
+    def parts(self) -> list[Part]:
+        """The same on the page of a run."""
+        said = f"{self.verdict}. A forecast from public twins: what would be left of what can be learnt."
+        return [said, self.listed()]

@@ -16,7 +16,7 @@ from fedsw.desk.baselines.reference import NAMES, refusal, well_trained
 from fedsw.desk.baselines.run_baseline import run
 from fedsw.desk.baselines.scikit import converged
 from fedsw.desk.compare.comparison_grid import make_grid, run_cell, write_grid
-from fedsw.desk.compare.table import make_table, table_view
+from fedsw.desk.compare.table import beside_methods, make_table
 from fedsw.desk.planning.forecast import HELD_OUT, reference
 from fedsw.desk.planning.public_rows import LAWS, drawn, scaled
 from fedsw.desk.planning.run_plan import planned
@@ -145,7 +145,7 @@ def test_it_stands_in_the_table_of_a_comparison_with_its_words_its_number_and_th
     assert row["what"] == table["reference"]["what"] and "trained to rest" in row["what"]  # the file's alpha is 0.5
     assert not row["guarantee"] and row["why_not"] == "no noise was added" and row["epsilon"] == math.inf
     assert set(table["reference"]["metrics"]["accuracy"]) == {"mean", "sd", "low", "high"}
-    lines = [str(each) for each in table_view(table).renderables if "without privacy" in str(each)]
+    lines = [line for line in beside_methods(table) if "Without privacy" in line]
     assert len(lines) == 1 and "accuracy" in lines[0]
 
 

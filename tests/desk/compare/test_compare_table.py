@@ -123,9 +123,9 @@ def test_the_screen_shows_every_group_under_its_heading(tmp_path: Path) -> None:
     grid = make_grid("fair-classification", epsilons=[1, 3], seeds=2)
     table = table_of(tmp_path, grid, lambda cell: {"status": "stopped"} if cell.method == "central" else {})
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(screen.table_view(table))
+    console.print(page.Comparison(tmp_path, table, private=False).document(operator=True))
     text = console.export_text()
-    places = [text.index(group["heading"][:60]) for group in table["groups"]]
+    places = [text.index(group["heading"][1:60]) for group in table["groups"]]
     assert places == sorted(places) and len(places) == 3
     assert places[0] < text.index("central-paper") < places[1] < text.index("local-gradient") < places[2]
     assert "2, 2 stopped" in text and "0.705 ± 0.0071" in text and "compose" in text

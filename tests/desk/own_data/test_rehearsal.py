@@ -78,7 +78,7 @@ def test_what_fails_after_a_release_is_refused_before_it(own, monkeypatch, capsy
         raise KeyError("pid")
 
     monkeypatch.setattr(Evaluator, "write_outputs", missing)
-    monkeypatch.setattr("fedsw.desk.use.model_card.card", missing)
+    monkeypatch.setattr("fedsw.runs.write.card", missing)
     monkeypatch.setattr("fedsw.desk.own_data.card.card", missing)
     assert verb(name, own) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -88,7 +88,7 @@ def test_what_fails_after_a_release_is_refused_before_it(own, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("run", "fedsw.desk.use.model_card.card"), ("run", "fedsw.desk.use.predictions.encoded"),
+    [("run", "fedsw.runs.write.card"), ("run", "fedsw.desk.use.predictions.encoded"),
      ("synthesize", "fedsw.desk.own_data.card.card"), ("synthesize", "fedsw.learning.tasks.measures.cells_of_table")],
 )  # fmt: skip
 def test_the_table_the_card_and_predictions_are_rehearsed(own, monkeypatch, name, place):

@@ -15,8 +15,8 @@ import fedsw
 from fedsw._tools.text import measured
 from fedsw.cli.app import main
 from fedsw.desk.use.export import TOLERANCE, export, largest_difference
-from fedsw.desk.use.model_card import write_card
 from fedsw.runs.run_files import read_json
+from fedsw.runs.write import write_card
 from tests.desk.use.conftest import INCOME, settings
 
 

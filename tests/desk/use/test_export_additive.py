@@ -11,7 +11,6 @@ import torch
 
 import fedsw
 from fedsw.desk.use.export import export
-from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import parse_experiment
 from fedsw.learning.moments.moments_sum import layout_of
 from fedsw.learning.tasks.problem import Problem
@@ -19,6 +18,7 @@ from fedsw.runs.additive_shapes import read_shapes
 from fedsw.runs.report.shapes import draw_shapes
 from fedsw.runs.run_files import read_json
 from fedsw.runs.view import read_run
+from fedsw.runs.write import write_card
 from tests.desk.use.conftest import COLUMNS, INCOME, PAY, row, settings
 
 MISSING = {

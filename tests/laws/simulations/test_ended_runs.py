@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import found_json
+from fedsw.runs.write import write_card
 from tests.processes import interruptible
 
 COMMAND = [sys.executable, "-c", "import sys; from fedsw.cli.app import main; sys.exit(main())"]

@@ -19,7 +19,7 @@ from fedsw.federation.engines.driver import resume
 from fedsw.federation.server.app import job_from
 from fedsw.runs.commands import command_for
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.status import read_status
 from fedsw.runs.view import read_run
 from tests.federations import small
@@ -63,7 +63,7 @@ def test_a_run_on_other_machines_is_not_resumed_here_and_every_screen_says_how(t
     with pytest.raises(ValueError, match="clients are on other machines") as refused:
         resume(directory)
     assert remedy in str(refused.value) and sorted(directory.iterdir()) == before
-    assert remedy in shown(summary_panel(read_run(directory)))
+    assert remedy in shown(summary_screen(read_run(directory)))
 
     def start(observer):
         observer.started({"name": "small", "rounds": 4, "epsilon": 1.0, "directory": str(directory)})
@@ -73,7 +73,7 @@ def test_a_run_on_other_machines_is_not_resumed_here_and_every_screen_says_how(t
         execute(start, label="small", as_json=False, quiet=True)
     assert remedy in str(stopped.value)
     RunDirectory(directory).write_summary({"status": "failed: too few", "epsilon": 1.0})
-    assert remedy in shown(summary_panel(read_run(directory))) and remedy in shown(status_view(read_status(directory)))
+    assert remedy in shown(summary_screen(read_run(directory))) and remedy in shown(status_view(read_status(directory)))
 
 
 def test_a_run_that_is_submitted_to_a_server_is_recorded_as_its_service(tmp_path: Path) -> None:

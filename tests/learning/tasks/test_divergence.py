@@ -16,7 +16,7 @@ from fedsw.federation.server import federation as server
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.accounting.selection import Selection
-from fedsw.runs.report.screens import summary_panel
+from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.view import read_run
 from tests.brief import brief  # noqa: F401
 from tests.federations import small
@@ -54,7 +54,7 @@ def test_metrics_of_a_model_that_diverged_are_no_numbers_and_the_screen_says_why
     rows = summary["held_out_by_group"].values()
     assert rows and {name for row in rows for name, value in row.items() if math.isfinite(value)} == {"count"}
     shown = Console(width=1000, file=io.StringIO(), record=True)
-    shown.print(summary_panel(read_run(federation.folder / "run1")))
+    shown.print(summary_screen(read_run(federation.folder / "run1")))
     screen = " ".join(shown.export_text().split())
     assert "accuracy – · DI of Y=1 –" in screen and "(what the model returns is not finite)" in screen
 

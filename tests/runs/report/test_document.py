@@ -22,13 +22,12 @@ from fedsw.desk.planning.forecast import Score
 from fedsw.desk.planning.run_forecast import Forecast, WhatIf
 from fedsw.desk.planning.run_plan import Planned
 from fedsw.desk.planning.words import as_plain, plan_document, planned_view
-from fedsw.desk.use.model_card import write_card
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
-from fedsw.runs.report.document import Code, Document, Listed, PageSection, Strong
-from fedsw.runs.report.facts import FactTable
+from fedsw.runs.report.document import Code, Document, FactTable, Listed, PageSection, Strong
 from fedsw.runs.report.picture import Picture
 from fedsw.runs.run_files import read_json
+from fedsw.runs.write import write_card
 from tests.desk.compare.comparing import table_of
 from tests.runs.report.test_run_page import MOST_BYTES, Outline
 
@@ -143,7 +142,7 @@ def test_the_screen_of_a_plan_has_a_line_for_each_number_of_records_and_a_column
     lines = [line.split() for line in screen.export_text().splitlines()]
     assert ["records", "ε", "=", "1", "ε", "=", "3"] in lines
     shown = [" ".join(line) for line in lines if line[:1] in (["50"], ["100"])]
-    assert shown == ["50 constant 50 %", "100 40 % 100 %"]
+    assert shown == ["50 a constant does as well 50 %", "100 40 % 100 %"]
 
 
 def test_the_page_of_a_plan_says_what_its_json_says(tmp_path: Path, capsys: Any) -> None:

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 
 from fedsw._tools.text import json_text, measured, number, to_float
-from fedsw.desk.use.model_card import card
 from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
@@ -22,7 +21,8 @@ from fedsw.runs.group_names import Names
 from fedsw.runs.progress import describe_round
 from fedsw.runs.report.console import table_of
 from fedsw.runs.report.metric_names import ordered_metrics, short_metrics
-from fedsw.runs.report.screens import demo_table, experiments_table, summary_panel
+from fedsw.runs.report.run_documents import card, summary_screen
+from fedsw.runs.report.screens import demo_table, experiments_table
 from fedsw.runs.run_files import read_lines, write_json
 from fedsw.runs.view import read_run
 from tests.federations import small
@@ -38,11 +38,12 @@ def shown(renderable: object, width: int = 100) -> str:
 
 def test_the_summary_fits_one_screen_and_says_what_a_reader_must_know(finished_run: MakeRun) -> None:
     directory = finished_run()
-    text = shown(summary_panel(read_run(directory)), width=200)
+    text = shown(summary_screen(read_run(directory)), width=200)
     assert len(text.splitlines()) <= 24
     for words in (
         "toy: A toy",
-        "4 clients, 60 rounds, engine inprocess",
+        "4 clients, 60 rounds",
+        "engine inprocess",
         "12.3 MB up",
         "ε = 1 at δ = 3.3e-06",
         "replace-one",
@@ -57,22 +58,22 @@ def test_the_summary_fits_one_screen_and_says_what_a_reader_must_know(finished_r
 
 
 def test_a_seeded_run_is_called_nominal(finished_run: MakeRun) -> None:
-    assert "nominal: seed 7" in shown(summary_panel(read_run(finished_run("seed=7"))))
-    assert "nominal" not in shown(summary_panel(read_run(finished_run("name=other"))))
+    assert "nominal: seed 7" in shown(summary_screen(read_run(finished_run("seed=7"))))
+    assert "nominal" not in shown(summary_screen(read_run(finished_run("name=other"))))
 
 
 def test_a_record_with_unsafe_metrics_says_infinity_for_its_reader(finished_run: MakeRun) -> None:
-    assert "for a reader of this record ε = ∞" in shown(summary_panel(read_run(finished_run("unsafe_metrics=true"))))
-    assert "reader of this record" not in shown(summary_panel(read_run(finished_run("name=other"))))
+    assert "for a reader of this record ε = ∞" in shown(summary_screen(read_run(finished_run("unsafe_metrics=true"))))
+    assert "reader of this record" not in shown(summary_screen(read_run(finished_run("name=other"))))
 
 
 def test_the_panel_marks_an_accountant_that_is_no_guarantee(finished_run: MakeRun) -> None:
     directory = finished_run()
-    assert "no guarantee" not in shown(summary_panel(read_run(directory)))
+    assert "no guarantee" not in shown(summary_screen(read_run(directory)))
     summary = json.loads((directory / "summary.json").read_text())
     summary["guarantee"] |= {"accountant": "gdp-clt-uniform", "accountant_is_guarantee": False}
     write_json(directory / "summary.json", summary)
-    text = shown(summary_panel(read_run(directory)), width=200)
+    text = shown(summary_screen(read_run(directory)), width=200)
     assert "no guarantee: what the accountant gdp-clt-uniform says may fall below the truth" in text
 
 
@@ -82,12 +83,12 @@ def test_the_panel_states_laplace_noise_as_pure(finished_run: MakeRun) -> None:
     summary["delta"] = 0.0
     summary["guarantee"] |= {"accountant": "laplace", "mechanism": "laplace"}
     write_json(directory / "summary.json", summary)
-    text = shown(summary_panel(read_run(directory)), width=200)
+    text = shown(summary_screen(read_run(directory)), width=200)
     assert "ε = 1 at δ = 0 " in text and "scale b/Δ = 9.25" in text and "noise multiplier" not in text
 
 
 def test_a_run_without_noise_says_infinity(finished_run: MakeRun) -> None:
-    text = shown(summary_panel(read_run(finished_run("privacy.epsilon=inf"))))
+    text = shown(summary_screen(read_run(finished_run("privacy.epsilon=inf"))))
     assert "ε = ∞" in text
     assert "noise multiplier" not in text
     assert "protects" not in text
@@ -109,7 +110,7 @@ def test_what_noise_made_impossible_is_said_to_be_below_what_can_be_seen_and_nev
         summary = json.loads((directory / "summary.json").read_text()) | found.said()
         write_json(directory / "summary.json", summary)
         assert (
-            words in shown(summary_panel(read_run(directory)), width=300)
+            words in shown(summary_screen(read_run(directory)), width=300)
             and words in card(read_run(directory)).markdown()
         )
         seen.add(value < 0)
@@ -128,16 +129,17 @@ def test_no_metric_is_shown_without_the_interval_that_it_stands_for(finished_run
     summary |= {"constant_answers": "always 'low'"}
     summary["gain"] = {"value": 0.04, "low": -0.01, "high": 0.09, "claim": "cannot be told"}
     write_json(directory / "summary.json", summary)
-    text = shown(summary_panel(read_run(directory)), width=300)
+    text = shown(summary_screen(read_run(directory)), width=300)
     for words in (
         "accuracy 0.79 (0.77 to 0.815) · DI 0.6 (0.5 to 0.75) · mine 2 (no interval is known of mine)",
-        "accuracy 0.75 (0.73 to 0.77) (always 'low'); the model cannot be told from it: 0.04 (-0.01 to 0.09) better",
+        "accuracy 0.75 (0.73 to 0.77)",
+        "always 'low'. The model cannot be told from a constant: 0.04 (-0.01 to 0.09) better.",
         "0.6 to 0.9",
         "not to be seen",
     ):
         assert words in text
     written = card(read_run(directory)).markdown()
-    assert "The model cannot be told from it: 0.04 (-0.01 to 0.09) better." in written
+    assert "The model cannot be told from a constant: 0.04 (-0.01 to 0.09) better." in written
     assert "0.79 (0.77 to 0.815)" in written and "2 (no interval is known)" in written
     assert "0.75 (0.73 to 0.77)" in written
 
@@ -148,12 +150,12 @@ def test_a_model_below_the_constant_is_said_to_be_worse_and_never_less_than_0_be
     summary |= {"constant": {"accuracy": 0.75}, "constant_answers": "always 'low'"}
     summary["gain"] = {"value": -0.477, "low": -0.5, "high": -0.45, "claim": "worse"}
     write_json(directory / "summary.json", summary)
-    said = "he model is worse: 0.477 (0.45 to 0.5) worse"
-    assert said in shown(summary_panel(read_run(directory)), width=300)
-    assert "The model is 0.477 (0.45 to 0.5) worse." in card(read_run(directory)).markdown()
+    said = "The model is 0.477 (0.45 to 0.5) worse than a constant."
+    assert said in shown(summary_screen(read_run(directory)), width=300)
+    assert said in card(read_run(directory)).markdown()
     summary["gain"] |= {"high": 0.1, "claim": "cannot be told"}
     write_json(directory / "summary.json", summary)
-    assert "told from it: 0.477 (-0.1 to 0.5) worse" in shown(summary_panel(read_run(directory)), width=300)
+    assert "told from a constant: 0.477 (-0.1 to 0.5) worse" in shown(summary_screen(read_run(directory)), width=300)
 
 
 def test_where_moments_were_bought_rounds_below_the_noise_do_not_say_that_nothing_was_learnt(
@@ -164,18 +166,18 @@ def test_where_moments_were_bought_rounds_below_the_noise_do_not_say_that_nothin
     faint = {"a_round": 0.0, "the_run": 0.0, "rounds": 50}
     summary["signal_to_noise"] = {**faint, "words": "mostly noise: the rounds may have taught the model nothing"}
     write_json(directory / "summary.json", summary)
-    assert "may have taught the model nothing" in shown(summary_panel(read_run(directory)), width=300)
+    assert "may have taught the model nothing" in shown(summary_screen(read_run(directory)), width=300)
     constant = {"value": 0.6, "low": 0.58, "high": 0.62}
     narrow = [{"name": "age", "part": 0.0, "most": 0.0021}]
     summary["moments"] = {"constant": constant, "classes": ["low", "high"], "share": 0.1, "records": 100,
                           "narrow_columns": narrow}  # fmt: skip
     write_json(directory / "summary.json", summary)
-    text = shown(summary_panel(read_run(directory)), width=300)
+    text = shown(summary_screen(read_run(directory)), width=300)
     assert "taught the model nothing" not in text and "age at most 1 %" in text
     assert "the start came from the released moments, which did the learning; the rounds added little" in text
     summary["signal_to_noise"] |= {"the_run": 9.0, "words": "well above"}
     write_json(directory / "summary.json", summary)
-    assert "well above" in shown(summary_panel(read_run(directory)), width=300)
+    assert "well above" in shown(summary_screen(read_run(directory)), width=300)
 
 
 def test_a_run_that_never_ended_says_what_it_spent_and_how_to_go_on(finished_run: MakeRun) -> None:
@@ -183,9 +185,9 @@ def test_a_run_that_never_ended_says_what_it_spent_and_how_to_go_on(finished_run
     (directory / "summary.json").unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     (directory / "metrics.jsonl").write_text("\n".join(lines[:15]) + "\n" + lines[15][:20])
-    text = shown(summary_panel(read_run(directory)), width=200)
+    text = shown(summary_screen(read_run(directory)), width=200)
     assert "15 of 60 rounds" in text
-    assert "ε 0.5 of 1" in text
+    assert "ε = 0.5 of 1 was spent" in text
     assert f"fedsw resume {directory}" in text
 
 
@@ -194,8 +196,8 @@ def test_a_run_that_failed_shows_the_fault_what_is_promised_and_what_is_spent(fi
     summary = json.loads((directory / "summary.json").read_text())
     summary |= {"status": "failed: client 2 is gone", "released_rounds": 20, "epsilon_spent": 0.577}
     write_json(directory / "summary.json", summary)
-    text = shown(summary_panel(read_run(directory)), width=200)
-    for words in ("failed: client 2 is gone", "20 of 60 rounds", "0.577 spent so far", "fedsw resume"):
+    text = shown(summary_screen(read_run(directory)), width=200)
+    for words in ("failed after 20 of 60 rounds: client 2 is gone", "ε = 0.577 of 1 was spent", "fedsw resume"):
         assert words in text
 
 
@@ -286,7 +288,7 @@ def test_the_summary_shows_a_line_for_every_group_however_many_there_are(finishe
     groups = {f"g{g}": {"count": 1000 + g, "accuracy": 0.5 + g / 100, "selection_rate": g / 7} for g in range(6)}
     groups["empty"] = {"count": 0, "accuracy": "nan", "selection_rate": "nan"}
     write_json(directory / "summary.json", summary | {"held_out_by_group": groups})
-    lines = [line.strip("│ ").split() for line in shown(summary_panel(read_run(directory)), width=120).splitlines()]
+    lines = [line.strip("│ ").split() for line in shown(summary_screen(read_run(directory)), width=120).splitlines()]
     for g in range(6):
         assert [f"g{g}", f"1,00{g}", f"{0.5 + g / 100:.3g}", f"{g / 7:.3g}"] in lines
     assert ["empty", "0", "–", "–"] in lines

@@ -13,10 +13,10 @@ import pytest
 from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
 from fedsw.desk.planning.words import plan_document
-from fedsw.desk.use.model_card import write_card
 from fedsw.runs.report.run_page import page
 from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.view import read_whole_run
+from fedsw.runs.write import write_card
 from tests.browser import BROWSER, MISSING, opened
 from tests.desk.compare.comparing import table_of
 from tests.runs.report.test_document import plan
