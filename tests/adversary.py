@@ -12,7 +12,10 @@ from fedsw.mathematics.transport import sliced
 
 @dataclass(frozen=True)
 class Attack:
-    """Two samples, and a record of the first that is replaced by another one, in its row or in a row that is given."""
+    """Two samples, and a record of the first that is replaced by another one, in its row or in a row that is given.
+
+    `order` is that of the distance between the samples.
+    """
 
     own: Tensor
     other: Tensor
@@ -20,6 +23,7 @@ class Attack:
     record: Tensor
     directions: Tensor
     row: int | None = None
+    order: float = 2.0
 
     def replaced(self) -> Attack:
         """The neighbouring data set: the records that stay keep their order."""
@@ -75,7 +79,7 @@ def random_jacobians(attack: Attack, own_l: float, other_l: float, r: int, gener
 
 def gradient(attack: Attack, own: Tensor, other: Tensor) -> Tensor:
     """Sum of J^T q over both samples, with explicit Jacobians (n, d, r) and (m, d, r): (r,)."""
-    q_own, q_other = sliced.cotangents(attack.own, attack.other, attack.directions)
+    q_own, q_other = sliced.cotangents(attack.own, attack.other, attack.directions, order=attack.order)
     return torch.einsum("nd,ndr->r", q_own, own) + torch.einsum("md,mdr->r", q_other, other)
 
 
@@ -164,8 +168,9 @@ def transport_plan(n: int, m: int) -> Tensor:
 
 def _cotangent_changes(attack: Attack, ties: sliced.Ties) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Changes of the own rows that stay, the replaced row before and after (1, d), changes of the others."""
-    own, other = sliced.cotangents(attack.own, attack.other, attack.directions, ties=ties)
-    new_own, new_other = sliced.cotangents(attack.replaced().own, attack.other, attack.directions, ties=ties)
+    about = {"ties": ties, "order": attack.order}
+    own, other = sliced.cotangents(attack.own, attack.other, attack.directions, **about)
+    new_own, new_other = sliced.cotangents(attack.replaced().own, attack.other, attack.directions, **about)
     stay, new = attack.staying()
     moved = torch.zeros_like(own)
     moved[stay] = own[stay] - new_own[new]

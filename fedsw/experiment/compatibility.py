@@ -190,6 +190,13 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
         requires=1 + len(also) <= trust.most_penalties,
         says=f"objective.also has more penalties, and trust {name!r} takes one: use 'central' or 'distributed'",
     )
+    order = max(settings.objective.order, *(more.order for more in also), 2)
+    yield SettingRule(
+        when=order != 2,
+        requires=order <= trust.most_order,
+        says=f"objective.order is {order:g}, and trust {name!r} compares by noised tables, which give order 2 alone: use "
+        "order 2, or trust 'central'",
+    )
     yield SettingRule(
         when=kind.facts.sketched and name in able,
         requires=settings.stages,

@@ -27,7 +27,8 @@ class PenaltyKind:
         made: `module:Name` of a class derived from `fedsw.Penalty`, or of an object of one.
         compares: the outputs of ``"groups"`` with each other, those of all records with a public ``"sample"``, or with
             whatever the task has on the other side, ``"records"``; ``"nothing"`` with anything.
-        takes: which of `groups`, `classes` and `radius` it is made with; of one's own those that it has as fields.
+        takes: which of `groups`, `classes`, `radius` and `order` it is made with; of one's own those that are fields
+            of it.
         fixed: what of a record stays in the neighbours of its guarantee, since strata are drawn by it.
         word: whose word its bound is; of one's own nobody knows before it is loaded (`Objective.word`).
         beside: whether it may be one of several (objective.also).
@@ -54,12 +55,12 @@ def _own(reference: str) -> PenaltyKind:
 
 PENALTIES: Registry[PenaltyKind] = Registry("a penalty", PenaltyKind, custom=_own, group=ENTRY_POINTS)
 _MADE = "fedsw.learning.objectives.penalties"
-PENALTIES.register("statistical-parity", PenaltyKind(f"{_MADE}:Parity", "groups", ("groups",), canary=True))
+PENALTIES.register("statistical-parity", PenaltyKind(f"{_MADE}:Parity", "groups", ("groups", "order"), canary=True))
 PENALTIES.register(
     "equality-of-odds",
-    PenaltyKind(f"{_MADE}:EqualizedOdds", "groups", ("groups", "classes"), ("group", "label"), canary=True),
+    PenaltyKind(f"{_MADE}:EqualizedOdds", "groups", ("groups", "classes", "order"), ("group", "label"), canary=True),
 )
-PENALTIES.register("prior-matching", PenaltyKind(f"{_MADE}:ToSample", "sample", ("radius",), canary=True))
+PENALTIES.register("prior-matching", PenaltyKind(f"{_MADE}:ToSample", "sample", ("radius", "order"), canary=True))
 PENALTIES.register(NO_PENALTY, PenaltyKind(f"{_MADE}:NoPenalty", "nothing", beside=False, canary=True))
 PENALTIES.register("distribution-matching", PenaltyKind("", "records", beside=False))
 

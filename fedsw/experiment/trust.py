@@ -90,6 +90,7 @@ class TrustModel:
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
         protectable: values of `objective.protected` that it has noise for.
         most_penalties: penalties of an objective, at most.
+        most_order: the largest order of a penalty: 2 where noised tables of outputs give slot means and nothing more.
         own_bounds: whose words on the bound of a penalty of one's own it takes; none where it takes no such penalty.
         held_out_to: values of `data.held_out_to` that it can do.
         relations: values of `privacy.relation` that its releases are bounded for.
@@ -120,6 +121,7 @@ class TrustModel:
     why_not: ClassVar[str] = "the task does not go with it"
     protectable: ClassVar[frozenset[str]] = frozenset(("target", "both"))
     most_penalties: ClassVar[float] = math.inf
+    most_order: ClassVar[float] = 2.0
     own_bounds: ClassVar[frozenset[Word]] = frozenset()
     held_out_to: ClassVar[frozenset[str]] = frozenset(("operator",))
     relations: ClassVar[frozenset[str]] = frozenset(("replace-one",))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal, get_args
 
+from fedsw.mathematics.transport.order import require_penalty_order
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE
 
 Bound = Literal["auto", "paper", "slice", "vector"]
@@ -100,12 +101,14 @@ class Side:
         _require_magnitude(radius=self.radius, jacobian=self.jacobian)
 
 
-def swd_sensitivity(replaced: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None) -> Sensitivity:
-    """Sensitivity of the inner-clipped gradient of SW2^2 when one record of one side, the `replaced` one, is replaced.
+def swd_sensitivity(
+    replaced: Side, other: Side, *, bound: Bound = "auto", spread: float | None = None, order: float = 2.0
+) -> Sensitivity:
+    """Sensitivity of the inner-clipped gradient of SW_p^p when one record of one side, the `replaced` one, is replaced.
 
     Guarantee: for any two pairs of samples that differ by one record of `replaced`, at its position, and
     any directions of at most that spread, the two sums of clipped Jacobians (transposed) applied to
-    `sliced.cotangents` differ by at most `value` in l2 norm, ties included. Protects the records of
+    `sliced.cotangents` of the order differ by at most `value` in l2 norm, ties included. Protects the records of
     `replaced`, not their group nor the sizes, nor anything of a public `other`. Where both sides are private, a
     record of `other` has the bound of the exchanged call, and the whole release has `worst` of the two.
 
@@ -117,22 +120,27 @@ def swd_sensitivity(replaced: Side, other: Side, *, bound: Bound = "auto", sprea
             larger for d = 1), or "auto", the smallest of these.
         spread: largest eigenvalue of directions @ directions.T / k (`fedsw.mathematics.transport.sliced.spread`, or
             `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
+        order: p of the distance, at least 2. "paper" is then what its proof gives for p; "vector" is for 2 alone.
 
-    ValueError if `replaced` is not private, the bound is unknown, or "vector" lacks its spread.
+    ValueError if `replaced` is not private, the order is below 2, the bound is unknown or not proven for the order, or
+    "vector" lacks its spread.
 
-    Source: docs/guarantees/sensitivity.md; RLL, Theorems 4.1 and A.1, for "paper".
+    Source: docs/guarantees/sensitivity.md and orders.md; RLL, Theorems 4.1 and A.1, for "paper".
     """
+    order = require_penalty_order(order)
     if not replaced.private:
         raise ValueError("the replaced side is public: its records need no sensitivity. Exchange the two sides.")
     if spread is not None and not 0 < spread <= 1 + 1e-9:
         raise ValueError(f"spread = {spread}; for unit directions it lies between 1/d and 1.")
     public = (SIZES,) if other.private else (SIZES, "the other sample")
-    values = {"paper": _paper(replaced, other), "slice": _slice(replaced, other)}
-    if spread is not None:
+    values = {"paper": _paper(replaced, other, order), "slice": _slice(replaced, other, order)}
+    if spread is not None and order == 2:
         values["vector"] = _vector(replaced, other, spread)
     chosen = min(values, key=values.__getitem__) if bound == "auto" else bound
     if chosen not in ("paper", "slice", "vector"):
         raise ValueError(f"bound {bound!r} is unknown: choose 'auto', 'paper', 'slice' or 'vector'.")
+    if chosen not in values and order != 2:
+        raise ValueError(f"bound 'vector' is proven for order 2, and the order is {order:g}: use 'slice' or 'auto'.")
     if chosen not in values:
         raise ValueError("bound 'vector' needs a spread: pass fedsw.mathematics.transport.sliced.spread(directions).")
     return Sensitivity(values[chosen], chosen, public=public)
@@ -183,20 +191,24 @@ def worst(sensitivities: Iterable[Sensitivity]) -> Sensitivity:
     return replace(largest, public=together.public)
 
 
-def _paper(replaced: Side, other: Side) -> float:
+def _paper(replaced: Side, other: Side, order: float) -> float:
     radius = max(replaced.radius, other.radius)
-    return 4 * radius * (3 * replaced.jacobian + other.jacobian) / replaced.n
+    terms = (order + 1) * replaced.jacobian + (order - 1) * other.jacobian
+    return float(order * (2 * radius) ** (order - 1) * terms / replaced.n)
 
 
-def _slice(replaced: Side, other: Side) -> float:
+def _slice(replaced: Side, other: Side, order: float) -> float:
+    """Theorems 5 and 7: corners of what outputs and slots can be, of which one is the worst."""
     m, a, own_l, other_l = replaced.radius, other.radius, replaced.jacobian, other.jacobian
-    vertices = (
-        own_l * (m + a),
-        2 * own_l * a,
-        max(m, a) * own_l + m * other_l,
-        (2 * a - m) * own_l + m * other_l,
-    )
-    return 4 * max(vertices) / replaced.n
+    far, near = (m + a) ** (order - 1), abs(m - a) ** (order - 1)
+    corners: tuple[float, ...] = (2 * own_l * far, (own_l + other_l) * (far + near))
+    if m < a:
+        corners = (
+            2 * own_l * (far + near),
+            2 * own_l * near + (own_l + other_l) * (2 * m) ** (order - 1),
+            (3 * own_l - other_l) * near + (own_l + other_l) * far,
+        )
+    return float(order * max(corners) / replaced.n)
 
 
 def _vector(replaced: Side, other: Side, spread: float) -> float:

@@ -54,8 +54,9 @@ def audited(experiment: Experiment, trials: int = 400_000) -> Finding:
         (*ALL, "objective.alpha=0.0"),
         (*ALL, "objective.alpha=1.0", "clip.output=0.5", "clip.centre=0.5"),
         (*ALL, "objective.penalty=none"),
+        (*ALL, "objective.alpha=1.0", "objective.order=3.0"),
     ],
-    ids=["both terms", "rounds, seeded", "odds", "loss alone", "penalty alone", "no penalty"],
+    ids=["both terms", "rounds, seeded", "odds", "loss alone", "penalty alone", "no penalty", "order 3"],
 )
 def test_where_the_bound_is_attained_and_all_records_take_part_nearly_all_of_epsilon_is_shown(overrides):
     found = audited(small(*overrides))

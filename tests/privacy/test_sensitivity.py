@@ -29,8 +29,9 @@ def delta(
     a: float = 1.0,
     n: int = 1,
     spread: float | None = None,
+    order: float = 2.0,
 ) -> float:
-    return swd_sensitivity(Side(n, m, own_l), Side(n, a, other_l), bound=bound, spread=spread).value
+    return swd_sensitivity(Side(n, m, own_l), Side(n, a, other_l), bound=bound, spread=spread, order=order).value
 
 
 def column(*values: float) -> Tensor:
@@ -92,6 +93,9 @@ def test_vector_bound_is_the_least_maximum_of_its_proof(
 def test_auto_is_the_least_bound_and_slice_never_exceeds_paper(
     own_l: float, other_l: float, m: float, a: float
 ) -> None:
+    for order in (2.5, 3, 7):
+        orders = [delta(own_l, other_l, bound=b, m=m, a=a, order=order) for b in ("auto", "slice", "paper")]
+        assert orders[0] == orders[1] <= orders[2] * (1 + 1e-12)
     for spread in (1.0, 0.4, 0.05):
         each = [delta(own_l, other_l, bound=b, m=m, a=a, spread=spread) for b in ("paper", "slice", "vector")]
         assert delta(own_l, other_l, m=m, a=a, spread=spread) == min(each)
@@ -152,11 +156,32 @@ def test_slice_bound_is_attained(n: int, own_l: float, other_l: float, m: float,
         Attack(column(*[m] * n), column(*[-a] * n), 0, column(m)[0], ONE),
         Attack(column(m, *[m - step / 2] * (n - 1)), column(*spread_target), 0, column(m - step)[0], ONE),
         Attack(column(m, *[0.0] * (n - 1)), column(*[a] * n), 0, column(-m)[0], ONE),
-        Attack(column(m, *[0.0] * (n - 1)), column(*spread_target), 0, column(-m)[0], ONE),
+        Attack(column(m, *[step / 2 - m] * (n - 1)), column(*spread_target), 0, column(-m)[0], ONE),
     ]
-    reached = [explicit_movement(attack, aligned_jacobians(attack, own_l, other_l)) for attack in instances]
-    assert n * max(reached) == pytest.approx(value, abs=1e-6)
     assert delta(own_l, other_l, m=m, a=a, n=n, bound="slice") * n == pytest.approx(value, rel=1e-12)
+    for order in (2.0, 2.5, 3.0, 6.0):
+        attacks = [dataclasses.replace(attack, order=order) for attack in instances]
+        reached = max(explicit_movement(attack, aligned_jacobians(attack, own_l, other_l)) for attack in attacks)
+        assert reached == pytest.approx(delta(own_l, other_l, m=m, a=a, n=n, bound="slice", order=order), rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [2, 2.5, 3, 4])
+def test_bounds_of_every_order_at_unit_norms(order: float) -> None:
+    factor = order * 2 ** (order - 1)
+    assert delta(1, 0.5, bound="paper", order=order) == pytest.approx(factor * ((order + 1) + 0.5 * (order - 1)))
+    assert delta(1, 0.5, bound="slice", order=order) == pytest.approx(factor * 2)
+    assert delta(1, 3, bound="slice", order=order) == pytest.approx(factor * 4)
+    assert delta(1, 3, order=order, spread=1.0) <= delta(1, 3, bound="slice", order=order)
+
+
+def test_vector_bounds_and_orders_below_2_are_refused() -> None:
+    with pytest.raises(ValueError, match="'vector' is proven for order 2, and the order is 3: use 'slice' or 'auto'"):
+        delta(1, 1, bound="vector", spread=0.5, order=3)
+    for order in (1.99, 1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"order is .*; a penalty's order is finite and at least 2: below"):
+            delta(1, 1, order=order)
+        with pytest.raises(ValueError, match=r"order is .*; a penalty's order"):
+            sliced.cotangents(column(0.0), column(1.0), ONE, order=order)
 
 
 def test_slice_bound_is_attained_in_any_dimension_by_a_single_direction() -> None:
@@ -215,6 +240,7 @@ GEOMETRIES = st.sampled_from([(1, 1), (2, 2), (2, 7), (3, 3), (3, 5), (5, 5)])
     geometry=GEOMETRIES,
     scheme=st.sampled_from(["orthogonal", "iid"]),
     ties=st.sampled_from(["shared", "stable"]),
+    order=st.sampled_from([2.0, 2.0, 2.2, 3.0, 5.0]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_replacing_one_record_never_exceeds_a_bound(
@@ -225,6 +251,7 @@ def test_replacing_one_record_never_exceeds_a_bound(
     geometry: tuple[int, int],
     scheme: sliced.Scheme,
     ties: sliced.Ties,
+    order: float,
     seed: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -239,9 +266,9 @@ def test_replacing_one_record_never_exceeds_a_bound(
         other = own[:1] / own_radius * other_radius * torch.sign(other[:, :1])
     index = int(torch.randint(0, n, (1,), generator=generator))
     record = -own[index] if kinds[2] == "two-ended" else points(kinds[2], 1, d, own_radius, generator)[0]
-    attack = Attack(own, other, index, record, theta)
+    attack = Attack(own, other, index, record, theta, order=order)
     sides = Side(n, own_radius, norms[0]), Side(m, other_radius, norms[1])
-    allowed = swd_sensitivity(*sides, spread=sliced.spread(theta)).value * (1 + 1e-9)
+    allowed = swd_sensitivity(*sides, spread=sliced.spread(theta), order=order).value * (1 + 1e-9)
     assert movement(attack, *norms, ties=ties) <= allowed
     elsewhere = dataclasses.replace(attack, row=int(torch.randint(0, n, (1,), generator=generator)))
     assert movement(elsewhere, *norms, ties=ties) <= allowed

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedsw._tools.own_objects import is_reference
 from fedsw._tools.section import (
@@ -24,6 +24,7 @@ from fedsw._tools.section import (
 )
 from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, names_beside
 from fedsw.experiment.task_kinds import MODELS, TASKS
+from fedsw.mathematics.transport.order import require_penalty_order
 
 _OPTIMIZERS = ("sgd", "adam")
 _MOST_LAYERS = 100
@@ -189,12 +190,16 @@ class Model(Section):
     seed: Seed = 0
 
 
+Order = Annotated[float, AfterValidator(require_penalty_order)]
+"""The order p of a penalty that is a distance W_p^p."""
+
+
 class Also(Section):
     """One more penalty beside an objective's own, with its weight, on the task's outputs or on outputs of its own.
 
     `outputs` names one of the model's outputs, where it returns several by name, and `dimension` is how many columns
     it has. `radius` and `jacobian` bound these outputs; without them the experiment's clip does. A penalty to a prior
-    compares with the uniform law on the ball of `prior_radius` about `centre`.
+    compares with the uniform law on the ball of `prior_radius` about `centre`; `order` is as in [objective].
     """
 
     penalty: Annotated[str, among(names_beside, "a penalty")]
@@ -205,6 +210,7 @@ class Also(Section):
     jacobian: ClipNorm | None = None
     centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     prior_radius: PositiveFloat = 1.0
+    order: Order = 2.0
 
     @model_validator(mode="after")
     def _whole(self) -> Also:
@@ -216,7 +222,9 @@ class Also(Section):
 
 
 class ObjectiveSettings(Section):
-    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W2^2 between groups, or to a target.
+    """Task loss + penalty: (1 - alpha) * task + alpha * sliced W_p^p between groups, or to a target.
+
+    p is the `order`, 2 or more: a larger one weighs the tails of the distributions more, and the noise with it.
 
     An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
     its samples to the private records, and adaptation matches the private records' features to public ones'.
@@ -233,6 +241,7 @@ class ObjectiveSettings(Section):
     penalty: Annotated[str, among(lambda: PENALTIES, "a penalty")] = "statistical-parity"
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     prior_radius: PositiveFloat = 1.0
+    order: Order = 2.0
     protected: Literal["target", "both"] = "target"
     also: Annotated[tuple[Also, ...], Field(max_length=64)] = ()
 
@@ -260,6 +269,11 @@ class ObjectiveSettings(Section):
         if self.changed("prior_radius") and not (kind.custom or "radius" in kind.takes):
             able = " or ".join(repr(name) for name, known in PENALTIES.items() if "radius" in known.takes)
             raise ValueError(f"prior_radius is for penalty {able}, not for {self.penalty!r}: leave it out")
+        if self.order != 2 and "order" not in kind.takes:
+            able = ", ".join(repr(name) for name, known in PENALTIES.items() if "order" in known.takes)
+            raise ValueError(
+                f"order {self.order:g} is for one of the penalties {able}, not for {self.penalty!r}: use 2"
+            )
         return self
 
     @model_validator(mode="after")

@@ -48,9 +48,11 @@ class WeightedPenalty(ABC):
         alpha: its weight in the objective.
         word: whose word stands behind its bound.
         other_side: the kind of sample that private records are compared with; None where it is other private records.
+        order: the order p of its distances W_p^p; tables of outputs give ranks for order 2 alone.
     """
 
     alpha: float
+    order: float = 2.0
     word: Word
     other_side: OtherSide | None
 
@@ -135,6 +137,13 @@ class WeightedPenalty(ABC):
         Counts (k, bins) of every cell are those of its table (`histograms.monotone`), directions (d, k).
         """
         raise self._without_ranks()
+
+    def require_slot_means(self) -> None:
+        """TypeError for an order other than 2: its derivative needs more of a slot's values than their mean."""
+        if self.order != 2:
+            raise TypeError(
+                f"a {type(self).__name__} of order {self.order:g} has no slot means: noised tables serve order 2 alone"
+            )
 
     def _without_ranks(self) -> TypeError:
         return TypeError(f"a {type(self).__name__} has no ranks that noised tables could give")

@@ -15,6 +15,7 @@ from fedsw.learning.objectives._weighted_penalty import Clip, WeightedPenalty
 from fedsw.mathematics.clipping import Term
 from fedsw.mathematics.clipping.clip import Mode
 from fedsw.mathematics.transport import sliced
+from fedsw.mathematics.transport.order import require_penalty_order
 from fedsw.privacy.sensitivity import SIZES, Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity
 
 PenaltyName = Literal["statistical-parity", "equality-of-odds"]
@@ -29,9 +30,10 @@ GROUP, GROUP_AND_LABEL = "each record's sensitive group", "each record's sensiti
 class BetweenGroups(WeightedPenalty):
     """alpha * penalty beside (1 - alpha) * task loss, where the penalty compares the outputs of cells of records.
 
-    Statistical parity compares the outputs of every two groups: the cells are the groups. Equality of odds
-    compares them within every class, with weight 1/classes: the cells are the pairs (class, group). Batches
-    are drawn cell by cell, so a record's cell and the cells' sizes are public.
+    Distances are sliced W_p^p, p the ``order``, at least 2: the larger it is, the more tails weigh. Statistical parity
+    compares the outputs of every two groups: the cells are the groups. Equality of odds compares them within every
+    class, with weight 1/classes: the cells are the pairs (class, group). Batches are drawn cell by cell, so a record's
+    cell and the cells' sizes are public.
 
     Equality of odds conditions on so many ``classes`` (1 for statistical parity); ``alpha`` is between 0 and 1.
 
@@ -42,10 +44,12 @@ class BetweenGroups(WeightedPenalty):
     groups: int
     classes: int
     alpha: float
+    order: float = 2.0
     word = "proven"  # by docs/guarantees/sensitivity.md
     other_side = None
 
     def __post_init__(self) -> None:
+        require_penalty_order(self.order)
         if self.penalty not in _WITHIN_CLASSES:
             raise ValueError(f"penalty {self.penalty!r} is unknown: choose {' or '.join(map(repr, _WITHIN_CLASSES))}.")
         if self.groups < (2 if self.alpha else 1):
@@ -114,7 +118,7 @@ class BetweenGroups(WeightedPenalty):
         total = [torch.zeros_like(cell, dtype=torch.float64) for cell in outputs]
         for i, j, weight in self._weighted_pairs():
             q_i, q_j = sliced.cotangents_of_projected(
-                outputs[i], outputs[j], directions, ties=ties, memory_limit=memory_limit
+                outputs[i], outputs[j], directions, order=self.order, ties=ties, memory_limit=memory_limit
             )
             total[i].add_(q_i, alpha=weight)
             total[j].add_(q_j, alpha=weight)
@@ -139,7 +143,11 @@ class BetweenGroups(WeightedPenalty):
     def slot_means(
         self, counts: Sequence[Tensor], directions: Tensor, radius: float, sample: Tensor | None = None
     ) -> tuple[list[Tensor], None]:
-        """Slot means (k, bins) of every cell against those that it is compared with; see `histograms.matched`."""
+        """Slot means (k, bins) of every cell against those that it is compared with; see `histograms.matched`.
+
+        TypeError for another order than 2, whose derivative slot means do not give.
+        """
+        self.require_slot_means()
         return histograms.matched(counts, self, radius), None
 
     def sensitivities(
@@ -173,7 +181,8 @@ class BetweenGroups(WeightedPenalty):
         for i, j, weight in self._weighted_pairs():
             for cell, other in ((i, j), (j, i)):
                 sides = self._side(sizes, cell, clip), self._side(sizes, other, clip)
-                totals[cell] += weight * swd_sensitivity(*sides, bound=bound, spread=1.0 if d == 1 else spread)
+                evenness = 1.0 if d == 1 else spread
+                totals[cell] += weight * swd_sensitivity(*sides, bound=bound, spread=evenness, order=self.order)
         return tuple(totals)
 
     def _weighted_pairs(self) -> tuple[tuple[int, int, float], ...]:

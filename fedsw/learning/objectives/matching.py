@@ -11,12 +11,13 @@ from torch import Tensor
 from fedsw.learning.objectives import histograms
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
 from fedsw.mathematics.transport import sliced
+from fedsw.mathematics.transport.order import require_penalty_order
 from fedsw.privacy.sensitivity import Bound, Sensitivity, Side, loss_sensitivity, swd_sensitivity, worst
 
 
 @dataclass(frozen=True)
 class Matching(WeightedPenalty):
-    """alpha * SW2^2(outputs of the private records, outputs of the other side), beside (1 - alpha) * task loss.
+    """alpha * SW_p^p(outputs of the private records, outputs of the other side), beside (1 - alpha) * task loss.
 
     The other side is a `prior` (a public sample without parameters; the private side is an encoder), a
     `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
@@ -25,7 +26,8 @@ class Matching(WeightedPenalty):
     The weight alpha is between 0 and 1: only a prior comes with a private task loss. The other side's outputs are in a
     ball of ``radius`` A; a generator's alone need none, as no bound on records without parameters looks at it. For a
     generator, ``both`` takes the noise of RLL's bound for two private sides, which is never less; it promises nothing
-    about the generator's inputs (docs/guarantees/sensitivity.md). For a domain, private outputs may be ``fixed``.
+    about the generator's inputs (docs/guarantees/sensitivity.md). For a domain, private outputs may be ``fixed``. The
+    ``order`` p is at least 2; above 2 a prior alone has one, as its sample is certain to be in its ball.
 
     Source: RLL, Sections 4 and 6, Appendix D.2.
     """
@@ -35,7 +37,15 @@ class Matching(WeightedPenalty):
     radius: float
     both: bool = False
     fixed: bool = False
+    order: float = 2.0
     word = "proven"  # by docs/guarantees/sensitivity.md
+
+    def __post_init__(self) -> None:
+        if require_penalty_order(self.order) != 2 and self.other_side != "prior":
+            raise ValueError(
+                f"a distance to a {self.other_side}'s outputs has order 2, not {self.order:g}: bounds of other orders "
+                "grow with the radius of the other side, which these outputs may leave"
+            )
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -74,12 +84,14 @@ class Matching(WeightedPenalty):
         ties: sliced.Ties = "shared",
         memory_limit: int = sliced.DEFAULT_MEMORY_LIMIT,
     ) -> tuple[Tensor, Tensor]:
-        """Gradient of alpha * SW2^2 with respect to both samples, float64.
+        """Gradient of alpha * SW_p^p with respect to both samples, float64.
 
         Outputs (n, d) are projected onto the ball of M already, the other side's (m, d) in that of A, directions (d, k)
         unit columns, independent of the data.
         """
-        mine, its = sliced.cotangents_of_projected(outputs, other, directions, ties=ties, memory_limit=memory_limit)
+        mine, its = sliced.cotangents_of_projected(
+            outputs, other, directions, order=self.order, ties=ties, memory_limit=memory_limit
+        )
         return self.alpha * mine, self.alpha * its
 
     def pulled(
@@ -108,7 +120,11 @@ class Matching(WeightedPenalty):
     def slot_means(
         self, counts: Sequence[Tensor], directions: Tensor, radius: float, sample: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """Slot means of the one cell against the sample (m, d), and the derivative there; ValueError without it."""
+        """Slot means of the one cell against the sample (m, d), and the derivative there; ValueError without it.
+
+        TypeError for another order than 2, whose derivative slot means do not give.
+        """
+        self.require_slot_means()
         if sample is None:
             raise ValueError(f"records are compared with a {self.other_side}'s sample, and none was given")
         seen, pulled = histograms.matched_to_sample(counts[0], sample, directions, radius)
@@ -141,10 +157,11 @@ class Matching(WeightedPenalty):
         private = Side(n, clip.output, clip.jacobian if self.private_parameters else 0.0)
         parameters = 0.0 if self.other_side == "prior" else clip.jacobian
         other = Side(n, self.radius, parameters, private=False)
-        sensitivity = swd_sensitivity(private, other, bound=bound, spread=spread)
+        sensitivity = swd_sensitivity(private, other, bound=bound, spread=spread, order=self.order)
         if self.both:
-            exchanged = swd_sensitivity(replace(other, private=True), private, bound=bound, spread=spread)
-            sensitivity = worst([sensitivity, exchanged])
+            exchanged = replace(other, private=True), private
+            both = swd_sensitivity(*exchanged, bound=bound, spread=spread, order=self.order)
+            sensitivity = worst([sensitivity, both])
         total = self.alpha * sensitivity
         if self.private_loss and not alone:
             total += (1 - self.alpha) * loss_sensitivity(clip.loss, n)

@@ -96,25 +96,30 @@ class Penalty:
 
 @dataclass(frozen=True)
 class Parity(Penalty, shipped=True):
-    """Sliced W2^2 between the outputs of every two groups (statistical parity). Source: RLL, Section 5."""
+    """Sliced W_p^p between the outputs of every two groups (statistical parity), p the order, at least 2.
+
+    A larger order weighs the tails of the distributions more. Source: RLL, Section 5.
+    """
 
     groups: int = 2
+    order: float = 2.0
 
     def between(self) -> BetweenGroups:
         """The penalty alone, with its weight."""
-        return BetweenGroups("statistical-parity", self.groups, 1, self.weight)
+        return BetweenGroups("statistical-parity", self.groups, 1, self.weight, self.order)
 
 
 @dataclass(frozen=True)
 class EqualizedOdds(Penalty, shipped=True):
-    """Sliced W2^2 between the outputs of every two groups within every class. Source: RLL, Section 5."""
+    """Sliced W_p^p between the outputs of every two groups within every class, see `Parity`. Source: RLL, Section 5."""
 
     groups: int = 2
     classes: int = 2
+    order: float = 2.0
 
     def between(self) -> BetweenGroups:
         """The penalty alone, with its weight."""
-        return BetweenGroups("equality-of-odds", self.groups, self.classes, self.weight)
+        return BetweenGroups("equality-of-odds", self.groups, self.classes, self.weight, self.order)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class NoPenalty(Penalty, shipped=True):
 
 @dataclass(frozen=True)
 class ToSample(Penalty, shipped=True):
-    """Sliced W2^2 between the outputs of all private records and a public sample.
+    """Sliced W_p^p between the outputs of all private records and a public sample, p the order, at least 2.
 
     The points (m, d) are fixed in advance, or drawn for every attempt from the uniform law on a ball of ``radius`` A
     about the centre (the prior of an autoencoder, RLL Section 6).
@@ -143,6 +148,7 @@ class ToSample(Penalty, shipped=True):
 
     sample: Tensor | None = field(default=None, compare=False)
     radius: float = 1.0
+    order: float = 2.0
 
     def __post_init__(self) -> None:
         Penalty.__post_init__(self)
@@ -159,7 +165,7 @@ class ToSample(Penalty, shipped=True):
 
     def between(self) -> Matching:
         """The penalty alone, with its weight."""
-        return Matching("prior", self.weight, self.radius)
+        return Matching("prior", self.weight, self.radius, order=self.order)
 
     def require_width(self, columns: int) -> None:
         """Refuse outputs of so many columns where the sample has others; ValueError names both."""

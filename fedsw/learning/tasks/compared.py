@@ -74,7 +74,7 @@ _NUMBERS = {"groups", "classes"}
 
 def _penalties(key: str, goal: ObjectiveSettings | Also, weight: float, shape: Shape, centre: float) -> list[Penalty]:
     """A penalty of the settings; one of one's own as its parts, each for the data set's groups and classes."""
-    values: dict[str, Any] = {"weight": weight, "centre": centre, "radius": goal.prior_radius}
+    values: dict[str, Any] = {"weight": weight, "centre": centre, "radius": goal.prior_radius, "order": goal.order}
     values |= {"groups": len(shape.groups), "classes": shape.classes}
     if isinstance(goal, Also):
         values |= {"outputs": goal.outputs, "dimension": goal.dimension}

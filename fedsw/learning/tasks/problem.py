@@ -462,7 +462,7 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> WeightedSum:
         return objective_of(experiment, shape)
     centre = experiment.clip.centre
     if (kind.compares, other_side) == ("sample", "prior"):
-        return WeightedSum((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius),))
+        return WeightedSum((ToSample(goal.alpha, centre=centre, radius=goal.prior_radius, order=goal.order),))
     if kind.compares == "records" and other_side in ("generator", "domain"):
         limit = _NO_LIMIT if experiment.clip.open else experiment.clip.output
         fixed = MODELS.get(experiment.model.kind).fixed and other_side == "domain"

@@ -76,6 +76,44 @@ def means_by_rank(sample: Ranked, other: Tensor, ties: Ties) -> Tensor:
     return block.mul_(n / m).div_(end.sub_(first))
 
 
+def powers_by_rank(sample: Ranked, other: Ranked, order: float, ties: Ties) -> tuple[Tensor, Tensor]:
+    """Means (k, n) of x |x|^(order - 2) over the slot of every rank of a sample, and (k, m) the same of the other one.
+
+    x is the rank's value less the other sample's quantile function. For order 2 these are a value less its slot mean;
+    for another one they do not follow from it, so that the two quantile functions are laid over each other: at most
+    n + m - 1 pieces of [0, 1], on which both are constant. No rounding decides where a piece ends.
+    """
+    n, m = sample.values.shape[-1], other.values.shape[-1]
+    length, mine, its, my_ends, its_ends = _pieces(n, m, sample.values.device)
+    gaps = sample.values[:, mine] - other.values[:, its]
+    powers = gaps.abs().pow_(order - 2).mul_(gaps).mul_(length)
+    sums = powers.new_zeros((len(powers), len(length) + 1))
+    torch.cumsum(powers, dim=-1, out=sums[:, 1:])
+    return _slot_means(sums[:, my_ends], sample, m, ties), _slot_means(sums[:, its_ends], other, n, ties).neg_()
+
+
+def _slot_means(integral: Tensor, sample: Ranked, width: int, ties: Ties) -> Tensor:
+    """Means over slots of one width, or over the blocks of equal values where these share, of an integral at edges."""
+    if ties == "stable":
+        return integral.diff(dim=-1).div_(width)
+    first, end = blocks(sample.values)
+    return integral.gather(-1, end).sub_(integral.gather(-1, first)).div_(end.sub_(first).mul_(width))
+
+
+@functools.lru_cache(maxsize=8)
+def _pieces(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The pieces of n slots laid over m, in units of 1/(n m).
+
+    Their lengths, the slot of n and the slot of m that each lies in, and before how many pieces each edge is.
+    """
+    of_mine = torch.arange(n + 1, device=device) * m
+    of_its = torch.arange(m + 1, device=device) * n
+    edges = torch.unique(torch.cat([of_mine, of_its]))
+    begins = edges[:-1]
+    ends = torch.searchsorted(edges, of_mine), torch.searchsorted(edges, of_its)
+    return edges.diff().to(torch.float64), begins // m, begins // n, *ends
+
+
 def means_of_slots(n: int, other: Tensor) -> Tensor:
     """Means of the quantile functions of sorted rows (k, m) over n slots: (k, n)."""
     return _integral_at_slots(other, n).diff(dim=-1).mul_(n / other.shape[-1])

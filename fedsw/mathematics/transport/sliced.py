@@ -13,8 +13,16 @@ from torch import Tensor
 from fedsw._tools.randomness import Label, Stream
 from fedsw._tools.settings import whole
 from fedsw.mathematics.transport.given import matrix, positive, sample, samples, unit_columns
+from fedsw.mathematics.transport.order import require_penalty_order
 from fedsw.mathematics.transport.ranks import Ties as Ties
-from fedsw.mathematics.transport.ranks import means_by_rank, means_of_slots, ranked, share_out, sort_rows
+from fedsw.mathematics.transport.ranks import (
+    means_by_rank,
+    means_of_slots,
+    powers_by_rank,
+    ranked,
+    share_out,
+    sort_rows,
+)
 
 Scheme = Literal["orthogonal", "iid"]
 
@@ -168,14 +176,16 @@ def cotangents(
     other: Tensor,
     directions: Tensor,
     *,
+    order: float = 2.0,
     ties: Ties = "shared",
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the sliced W2^2 between two samples with respect to each of their points.
+    """Gradients of the sliced W_p^p, p = order, between two samples with respect to each of their points.
 
-    Row i of the first result is (1/k) sum_l (2/n) (<theta_l, u_i> - a_{l,i}) theta_l, where a_{l,i} is the
-    slot mean that u_i sees in direction l; the second result is the same with the samples exchanged. The
-    squared distance is not differentiable where values are tied; the formula is used there as it stands.
+    Row i of the first result is (1/k) sum_l (p/n) g_{l,i} theta_l, where g_{l,i} is the mean of x |x|^(p-2) over the
+    slot of u_i in direction l, x = <theta_l, u_i> less the other sample's quantile function; for p = 2 it is
+    <theta_l, u_i> less the slot mean. The second result is the same with the samples exchanged. The distance is not
+    differentiable where values are tied; the formula is used there as it stands.
 
     Guarantee: pulled back through per-sample Jacobians of spectral norm at most L1 and L2, and summed, these
     move by at most `fedsw.privacy.sensitivity.swd_sensitivity` in l2 norm when one record is replaced at its
@@ -185,17 +195,19 @@ def cotangents(
     columns, independent of the data; ties and memory are as in `slot_means`. Cotangents are (n, d) and (m, d), float64.
 
     Raises:
-        ValueError: for shapes that do not fit, a number that is not finite, or directions that are no unit columns.
+        ValueError: for shapes that do not fit, a number that is not finite, directions that are no unit columns, or an
+            order below 2.
 
-    Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md for the guarantee.
+    Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md and orders.md for the guarantee.
     """
+    order = require_penalty_order(order)
     memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
     theta = unit_columns(directions, sample.shape[1])
-    return cotangents_of_projected(sample, other, theta, ties=ties, memory_limit=memory_limit)
+    return cotangents_of_projected(sample, other, theta, order=order, ties=ties, memory_limit=memory_limit)
 
 
 def cotangents_of_projected(
-    sample: Tensor, other: Tensor, directions: Tensor, *, ties: Ties, memory_limit: int
+    sample: Tensor, other: Tensor, directions: Tensor, *, order: float = 2.0, ties: Ties, memory_limit: int
 ) -> tuple[Tensor, Tensor]:
     """`cotangents` of outputs (n, d) and (m, d) that `project` gave, along directions (d, k) as drawn: none is read.
 
@@ -212,8 +224,11 @@ def cotangents_of_projected(
 
         def fill(block: slice, u_gaps: Tensor = u_gaps, v_gaps: Tensor = v_gaps) -> None:
             u, v = ranked(u_gaps[block], ties), ranked(v_gaps[block], ties)
-            u_gap = u.values - means_by_rank(u, v.values, ties)
-            v_gap = v.values - means_by_rank(v, u.values, ties)
+            if order == 2:  # a sum of each sample will do
+                u_gap = u.values - means_by_rank(u, v.values, ties)
+                v_gap = v.values - means_by_rank(v, u.values, ties)
+            else:
+                u_gap, v_gap = powers_by_rank(u, v, order, ties)
             u_gaps[block].scatter_(-1, u.order, u_gap)
             v_gaps[block].scatter_(-1, v.order, v_gap)
 
@@ -221,7 +236,7 @@ def cotangents_of_projected(
         share_out(fill, blocks, at_once)
         q_own += slab @ u_gaps
         q_other += slab @ v_gaps
-    return q_own.mul_(2 / (n * k)).T.contiguous(), q_other.mul_(2 / (m * k)).T.contiguous()
+    return q_own.mul_(order / (n * k)).T.contiguous(), q_other.mul_(order / (m * k)).T.contiguous()
 
 
 def sliced_w2(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
+from fedsw.learning.objectives import Clip, WeightedPenalty, WeightedSum, contribution_bound
 from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.objectives.penalties import Parity
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.sensitivity import Side, swd_sensitivity
@@ -220,6 +222,8 @@ def test_a_client_that_clips_never_exceeds_its_contribution_bound(aligned: bool)
         (lambda: BetweenGroups("statistical-parity", 2, 3, 0.5), "classes = 3"),
         (lambda: BetweenGroups("equality-of-odds", 2, 2, 1.5), "alpha = 1.5"),
         (lambda: BetweenGroups("equality-of-odds", 2, 2, float("nan")), "alpha = nan"),
+        (lambda: BetweenGroups("statistical-parity", 2, 1, 0.5, order=1.5), r"order is 1\.5; a penalty's order"),
+        (lambda: Matching("generator", 0.5, 1.0, order=3.0), "a generator's outputs has order 2, not 3: bounds of"),
         (lambda: Clip(0.0, 1.0, 1.0), r"clip\.output = 0\.0"),
         (lambda: Clip(1.0, float("inf"), 1.0), r"clip\.jacobian = inf"),
         (lambda: Clip(1.0, 1.0, -1.0), r"clip\.loss = -1"),
@@ -236,3 +240,20 @@ def test_a_client_that_clips_never_exceeds_its_contribution_bound(aligned: bool)
 def test_impossible_arguments_are_refused_by_name(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("part", [replace(PARITY, order=3.0), Matching("prior", 0.5, 1.0, order=3.0)])
+def test_tables_have_no_slot_means_for_other_orders(part: WeightedPenalty) -> None:
+    with pytest.raises(TypeError, match=r"of order 3 has no slot means: noised tables serve order 2 alone"):
+        part.slot_means([torch.ones(1, 4)] * len(part.cells), draw(1, 1), 1.0, torch.zeros(3, 1))
+
+
+def test_the_order_of_a_penalty_is_that_of_its_derivative_and_of_its_bound() -> None:
+    cubic = replace(PARITY, order=3.0)
+    outputs = [torch.tensor([[-1.0], [0.5]]).double(), torch.tensor([[0.25], [1.0], [1.0]]).double()]
+    pulled, _ = cubic.pulled(outputs, draw(1, 1), lambda size: torch.zeros(0, 1))
+    alone, _ = sliced.cotangents(*outputs, draw(1, 1), order=3.0)
+    torch.testing.assert_close(pulled[0], cubic.alpha * alone)
+    sides = (Side(2, CLIP.output, CLIP.jacobian), Side(3, CLIP.output, CLIP.jacobian))
+    (first, _) = cubic.sensitivities([2, 3], CLIP, d=1, alone=True)
+    assert first.value == pytest.approx(cubic.alpha * swd_sensitivity(*sides, order=3.0, spread=1.0).value)

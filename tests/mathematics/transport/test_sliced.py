@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 
@@ -229,6 +230,17 @@ def test_cotangents_and_values_equal_autograd_through_pot(
 
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("order", [2.0, 2.5, 3.0, 6.0])
+def test_cotangents_of_every_order_equal_autograd_through_pot(n: int, m: int, order: float) -> None:
+    own, other = normal(n, 2).requires_grad_(), (normal(m, 2, seed=7) * 1.7 + 0.3).requires_grad_()
+    theta = draw(2, 6)
+    (ot.sliced_wasserstein_distance(own, other, projections=theta, p=order) ** order).backward()
+    q_own, q_other = sliced.cotangents(own, other, theta, order=order)
+    torch.testing.assert_close(q_own, own.grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(q_other, other.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
 def test_one_dimensional_distance_equals_pot(n: int, m: int) -> None:
     own, other = normal(n), normal(m, seed=4) - 0.5
     reference = ot.wasserstein_1d(own, other, p=2)
@@ -258,23 +270,25 @@ def test_gaussians_of_one_covariance_shape_differ_by_their_standard_deviations()
     assert float(sliced.sliced_w2(quantiles[:, None], 3 * quantiles[:, None] + 1, ONE)) == pytest.approx(5.0, rel=2e-3)
 
 
+@pytest.mark.parametrize("order", [2.0, 3.0])
 @pytest.mark.parametrize("ties", ["shared", "stable"])
-def test_cotangents_sum_to_zero_and_do_not_see_a_common_translation(ties: sliced.Ties) -> None:
+def test_cotangents_sum_to_zero_and_do_not_see_a_common_translation(ties: sliced.Ties, order: float) -> None:
     own, other, theta = normal(9, 2).round(), normal(14, 2, seed=8).round(), torch.eye(2).double()
-    q_own, q_other = sliced.cotangents(own, other, theta, ties=ties)
+    q_own, q_other = sliced.cotangents(own, other, theta, ties=ties, order=order)
     total = q_own.sum(dim=0) + q_other.sum(dim=0)
     torch.testing.assert_close(total, torch.zeros(2).double(), rtol=0, atol=1e-14)
-    p_own, p_other = sliced.cotangents(own + 0.25, other + 0.25, theta, ties=ties)
+    p_own, p_other = sliced.cotangents(own + 0.25, other + 0.25, theta, ties=ties, order=order)
     torch.testing.assert_close(p_own, q_own, rtol=0, atol=1e-14)
     torch.testing.assert_close(p_other, q_other, rtol=0, atol=1e-14)
 
 
-def test_permuting_the_records_permutes_the_cotangents() -> None:
+@pytest.mark.parametrize("order", [2.0, 3.0])
+def test_permuting_the_records_permutes_the_cotangents(order: float) -> None:
     own, other, theta = normal(16, 2).round(), normal(11, 2, seed=8).round(), draw(2, 4)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(0))
-    q_own, q_other = sliced.cotangents(own, other, theta)
-    p_own, p_other = sliced.cotangents(own[order], other, theta)
-    torch.testing.assert_close(p_own, q_own[order], rtol=0, atol=1e-14)
+    rows = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+    q_own, q_other = sliced.cotangents(own, other, theta, order=order)
+    p_own, p_other = sliced.cotangents(own[rows], other, theta, order=order)
+    torch.testing.assert_close(p_own, q_own[rows], rtol=0, atol=1e-14)
     torch.testing.assert_close(p_other, q_other, rtol=0, atol=1e-14)
 
 
@@ -323,7 +337,7 @@ def test_working_memory_stays_below_its_limit(n: int, m: int) -> None:
     limit = 4_000_000
     with _LiveBytes() as unlimited:
         sliced.cotangents(own, other, theta)
-    for call in (sliced.cotangents, sliced.sliced_w2):
+    for call in (sliced.cotangents, functools.partial(sliced.cotangents, order=3.0), sliced.sliced_w2):
         with _LiveBytes() as memory:
             call(own, other, theta, memory_limit=limit)
         assert memory.peak < limit < unlimited.peak

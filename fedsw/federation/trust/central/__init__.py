@@ -15,6 +15,7 @@ class Central(TrustModel):
     once: ClassVar[str | None] = "sketch"
     serves = "fedsw.federation.trust.central.rounds:SIDES"
     compares = frozenset(("groups", "prior", "generator", "domain"))
+    most_order = math.inf
     law = "clipped sum"
     beside = BESIDE_ROUNDS
     own_bounds = frozenset(("proven", "stated", "none"))
