@@ -194,8 +194,8 @@ def _of_trust(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
     yield SettingRule(
         when=order != 2,
         requires=order <= trust.most_order,
-        says=f"objective.order is {order:g}, and trust {name!r} compares by noised tables, which give order 2 alone: use "
-        "order 2, or trust 'central'",
+        says=f"objective.order is {order:g}, and trust {name!r} compares by noised tables, which give order 2 alone: "
+        "use order 2, or trust 'central'",
     )
     yield SettingRule(
         when=kind.facts.sketched and name in able,
