@@ -232,7 +232,7 @@ def opened(
     counts = histograms_of(replace(problem, experiment=experiment))
     if counts is not None:
         exact = counts.counted(twins.features).double().numpy()
-        values, sigma = noised(experiment, counts, exact, experiment.privacy.histograms, one=one, seed=[15, seed])
+        values, sigma = as_released(experiment, counts, exact, experiment.privacy.histograms, one=one, seed=[15, seed])
         histograms = Histograms(counts, values, sigma, len(twins))
         experiment = binned(replace(problem, experiment=experiment), histograms)
         problem = Problem.from_experiment(experiment)
@@ -253,12 +253,12 @@ def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, o
     if layout is None:
         return None
     exact = (sums_of(problem, layout, twins).double() * STEP).numpy()
-    values, sigma = noised(experiment, layout, exact, share, one=one, seed=[11, seed])
+    values, sigma = as_released(experiment, layout, exact, share, one=one, seed=[11, seed])
     cells = problem.objective.cell_of(twins.sensitive, twins.target).bincount(minlength=len(problem.objective.cells))
     return Moments(layout, torch.from_numpy(values), sigma, tuple(cells.tolist()), experiment.privacy.hides_sizes)
 
 
-def noised(
+def as_released(
     experiment: Experiment,
     counted: Layout | ScoreCounts | ColumnCounts,
     exact: Float,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedsw.desk.baselines.reference import well_trained
-from fedsw.desk.planning.after_moments import TabledObjective, noised, opened, summed_noise
+from fedsw.desk.planning.after_moments import TabledObjective, as_released, opened, summed_noise
 from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
@@ -112,7 +112,7 @@ def trained(
     counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
     if counts is not None:
         exact = counts_of_scores(problem, counts, twins, model).double().numpy()
-        values, sigma = noised(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
+        values, sigma = as_released(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
         public = None if experiment.privacy.hides_sizes else float(len(twins))
         calibration = calibration_of(counts, values, sigma, public)
         model = rescaled(model, problem.features, calibration.scale, calibration.shift)

@@ -1,6 +1,6 @@
 """A run's numbers in words: warnings that a reader must not miss, and signal against noise.
 
-The verdict of a page is `verdict` in `fedsw.runs.report.content`.
+The verdict of a page is `verdict` in `fedsw.runs.report.facts`.
 """
 
 from __future__ import annotations

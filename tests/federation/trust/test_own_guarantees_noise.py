@@ -15,6 +15,7 @@ from fedsw.federation.trust.moments_first import MomentSum
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables
+from fedsw.learning.tasks.objective import ClippedObjective
 from tests.federation.node import releases
 from tests.federation.sketch_runs import sketched
 from tests.federation.trust.test_local_gradient_client import both_answers, node_of, request_to
@@ -45,7 +46,9 @@ def test_every_count_and_every_coordinate_of_both_answers_has_noise_of_its_own(t
     """A client with no noise but what it is given: it answers zeros, and what leaves it is the noise."""
     node, state = node_of("training.rounds=30", "local.bins=16", *seed), {}
     monkeypatch.setattr(tables, "histograms_by", no_counts)
-    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
+    monkeypatch.setattr(
+        ClippedObjective, "contributions", lambda *a: (torch.zeros((1, node.task.parameters)).double(), 0.0)
+    )
     answers = []
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
@@ -61,7 +64,9 @@ def test_a_table_and_the_contribution_of_its_attempt_share_no_noise(tmp_path, mo
     whole, state, together = node_of("seed=3", "training.rounds=30", "local.bins=17"), {}, []
     node = Node(whole.task, whole.records, (whole.cells[0], whole.cells[1][:0]), whole.model)
     monkeypatch.setattr(tables, "histograms_by", no_counts)
-    monkeypatch.setattr(Node, "contributions", lambda *a: torch.zeros((1, node.task.parameters)).double())
+    monkeypatch.setattr(
+        ClippedObjective, "contributions", lambda *a: (torch.zeros((1, node.task.parameters)).double(), 0.0)
+    )
     with account.held_open(tmp_path):
         for round_ in range(1, 31):
             request = Request(round_, 0, (60, 60), 600)

@@ -48,7 +48,9 @@ SAID_OF = {
     "scores": "thresholds",
 }
 """The settings that a refusal of each names."""
-BESIDE = {"plan", "server", "handlers", "epsilon", "planned", "require_ready", "require_node"}
+CALLED = {"moments": "moments", "histograms": "histograms", "kept records": "tally", "scores": "scores", "sketch": ""}
+"""Sums that leave once by what a log calls them, each with its release here; a sketch is a task's only one."""
+BESIDE = {"plan", "server", "handlers", "once", "epsilon", "planned", "require_ready", "require_node"}
 """What else a trust model has of sides: nothing of a record leaves by these, but by the rounds of `server`."""
 
 REPLACED, ADDED = get_args(Privacy.model_fields["relation"].annotation)
@@ -216,7 +218,10 @@ def test_records_that_come_or_go_leave_the_same(leave, trust, model):  # noqa: F
 
 
 def test_every_name_of_the_registries_is_in_a_case_that_settings_accept():
-    assert {field.name for field in dataclasses.fields(Sides)} == RELEASES.keys() | BESIDE
+    assert {field.name for field in dataclasses.fields(Sides)} == BESIDE
+    variants_of = [kind for model in trust_models().values() for kind in (model, model.sketching) if kind is not None]
+    assert {kind.called for model in variants_of for kind in model.sides.once.sums} == CALLED.keys()
+    assert {name for name in CALLED.values() if name} == RELEASES.keys()
     assert (REPLACED, ADDED) == ("replace-one", "add-remove")
     seen: set[str] = set()
     for trust, task, model in families():
