@@ -83,7 +83,11 @@ def _three_ways(kinds: tuple[str, str, str], when: str, what: str, shape: str, l
     def message(kind: str, base: type[Message], about: str, fields: dict[str, Any]) -> Any:
         name = "".join(word.title() for word in kind.partition(".")[2].split("_"))
         request = issubclass(base, Asked)
-        return type(name + "Asked" * request, (base,), {"__doc__": about, "__annotations__": fields})
+        made = type(name + "Asked" * request, (base,), {"__doc__": about, "__annotations__": fields})
+        # found by its name, as if it were written here: another process of Ray's finds this class, and makes no second
+        assert made.__name__ not in globals()
+        globals()[made.__name__] = made
+        return made
 
     exact, noisy, masked = kinds
     return (

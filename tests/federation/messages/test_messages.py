@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ def test_every_field_of_the_table_travels_in_some_run(tmp_path, monkeypatch):
     seen = through.seen.union(*(each.inspector.seen for each in runs))
     kinds = {kind for exchange in EXCHANGES for kind in (exchange.down, exchange.up)}
     assert {(kind, attribute) for kind in kinds for attribute in fields_of(kind)} == seen
+
+
+def test_another_process_finds_every_exchange_of_the_table_as_it_is_here():
+    """Ray sends the handlers of exchanges to its workers, which look a message's up among them."""
+    for exchange in EXCHANGES:
+        assert pickle.loads(pickle.dumps(exchange)) == exchange
 
 
 def test_no_field_leaves_a_client_that_is_not_written_twice():
