@@ -19,6 +19,10 @@ STATED = "stated by the user"
 SLACK = 1.001
 """Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees/sampling.md."""
 
+_LEAST_REACH = 1e-4
+"""Outputs nearer to each other, or further apart than its inverse, have powers that float64 may round to 0 or infinity:
+a bound of 0 would be released without noise."""
+
 SIZES = "the sizes of the groups and of their batches"
 
 
@@ -128,6 +132,12 @@ def swd_sensitivity(
     Source: docs/guarantees/sensitivity.md and orders.md; RLL, Theorems 4.1 and A.1, for "paper".
     """
     order = require_penalty_order(order)
+    reach = replaced.radius + other.radius
+    if order != 2 and not _LEAST_REACH <= reach <= 1 / _LEAST_REACH:
+        raise ValueError(
+            f"outputs are up to {reach:g} apart, and their powers of order {order:g} are no exact numbers: clip them "
+            "to a radius nearer 1, or use order 2"
+        )
     if not replaced.private:
         raise ValueError("the replaced side is public: its records need no sensitivity. Exchange the two sides.")
     if spread is not None and not 0 < spread <= 1 + 1e-9:

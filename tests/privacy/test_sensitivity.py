@@ -177,11 +177,18 @@ def test_bounds_of_every_order_at_unit_norms(order: float) -> None:
 def test_vector_bounds_and_orders_below_2_are_refused() -> None:
     with pytest.raises(ValueError, match="'vector' is proven for order 2, and the order is 3: use 'slice' or 'auto'"):
         delta(1, 1, bound="vector", spread=0.5, order=3)
-    for order in (1.99, 1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"order is .*; a penalty's order is finite and at least 2: below"):
+    for order in (1.99, 1, 65, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"order is .*; a penalty's order is from 2 to 64: below"):
             delta(1, 1, order=order)
         with pytest.raises(ValueError, match=r"order is .*; a penalty's order"):
             sliced.cotangents(column(0.0), column(1.0), ONE, order=order)
+
+
+@pytest.mark.parametrize("radius", [1e-6, 1e6])
+def test_powers_that_numbers_do_not_hold_are_refused_and_never_a_bound_of_0(radius: float) -> None:
+    with pytest.raises(ValueError, match=r"powers of order 64 are no exact numbers: clip them to a radius nearer 1"):
+        delta(1, 1, m=radius, a=radius, order=64)
+    assert delta(1, 1, m=6e-5, a=6e-5, order=64) > 0 and math.isfinite(delta(1, 1, m=4e3, a=4e3, order=64))
 
 
 def test_slice_bound_is_attained_in_any_dimension_by_a_single_direction() -> None:

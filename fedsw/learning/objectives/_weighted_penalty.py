@@ -139,7 +139,8 @@ class WeightedPenalty(ABC):
         raise self._without_ranks()
 
     def require_slot_means(self) -> None:
-        """TypeError for an order other than 2: its derivative needs more of a slot's values than their mean."""
+        """TypeError where noised tables give no ranks, or an order above 2 needs more of a slot than its mean."""
+        self.pairs  # noqa: B018  which raises where there are no ranks
         if self.order != 2:
             raise TypeError(
                 f"a {type(self).__name__} of order {self.order:g} has no slot means: noised tables serve order 2 alone"

@@ -39,7 +39,7 @@ def ranked_by(task: Problem) -> tuple[RankedPenalty, ...]:
     """All penalties of a run."""
     strata, penalties = range(len(task.objective.cells)), []
     for number, (part, compared) in enumerate(zip(task.objective.parts, task.compared, strict=True)):
-        part.pairs  # noqa: B018  TypeError where noised tables give no ranks
+        part.require_slot_means()
         owners = tuple(part.owner(stratum) for stratum in strata)
         penalties.append(RankedPenalty(number, part, compared.columns, compared.clip, owners))
     return tuple(penalties)
