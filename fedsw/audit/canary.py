@@ -468,17 +468,19 @@ def _require_attackable(experiment: Experiment) -> None:
 
     The map of inputs and the layers of the model follow, where they are known: `Trial.layers`.
     """
-    privacy, goal = experiment.privacy, experiment.objective
-    model = privacy.model
-    without = privacy.guarantee.by_noise(noised="", none=" without noise")
-    if model.law not in _TRIALS or without:
+    privacy, law = experiment.privacy, experiment.privacy.model.law
+    without = " without noise" if privacy.guarantee.unprotected else ""
+    if law not in _REQUIRED or without:
         raise ExperimentError(
             f"privacy.trust is {privacy.trust!r}{without}; --canary attacks what the server of trust 'central' "
             "releases with noise, the sums of trust 'distributed', and sketches of every trust model"
         )
-    if model.law == "sum of waves":
-        once.require_sketch(experiment)
-        return
+    _REQUIRED[law](experiment)
+
+
+def _require_worst(experiment: Experiment) -> None:
+    """Refuse penalties that no worst neighbours are known of."""
+    goal = experiment.objective
     if goal.also:
         raise ExperimentError(
             "objective.also has more penalties; --canary has worst neighbours of one. Leave objective.also out"
@@ -486,6 +488,14 @@ def _require_attackable(experiment: Experiment) -> None:
     if not PENALTIES.get(goal.penalty).canary:
         known = ", ".join(repr(name) for name, kind in PENALTIES.items() if kind.canary)
         raise ExperimentError(f"objective.penalty is {goal.penalty!r}; --canary has worst neighbours of {known}")
+
+
+_REQUIRED: Mapping[Law | None, Callable[[Experiment], None]] = {
+    "clipped sum": _require_worst,
+    "masked sum": _require_worst,
+    "sum of waves": once.require_sketch,
+}
+"""What refuses an experiment that an attack of `_TRIALS` has no worst neighbours of."""
 
 
 def _claim(plain: Trial) -> tuple[int, Claim]:

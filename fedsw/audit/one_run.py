@@ -30,6 +30,7 @@ from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.task_kinds import task_facts
+from fedsw.experiment.trust import accounting_at_server
 from fedsw.federation.engines.driver import run
 from fedsw.federation.engines.inprocess import node_configs
 from fedsw.federation.node.held_records import held_records
@@ -226,8 +227,8 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
         f"--one-run knows the releases of a trusted server (privacy.trust 'central'), not those of "
         f"{experiment.privacy.trust!r}"
     )
-    if (why := experiment.privacy.model.by_ledgers(server=None, clients=elsewhere)) is not None:
-        raise ExperimentError(why)
+    if experiment.privacy.trust not in accounting_at_server():
+        raise ExperimentError(elsewhere)
     if still_open := left_open(experiment):
         names = ", ".join(f"{section}.{name}" for section, chosen in still_open.items() for name in chosen)
         raise ExperimentError(

@@ -194,8 +194,7 @@ def _write(
     elif quiet:
         echo(output)
     else:
-        stated = str(table.summary["guarantee"]["statement"])
-        statement = table.experiment.privacy.guarantee.by_noise(noised=stated, none="no guarantee")
+        statement = table.summary["guarantee"]["statement"]
         screen = Screen(highlight=False)
         screen.print(f"{output}: {rows} rows. {statement}\n{beside}, {page}: what the table keeps and what not.")
         if other is not None and other.doubt:

@@ -461,7 +461,7 @@ def fixed_by_neighbours(settings: Settings) -> tuple[str, ...]:
     if settings.privacy.hides_sizes:
         return ()
     shared = sorted({name for kind in kinds_of(settings) for name in kind.fixed})
-    return settings.privacy.model.by_release(rounds=tuple(shared), once=())
+    return settings.privacy.model.shared(tuple(shared))
 
 
 def relation_of(settings: Settings) -> str:

@@ -462,14 +462,8 @@ def _way(numbers: PresetNumbers, rule: _Rule, clip: Mapping[str, float]) -> floa
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
-    return settings.privacy.model.by_release(rounds=_open_of_rounds, once=_open_of_sketch)(settings)
-
-
-def _open_of_sketch(settings: Settings) -> dict[str, tuple[str, ...]]:
-    return {"sketch": ("stages",)} if settings.sketch.open else {}
-
-
-def _open_of_rounds(settings: Settings) -> dict[str, tuple[str, ...]]:
+    if settings.sketch.open:  # a sketch has no preset, and no moments
+        return {"sketch": ("stages",)}
     presets = settings.training.preset == "auto"
     open_moments = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
     open_shares: tuple[str, ...] = ("moments",) if open_moments else ()
@@ -532,8 +526,8 @@ _NOTHING_TO_DIVIDE = "sketch.stages have share 'auto', which divides a budget, a
 def misfit(settings: Settings) -> str | None:
     """Return why settings left to rules cannot be chosen here, with the remedy, or None."""
     training = settings.training
-    if settings.sketch.open and (why := settings.privacy.guarantee.by_noise(noised=None, none=_NOTHING_TO_DIVIDE)):
-        return why
+    if settings.sketch.open and settings.privacy.guarantee.unprotected:
+        return _NOTHING_TO_DIVIDE
     if settings.privacy.moments and settings.privacy.trust not in (able := releasing_gradients()):
         return (
             f"privacy.moments is {settings.privacy.moments!r}, and moments are released before rounds under "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -43,17 +44,26 @@ T = TypeVar("T")
 
 
 class RunGuarantee:
-    """Guarantee of a run that adds noise: whoever needs to know is told what to say, or what to do.
+    """Guarantee of a run that adds noise.
 
     Attributes:
         unprotected: why nothing is promised, in words; None where something is.
+        deviations: standard deviations of noise, least and largest, that a message may state: their squares, and those
+            of sums over them, stay finite.
+        epsilons: what a client's ledger may have spent, least and most.
     """
 
     unprotected: ClassVar[str | None] = None
+    deviations: ClassVar[tuple[float, float]] = (1e-30, 1e30)
+    epsilons: ClassVar[tuple[float, float]] = (0.0, sys.float_info.max)
 
-    def by_noise(self, *, noised: T, none: T) -> T:
-        """Choose by whether what is released has noise."""
-        return noised
+    def against(self, experiment: Any) -> str:
+        """Whom the noise protects from, in words."""
+        return str(experiment.privacy.model.against(experiment))
+
+    def paying(self, clients: Sequence[T]) -> Sequence[T]:
+        """Those of these clients, who account for themselves, who pay for what leaves: all of them, or none."""
+        return clients
 
 
 class NoGuarantee(RunGuarantee):
@@ -61,9 +71,16 @@ class NoGuarantee(RunGuarantee):
 
     unprotected = "no noise would be added (privacy.trust 'none' or epsilon inf)"
 
-    def by_noise(self, *, noised: T, none: T) -> T:
+    deviations = (0.0, 0.0)
+    epsilons = (0.0, math.inf)
+
+    def against(self, experiment: Any) -> str:
         """See `RunGuarantee`."""
-        return none
+        return "nobody: no noise was added"
+
+    def paying(self, clients: Sequence[T]) -> Sequence[T]:
+        """See `RunGuarantee`."""
+        return ()
 
 
 class TrustModel:
@@ -82,6 +99,8 @@ class TrustModel:
         serves: where its part in a federation is, "module:NAME" of `fedsw.federation.trust.Sides`.
         runs: the kind of its runs, "module:NAME" of a `fedsw.federation.server.federation.FederatedRun`: of rounds, or
             of a sketch that is released once.
+        reserves: who reserves a run's cost in its data set's account, "module:NAME" of a function of
+            `fedsw.federation.server.job`: the server before its ledger exists, or the clients at the greeting.
         law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
             of the settings; None if that cannot be recomputed from a run's folder.
         fixed_epsilon: the epsilon of every experiment under it, where that is no choice: infinite without noise.
@@ -105,6 +124,10 @@ class TrustModel:
         beside: parts of the sums that may leave once beside its rounds, where these release gradients.
         once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
             None where there is none.
+        unread: settings of [privacy] that have no meaning under it, since every client plans for itself.
+        seeds: sections with a seed of public randomness that it draws beside those of every run.
+        rank: its place in a comparison: those of a trusted server come before those of none.
+        hides_groups, assumes: words: what a plan assumes of groups whose sizes it may not know, and of clients.
         trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
             the noise, and who is protected against whom.
         guarded: what protects a record where clients have ledgers of their own; "" where they have none.
@@ -114,6 +137,7 @@ class TrustModel:
     compares: ClassVar[frozenset[Comparison]]
     serves: ClassVar[str] = ""
     runs: ClassVar[str] = "fedsw.federation.server.federation:RoundRun"
+    reserves: ClassVar[str] = "fedsw.federation.server.job:reserved_by_server"
     law: ClassVar[Law | None] = None
     fixed_epsilon: ClassVar[float | None] = None
     with_noise: ClassVar[str] = ""
@@ -131,19 +155,52 @@ class TrustModel:
     sketching: ClassVar[TrustModel | None] = None
     beside: ClassVar[frozenset[str]] = frozenset()
     once: ClassVar[str | None] = None
+    unread: ClassVar[tuple[str, ...]] = ()
+    seeds: ClassVar[tuple[str, ...]] = ()
+    rank: ClassVar[int] = 0
+    hides_groups: ClassVar[str] = ""
+    assumes: ClassVar[str] = ""
     trusted_with: ClassVar[str]
     leaves: ClassVar[str]
     adds_noise: ClassVar[str]
     protects: ClassVar[str]
     guarded: ClassVar[str] = ""
 
-    def by_ledgers(self, *, server: T, clients: T) -> T:
-        """Choose by who accounts: the server, in one ledger for all, or every client, in a ledger of its own."""
-        return server
+    def accounting(self, clients: Sequence[T]) -> Sequence[T]:
+        """Those of these clients who account in ledgers of their own: none, where the server has one for all."""
+        return ()
 
-    def by_release(self, *, rounds: T, once: T) -> T:
-        """Choose by what leaves: something every round, or once a sketch that a generator then learns from."""
-        return rounds
+    def accounted(self) -> str:
+        """The ledger that accounts for a run, to a client who finds none of its own, in words; "" where it has one."""
+        return f"the server's ledger accounts for it: under {self.name!r} the noise is the server's"
+
+    def sees_sums(self, against: str) -> str:
+        """Say in words who saw the exact sum of all records; the promise holds against ``against``."""
+        return "the server saw the sum of all records without noise, and is trusted not to tell"
+
+    def in_sum(self, experiment: Any) -> str:
+        """Noise of all clients' sum beside that of a plan, to go on with in words; "" where it is the same."""
+        return ""
+
+    def of_batch(self, plan: Any) -> float | None:
+        """Sensitivity of a batch's sum that one ledger is charged for; None where there is no such number."""
+        return float(plan.sensitivity.value)
+
+    def reserved(self, plan: Any) -> Any:
+        """Steps that an account reserves for what a plan trains by."""
+        return plan.steps_of_rounds()
+
+    def shared(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """The parts of a record that neighbours share, of those by which it is drawn."""
+        return parts
+
+    def public_groups(self, by_group: Mapping[str, int]) -> Mapping[str, int]:
+        """The public sizes of groups; empty where their sum alone is."""
+        return by_group
+
+    def meets_no_record(self, kind: Any, other_side: str | None) -> bool:
+        """True if no private record passes through a model of that kind, so that nothing of it is clipped."""
+        return bool(kind.points)
 
     def hides_records(self) -> bool:
         """True if the server may learn nothing of a record but what is noised: errors quote none."""
@@ -207,8 +264,7 @@ class TrustModel:
 
     def without_noise(self, privacy: Any) -> str | None:
         """Return why it cannot run as a reference without noise, with the remedy, or None if it can."""
-        why: str | None = privacy.guarantee.by_noise(noised=None, none=self.needs_noise)
-        return why
+        return self.needs_noise if privacy.guarantee.unprotected else None
 
     def without_clipping(self) -> str | None:
         """Return why gradients cannot be left unclipped under it, with the remedy, or None."""
@@ -307,4 +363,4 @@ def releasing_gradients() -> tuple[str, ...]:
 
 def accounting_at_server() -> tuple[str, ...]:
     """The names of trust models under which the server has the one ledger."""
-    return tuple(name for name, model in trust_models().items() if model.by_ledgers(server=True, clients=False))
+    return tuple(name for name, model in trust_models().items() if not model.accounting((name,)))

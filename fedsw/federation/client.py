@@ -173,13 +173,12 @@ def hello(message: Message, context: Context) -> Message:
     require_same_records(node, context.node_config, answered=len(before) > 0)
     privacy = node.task.experiment.privacy
     spent = None
-    if accounting := privacy.model.by_ledgers(server=range(0), clients=range(len(node.clients))):
-        alone = [node.alone(position) for position in accounting]
-        for member in alone:
-            privacy.model.sides.require_ready(member)
-        if paying := privacy.paying(alone):  # of another run's ledger refused here, before anything is set aside
-            spent = torch.tensor([_spent(member, context) for member in paying], dtype=torch.float64)
-        _reserve(node, alone, context)
+    alone = [node.alone(position) for position in privacy.model.accounting(range(len(node.clients)))]
+    for member in alone:
+        privacy.model.sides.require_ready(member)
+    if paying := privacy.paying(alone):  # of another run's ledger refused here, before anything is set aside
+        spent = torch.tensor([_spent(member, context) for member in paying], dtype=torch.float64)
+    _reserve(node, alone, context)
     context.state[STATE] = ConfigRecord({"experiment": experiment, "run": run, "server": request.code or ""})
     ids = tuple(torch.from_numpy(numbers) for numbers in node.ids) if node.seeded else None
     clients, sizes = torch.from_numpy(node.clients), torch.from_numpy(node.held)
@@ -190,7 +189,7 @@ def hello(message: Message, context: Context) -> Message:
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     """Reserve the largest cost of this run to the clients' records, in the accounts of their data sets."""
     experiment, clients = node.task.experiment, list[PlannedCost]()
-    planned = experiment.privacy.guarantee.by_noise(noised=_at_its_ledger, none=_at_its_answers)
+    planned = _at_its_ledger if experiment.privacy.paying(alone) else _at_its_answers
     for client in alone:
         account = account_of(experiment, context.node_config, int(client.clients[0]))
         if account is not None:

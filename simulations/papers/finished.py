@@ -23,8 +23,8 @@ _OWN = ("simulations.papers.public_maps", "simulations.papers.starts")
 def on_device(experiment: Experiment, device: str) -> Experiment:
     """The same experiment, computed on "cpu" or "cuda"; its ε is the processor's where it is not the clients' own."""
     training = experiment.training.model_copy(update={"device": device})
-    elsewhere = experiment.privacy.model.by_ledgers(server={"device": "cpu"}, clients={})
-    privacy = experiment.privacy.model_copy(update=elsewhere)
+    read = {"device"}.difference(experiment.privacy.model.unread)
+    privacy = experiment.privacy.model_copy(update=dict.fromkeys(read, "cpu"))
     return experiment.model_copy(update={"training": training, "privacy": privacy})
 
 

@@ -282,7 +282,7 @@ def test_overriding_the_noise_replaces_what_the_file_says_of_it(
 ) -> None:
     privacy = parse(override, privacy=written).privacy
     assert (privacy.epsilon, privacy.noise_multiplier) == (epsilon, multiplier)
-    assert privacy.guarantee.by_noise(noised=True, none=False) is noisy
+    assert (privacy.guarantee.unprotected is None) is noisy
 
 
 def test_a_finite_epsilon_without_noise_is_refused() -> None:

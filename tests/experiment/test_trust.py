@@ -58,8 +58,8 @@ def test_every_exchange_but_the_greetings_belongs_to_some_trust_model():
 def test_a_trust_model_for_two_kinds_of_tasks_is_two_objects_of_one_name():
     rounds, once = trust_model("distributed"), trust_model("distributed", sketch=True)
     assert rounds is trust_models()["distributed"] is trust_model("distributed", sketch=False) is not once
-    for model, leaves, gradients in ((rounds, "rounds", True), (once, "once", False)):
-        assert (model.name, model.by_release(rounds="rounds", once="once")) == ("distributed", leaves)
+    for model, leaves, gradients in ((rounds, "RoundRun", True), (once, "OnceRun", False)):
+        assert (model.name, model.runs.rpartition(":")[2]) == ("distributed", leaves)
         assert bool(model.beside) is gradients
     assert trust_model("sketch", sketch=True) is trust_model("sketch")
     assert parse("privacy.trust=distributed").privacy.model is rounds

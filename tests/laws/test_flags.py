@@ -6,8 +6,8 @@ import ast
 import math
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import fedsw
 from fedsw.data.columns.registered import KINDS
@@ -16,7 +16,7 @@ from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Privacy
 from fedsw.experiment.sections.sketch import MAPS, PARTS
 from fedsw.experiment.task_kinds import MODELS, TASKS
-from fedsw.experiment.trust import TrustModel, trust_models
+from fedsw.experiment.trust import Law, NoGuarantee, RunGuarantee, TrustModel, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS
 from fedsw.privacy.mechanisms import MECHANISMS
 from tests.syntax import nodes as nodes_of
@@ -31,9 +31,9 @@ HELD = {"trust", "model", "privacy"}
 FLAGS = {"local", "noised", "sketched", "gradients", "slices", "masked", "noisy", "sketch"}
 """Flags that trust models and the section [privacy] had, from which others drew their own conclusions."""
 
-FACTS = {"audit/record/_folder.py"}
-"""The file that asks an object for a yes or no: the audit recomputes a record on purpose, from the settings as written,
-and holds what an object chose against it."""
+AUDIT = "audit/record/"
+"""Where laws of noise are compared by name, and who accounts: the audit recomputes a record on purpose, from the
+settings as written, and holds what an object chose against it."""
 
 
 def variants() -> list[TrustModel]:
@@ -41,18 +41,13 @@ def variants() -> list[TrustModel]:
     return [each for model in trust_models().values() for each in (model, model.sketching) if each is not None]
 
 
+LAWS = set(get_args(Law))
 NAMES = {model.name for model in variants()}
 CLASSES = {kind.__name__ for model in variants() for kind in type(model).__mro__[:-1]}
 
 
-@cache
-def nodes() -> list[tuple[str, ast.AST]]:
-    """Attributes, comparisons and calls of the package's source outside of the trust models' own files, by file."""
-    return [(name, node) for name, node in walked() if isinstance(node, ast.Attribute | ast.Compare | ast.Call)]
-
-
 def walked() -> Iterator[tuple[str, ast.AST]]:
-    """Every node of that source."""
+    """Every node of the package's source outside of the trust models' own files, by file."""
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(HOME):
@@ -82,27 +77,95 @@ def _is_trust(node: ast.AST) -> bool:
     return getattr(node, "attr", getattr(node, "id", None)) == "trust"
 
 
+def _names_trust(node: ast.AST) -> bool:
+    """True for what holds the name of a trust model: `privacy.trust`, `model.name`, `trust_model(name).name`."""
+    return _is_trust(node) or (isinstance(node, ast.Attribute) and node.attr == "name" and holds_trust(node.value))
+
+
+def _texts(*nodes: ast.AST) -> set[object]:
+    return {each.value for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)}
+
+
 def compares_name(node: ast.AST) -> bool:
-    """True for a comparison of a trust model's name with one that is written there."""
-    if not isinstance(node, ast.Compare):
+    """True where a trust model's name meets one that is written there: compared, looked up, matched or cut."""
+    if isinstance(node, ast.Compare):
+        sides = (node.left, *node.comparators)
+        return bool(_texts(*sides) & NAMES) and any(map(_names_trust, sides))
+    if isinstance(node, ast.Subscript):
+        return _names_trust(node.slice) and bool(_texts(node.value) & NAMES)
+    if isinstance(node, ast.Match):
+        return _names_trust(node.subject)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    sides = (node.left, *node.comparators)
-    texts = {each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)}
-    return bool(texts & NAMES) and any(map(_is_trust, sides))
+    looked_up = node.func.attr == "get" and any(map(_names_trust, node.args)) and bool(_texts(node.func) & NAMES)
+    return looked_up or (node.func.attr in ("startswith", "endswith") and _names_trust(node.func.value))
+
+
+LISTS = {"trust_models"}
+"""Whose members all trust models are: whether a name is one at all may be asked."""
+
+MEMBERS = {
+    "audit/record/_folder.py": "the audit says from the settings as written whose ledgers there must be",
+    "experiment/sections/_privacy.py": "rows that say why settings of [privacy] do not go together",
+    "federation/node/replies.py": "the words of a refusal",
+    "learning/moments/beside_rounds.py": "the reason of a refusal",
+}
+"""Files that ask whether a trust model is among some, beside refusals and rules' `requires`; and why."""
+
+
+def asks_membership(node: ast.AST) -> bool:
+    """True for `privacy.trust in local_ones`, `model.name not in names`: a choice by a list of names."""
+    if not (isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn)):
+        return False
+    (among,) = node.comparators
+    known = isinstance(among, ast.Call) and isinstance(among.func, ast.Name) and among.func.id in LISTS
+    return _names_trust(node.left) and not known
 
 
 def asks_class(node: ast.AST) -> bool:
-    """True for `isinstance` of a trust model's class."""
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
-    return called and bool({each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & CLASSES)
+    """True for `isinstance`, `issubclass` and `type(...) is` of a trust model's class, and for a case of one."""
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if isinstance(node, ast.expr) else set()
+    if isinstance(node, ast.Call):
+        return (
+            isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass") and bool(names & CLASSES)
+        )
+    if isinstance(node, ast.MatchClass):
+        return isinstance(node.cls, ast.Name) and node.cls.id in CLASSES
+    typed = "type" in names or any(
+        isinstance(each, ast.Attribute) and each.attr == "__class__" for each in ast.walk(node)
+    )
+    return isinstance(node, ast.Compare) and typed and bool(names & CLASSES)
 
 
-def makes_flag(node: ast.AST) -> bool:
-    """True for a choice of the object that is a yes or no, and so a flag again: `by_ledgers(server=False, ...)`."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+def compares_law(node: ast.AST) -> bool:
+    """True for `model.law == "masked sum"` and `model.law in ("random slices",)`: a table by laws has a name."""
+    if not isinstance(node, ast.Compare):
         return False
-    values = [each.value.value for each in node.keywords if isinstance(each.value, ast.Constant)]
-    return node.func.attr.startswith("by_") and len(values) > 1 and all(isinstance(value, bool) for value in values)
+    sides = (node.left, *node.comparators)
+    return bool(_texts(*sides) & LAWS) and any(isinstance(side, ast.Attribute) and side.attr == "law" for side in sides)
+
+
+PROMISES = {"guarantee"}
+"""Names under which a run's promise is held."""
+
+
+def dispatches(node: ast.AST) -> bool:
+    """True for `model.by_ledgers(server=..., clients=...)`: a helper that only picks what its caller made of each."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("by_")):
+        return False
+    held = node.func.value
+    return holds_trust(held) or getattr(held, "attr", getattr(held, "id", None)) in PROMISES
+
+
+def asks_for_method(node: ast.AST) -> bool:
+    """True for `hasattr(model, "tables")` and `getattr(trust, "masked", False)`."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr")
+    return called and _is_trust_or_model(node.args[0])  # type: ignore[attr-defined]
+
+
+def _is_trust_or_model(node: ast.AST) -> bool:
+    """True for a trust model by a name that no network has."""
+    return _is_trust(node) or (isinstance(node, ast.Attribute) and node.attr == "model" and holds_trust(node.value))
 
 
 YES_OR_NO = {"noisy", "sketch"}
@@ -153,10 +216,43 @@ def test_the_section_of_the_guarantee_and_its_promise_have_no_flag() -> None:
             assert flags <= SAID, trust
 
 
-def test_nobody_else_reads_a_flag_a_name_or_a_class_of_a_trust_model() -> None:
-    laws = (reads_flag, compares_name, asks_class)
-    found = [f"{name}:{node.lineno} {law.__name__}" for name, node in nodes() for law in laws if law(node)]  # type: ignore[attr-defined]
+def test_nobody_else_branches_on_a_trust_model_by_any_spelling() -> None:
+    laws = (reads_flag, compares_name, asks_class, dispatches, asks_for_method)
+    found = [f"{name}:{node.lineno} {law.__name__}" for name, node in walked() for law in laws if law(node)]  # type: ignore[attr-defined]
     assert found == []
+
+
+def test_laws_of_noise_are_keys_of_tables_except_in_the_audit() -> None:
+    found = {name for name, node in walked() if compares_law(node)}
+    assert found and all(name.startswith(AUDIT) for name in found)
+
+
+def test_whether_a_trust_model_is_among_some_is_asked_by_refusals_alone() -> None:
+    """What follows from one being among others is not decided where it is asked: an `if` that does more would be it."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    found: set[str] = set()
+    for path, tree in trees.items():
+        name, allowed = path.relative_to(PACKAGE).as_posix(), set[int]()
+        for node in ast.walk(tree):
+            if refuses(node) or returns_why(node):
+                allowed |= {id(part) for part in ast.walk(node.test)}  # type: ignore[attr-defined]
+            if isinstance(node, ast.keyword) and node.arg == "requires":
+                allowed |= {id(part) for part in ast.walk(node.value)}
+        if not name.startswith(HOME):
+            found |= {name for node in ast.walk(tree) if asks_membership(node) and id(node) not in allowed}
+    assert found == set(MEMBERS)
+
+
+def returns_why(node: ast.AST) -> bool:
+    """True for `if trust not in able: return f"for {able}, not for {trust!r}"`: it says why, and chooses nothing."""
+    if not (isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Return)):
+        return False
+    return isinstance(node.body[0].value, ast.JoinedStr) and not node.orelse
+
+
+def test_no_trust_model_and_no_promise_has_a_method_that_only_picks_what_its_caller_made() -> None:
+    things = [*variants(), RunGuarantee(), NoGuarantee()]
+    assert [(type(thing).__name__, name) for thing in things for name in dir(thing) if name.startswith("by_")] == []
 
 
 def test_no_template_reads_a_flag() -> None:
@@ -164,10 +260,6 @@ def test_no_template_reads_a_flag() -> None:
     templates = [path for path in PACKAGE.rglob("templates/*") if path.is_file()]
     assert templates
     assert [path.name for path in templates if pattern.search(path.read_text(encoding="utf-8"))] == []
-
-
-def test_nobody_else_makes_a_flag_of_what_the_object_chooses() -> None:
-    assert {name for name, node in nodes() if makes_flag(node)} == FACTS
 
 
 def test_each_of_these_is_seen() -> None:
@@ -183,12 +275,34 @@ def test_each_of_these_is_seen() -> None:
         "privacy.trust == 'central'": compares_name,
         "run.trust in ('sketch', 'sketch-local')": compares_name,
         "isinstance(model, Distributed)": asks_class,
-        "model.by_ledgers(server=False, clients=True)": makes_flag,
+        "model.by_ledgers(server=False, clients=True)": dispatches,
+        "experiment.privacy.model.by_release(rounds=one, once=other)()": dispatches,
+        "experiment.privacy.guarantee.by_noise(noised=None, none=why)": dispatches,
+        "guarantee.by_noise(noised=None, none=why)": dispatches,
+        "privacy.model.name == 'central'": compares_name,
+        "trust in {'sketch'}": compares_name,
+        "{'central': 1, 'none': 2}[run.trust]": compares_name,
+        "{'central': 1}.get(privacy.trust, 2)": compares_name,
+        "privacy.trust.startswith('local')": compares_name,
+        "match trust:\n    case 'central':\n        pass": compares_name,
+        "privacy.trust in _LOCAL": asks_membership,
+        "1 if privacy.trust in accounting_at_server() else 2": asks_membership,
+        "privacy.model.name not in {*names}": asks_membership,
+        "issubclass(type(model), OwnLedgers)": asks_class,
+        "type(privacy.model) is Central": asks_class,
+        "trust.__class__ == Distributed": asks_class,
+        "match model:\n    case Distributed():\n        pass": asks_class,
+        "model.law == 'masked sum'": compares_law,
+        "privacy.model.law in ('random slices', None)": compares_law,
+        "hasattr(privacy.model, 'masked')": asks_for_method,
+        "getattr(trust, 'once', False)": asks_for_method,
     }
     for text, law in seen.items():
         assert any(map(law, ast.walk(ast.parse(text)))), text
     for text in (
-        *("data.local", "folder.masked", "model.by_ledgers(server=0, clients=1)", "isinstance(model, Module)"),
+        *("data.local", "folder.masked", "facts.by_group(view)", "isinstance(model, Module)", "type(model) is Linear"),
+        *("trust in trust_models()", "_TRIALS.get(model.law)", "model.law not in _TRIALS", "trust == privacy.trust"),
+        *("getattr(model, 'latent', None)", "TRUSTS[run.trust]", "'masked sum' in words"),
         *("experiment.sketch.open", "stored.sketch", "len(settings.sketch.shares) > 1"),
     ):
         assert not any(law(node) for law in seen.values() for node in ast.walk(ast.parse(text))), text

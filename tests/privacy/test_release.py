@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import fedsw
 from fedsw._tools.randomness import Stream
 from fedsw.experiment import parse_experiment
+from fedsw.experiment.trust import accounting_at_server
 from fedsw.privacy import release as door
 from fedsw.privacy.accounting import AlreadySpent, BudgetExhausted, Charge, Ledger
 from fedsw.privacy.mechanisms import MECHANISMS
@@ -293,7 +294,7 @@ def test_whatever_a_run_charges_or_noises_goes_through_the_door(tmp_path, monkey
     at_sites = () if sites is None else (f"federation.sites={sites}",)
     chosen = parse_experiment(raw, (*overrides, *at_sites))
     Federation(tmp_path).run(chosen)
-    together = chosen.privacy.model.by_ledgers(server=False, clients=True)
+    together = trust not in accounting_at_server()
     assert callers["spend_together" if together else "spend"] == {str(THE_DOOR)}
     assert ("spend" in callers) != together
     assert ("noised" if chosen.privacy.model.masks else "gaussian") in callers or trust == "none"

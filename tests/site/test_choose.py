@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.own_data.page import table
 from fedsw.experiment import read_delta
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.trust import accounting_at_server, trust_model
 from fedsw.privacy.mechanisms import gaussian_sigma
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -58,6 +58,6 @@ def test_each_answer_leads_to_a_trust_model_that_gives_what_is_to_come_out():
     for sums, product, name in chosen:
         model = trust_model(name, sketch=product == "table")
         assert bool(model.masks) == (sums == "masked") and model.fixed_epsilon is None
-        assert model.by_ledgers(server="server", clients="client") == ("server" if sums == "server" else "client")
-        assert model.by_release(rounds="model", once="table") == ("table" if product == "table" else "model")
+        assert (name in accounting_at_server()) is (sums == "server")
+        assert model.runs.endswith("OnceRun" if product == "table" else "RoundRun")
         assert product == "table" or model.beside

@@ -16,6 +16,7 @@ from fedsw.audit.finding import Check
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.experiment.compatibility import relation_of
+from fedsw.experiment.trust import accounting_at_server
 from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, sum_budget
 from fedsw.learning.moments.column_counts import ColumnCounts, counts_of_columns
 from fedsw.learning.moments.preparation import Preparation, prepare
@@ -162,12 +163,12 @@ class Folder:
     @property
     def local(self) -> bool:
         """True if the ledgers are the clients'."""
-        return self.written.privacy.model.by_ledgers(server=False, clients=True)
+        return self.written.privacy.trust not in accounting_at_server()
 
     @property
     def sketch(self) -> bool:
         """True if one sum over all records was released, once."""
-        return self.written.privacy.model.by_release(rounds=False, once=True)
+        return self.written.stages > 0
 
     @property
     def masked(self) -> bool:

@@ -20,7 +20,7 @@ from fedsw.desk.baselines import (
 from fedsw.desk.baselines.pooled import ADD_REMOVE, BaselineGuarantee, BaselineTask, Train, Trained
 from fedsw.experiment import Experiment, ExperimentError, resolve_delta
 from fedsw.experiment.task_kinds import task_facts
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.trust import accounting_at_server, trust_model
 from fedsw.federation.server.settling import settled
 from fedsw.federation.server.summary import described
 from fedsw.learning.tasks.problem import Problem
@@ -228,7 +228,7 @@ def _unprocessed(name: str, experiment: Experiment) -> str | None:
     goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
     if not task_facts(goal.task).supervised:
         return f"{name!r} changes scores between groups, and objective.task {goal.task!r} has none"
-    if goal.alpha > 0 or trust.by_ledgers(server=trust.fixed_epsilon is not None, clients=True):
+    if goal.alpha > 0 or trust.fixed_epsilon is not None or trust.name not in accounting_at_server():
         return (
             f"{name!r} changes the scores of a model without a penalty under trust 'central': set objective.alpha to 0"
         )

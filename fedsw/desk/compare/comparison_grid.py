@@ -31,7 +31,6 @@ _DECIDED = {
     ("privacy", "epsilon"): "--epsilon chooses it",
     ("privacy", "noise_multiplier"): "--epsilon decides it",
 }
-_SKETCHED = ("sketch",)
 _CELL = ("id", "method", "epsilon", "seed")
 
 
@@ -149,7 +148,7 @@ def _cells_of(
 ) -> Iterator[Cell]:
     base = build(task, method, shared)
     private = trust_model(base.privacy.trust).fixed_epsilon is None
-    seeds_of = SEEDS + base.privacy.model.by_release(rounds=(), once=_SKETCHED)
+    seeds_of = SEEDS + base.privacy.model.seeds
     for epsilon in budgets if private else (math.inf,):
         for seed in range(seeds):
             name = f"{method}-epsilon-{epsilon:g}-seed-{seed}" if private else f"{method}-seed-{seed}"

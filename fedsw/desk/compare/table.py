@@ -133,8 +133,7 @@ def guarantee_of(experiment: Experiment, summary: Mapping[str, Any]) -> StatedGu
     if privacy.guarantee.unprotected:
         return StatedGuarantee(2, "nothing", "nobody", relation, "no noise was added")
     why_not = "; ".join(_why_not(experiment, summary))
-    rank = privacy.model.by_ledgers(server=0, clients=1)
-    return StatedGuarantee(rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
+    return StatedGuarantee(privacy.model.rank, str(stated["protects"]), str(stated["against"]), relation, why_not)
 
 
 def make_table(folder: Path) -> dict[str, Any]:

@@ -170,15 +170,10 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
         return [
             Strong("None. No noise was added: the table shows the records that it was learnt from. Do not publish it.")
         ]
-    model = experiment.privacy.model
-    by = {"client": "every client by itself"}.get(model.adds_noise, model.adds_noise)
-    whose = model.by_ledgers(
-        server="the server saw the sum of all records without noise, and is trusted not to tell",
-        clients=f"{by} added the noise, so the promise holds against {summary['guarantee']['against']}",
-    )
+    seen = experiment.privacy.model.sees_sums(summary["guarantee"]["against"])
     parts: list[Part] = [
         f"{summary['guarantee']['statement']}",
-        f"Trust model {experiment.privacy.trust}: {whose}. Everything in the table is computed from that release: "
+        f"Trust model {experiment.privacy.trust}: {seen}. Everything in the table is computed from that release: "
         "more rows and other tables of the same run cost nothing further. Whoever releases something else of the same "
         "records adds its epsilon.",
         f"Public, and not protected: {'; '.join(summary['guarantee']['public'])}; and the settings.",

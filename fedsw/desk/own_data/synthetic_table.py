@@ -63,10 +63,9 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
     settings["data"] |= {"held_out_to": "operator"}  # there is no trained model to measure at the clients
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = settings["training"]["rounds"]
-    privacy = experiment.privacy
     if fair:
         settings["sketch"] |= {"groups": True, "independent": True}
-    once = trust or privacy.model.by_release(rounds="sketch", once=privacy.trust)
+    once = trust or (experiment.privacy.trust if experiment.stages else "sketch")
     return parse_experiment(settings | guarded_once(experiment, once, epsilon))
 
 

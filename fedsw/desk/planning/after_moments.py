@@ -6,7 +6,7 @@ Twins whose training begins with released moments, as a run's does, have its map
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.public_rows import PublicRows, public_columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import relation_of
-from fedsw.experiment.trust import trust_model
+from fedsw.experiment.trust import Law, trust_model
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import binned, histograms_of
@@ -300,6 +300,10 @@ def summed_noise(
     noise = split.noise(divided, compared, clip, sizes=batch, own_sizes=batch, spread=spread, k=k)
     together = trust_model(experiment.privacy.trust).summed(experiment)
     return Summed(together * noise.table, together * noise.contribution, bins)
+
+
+SUMMED: Mapping[Law | None, Callable[..., Summed]] = dict.fromkeys(("masked sum", "clipped contribution"), summed_noise)
+"""Noise of all clients together in a round, by what is noised: where a server adds that of all, its plan has it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedsw.desk.baselines.reference import well_trained
-from fedsw.desk.planning.after_moments import TabledObjective, as_released, opened, summed_noise
+from fedsw.desk.planning.after_moments import SUMMED, TabledObjective, as_released, opened
 from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
 from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
 from fedsw.experiment import Experiment
@@ -93,8 +93,7 @@ def trained(
         seed=seed,
     )
     noisy = replace(quiet, multiplier=multiplier)
-    summed = experiment.privacy.model.by_ledgers(server=None, clients=summed_noise)
-    if multiplier and summed is not None:
+    if multiplier and (summed := SUMMED.get(experiment.privacy.model.law)):
         noise = summed(problem, experiment, clip, quiet.batch, multiplier=multiplier)
         noisy = replace(
             quiet, multiplier=noise.gradient / max(sensitivity.value for sensitivity in quiet.sensitivities)

@@ -22,6 +22,7 @@ from fedsw.desk.planning.search import Candidate, score_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.load import unprotected
 from fedsw.experiment.preset_rules import left_open
+from fedsw.experiment.trust import accounting_at_server
 from fedsw.federation.engines.driver import run_among
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.held_records import held_records
@@ -248,8 +249,8 @@ def _require_selectable(experiment: Experiment) -> None:
         f"privacy.trust is {experiment.privacy.trust!r}: who is not trusted would see every run, not the selected "
         "one alone, and all of them would add up; search on public twins (without --on-records)"
     )
-    if (why := experiment.privacy.model.by_ledgers(server=None, clients=seen)) is not None:
-        raise ExperimentError(why)
+    if experiment.privacy.trust not in accounting_at_server():
+        raise ExperimentError(seen)
     if reason := unprotected(experiment):
         raise ExperimentError(f"{reason}: such a run has no guarantee, and selecting among them has none")
     if experiment.federation.drop_out:

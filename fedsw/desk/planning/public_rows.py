@@ -75,9 +75,8 @@ def spread_evenly(groups: Sequence[str], records: int) -> dict[str, int]:
 
 def known_sizes(experiment: Experiment, by_group: Mapping[str, int]) -> dict[str, int]:
     """Return the public numbers of private records by group; under a sketch only their sum is, spread evenly here."""
-    evenly = spread_evenly([*by_group], sum(by_group.values()))
-    sizes: dict[str, int] = experiment.privacy.model.by_release(rounds=dict(by_group), once=evenly)
-    return sizes
+    known = dict(experiment.privacy.model.public_groups(by_group))
+    return known or spread_evenly([*by_group], sum(by_group.values()))
 
 
 def scaled(by_group: Mapping[str, int], records: int) -> dict[str, int]:
@@ -341,9 +340,7 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
     if records is None:
         if experiment.data.data_dir is not None:
             require_runnable(experiment.data, experiment.federation.clients, named=experiment.name, elsewhere=False)
-        hidden = "a sketch hides groups: groups of one size are assumed"
-        assumed = experiment.privacy.model.by_release(rounds="", once=hidden)
-        return known_sizes(experiment, sizes_at_hand(experiment)), assumed
+        return known_sizes(experiment, sizes_at_hand(experiment)), experiment.privacy.model.hides_groups
     groups = load_shape(experiment.record_source).groups
     if records.isdecimal():
         said = f"groups of one size are assumed; --records {groups[0]}=N,... says others" if len(groups) > 1 else ""

@@ -13,6 +13,7 @@ import numpy as np
 from fedsw._tools.registry import Word
 from fedsw._tools.settings import FederationError
 from fedsw._tools.text import Short, upward
+from fedsw.desk.planning.after_moments import SUMMED
 from fedsw.desk.planning.forecast import (
     ABOUT_ALL,
     FEASIBLE,
@@ -46,7 +47,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES
 from fedsw.experiment.preset_rules import CHOSEN, left_open, refusal
 from fedsw.experiment.task_kinds import MODELS, task_facts
-from fedsw.experiment.trust import releasing_gradients, trust_model
+from fedsw.experiment.trust import trust_model
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.budget_shares import SCORES_PART, sum_budget
@@ -100,8 +101,8 @@ class Planned(Short):
         """Say whether thresholds by group could be released: of two classes and several groups, after rounds."""
         facts, columns = task_facts(self.experiment.objective.task), self.experiment.data.columns
         classes = 2 if columns is None else len(columns.classes)
-        gradients = self.experiment.privacy.trust in releasing_gradients()
-        return gradients and facts.classifies and facts.supervised and classes == 2 and len(self.by_group) > 1
+        counted = "scores" in self.experiment.privacy.model.beside
+        return counted and facts.classifies and facts.supervised and classes == 2 and len(self.by_group) > 1
 
     def _facts(self) -> Mapping[str, object]:
         return {
@@ -212,10 +213,7 @@ def planned(
     plan = _plan_of(made, by_group)
     multiplier = plan.multiplier
     if max(plan.rates) < 1 and ready.federation.clients > 1:
-        assumed_too = privacy.model.by_ledgers(server="", clients="clients of one size are assumed")
-        assumed = "; ".join(filter(None, [assumed, assumed_too]))
-    costs = privacy.model.by_release(rounds=lambda problem, delta: (), once=stage_costs)
-    of_batch = privacy.model.by_release(rounds=plan.sensitivity.value, once=None)
+        assumed = "; ".join(filter(None, [assumed, privacy.model.assumes]))
     reason = reason or untold
     if not reason:
         laws, told = [law for law in LAWS if expect in (None, law.name)], _without_penalty(experiment)
@@ -271,10 +269,10 @@ def planned(
         epsilon=plan.epsilon,
         delta=plan.delta,
         multiplier=multiplier,
-        sensitivity=privacy.model.by_ledgers(server=of_batch, clients=None),
+        sensitivity=privacy.model.of_batch(plan),
         forecast=forecast,
         why_not=reason,
-        stages=costs(made, plan.delta) if multiplier else (),
+        stages=stage_costs(made, plan.delta) if multiplier else (),
         penalties=noise_at_weights(experiment, by_group) if multiplier else {},
         word=made.objective.word,
         bands=_bands(made, plan, by_group),
@@ -344,10 +342,7 @@ def _without_penalty(experiment: Experiment) -> Experiment:
     """
     goal = experiment.objective
     alone = goal.alpha > 0 and not goal.also and not PENALTIES.get(goal.penalty).custom
-    if not alone:
-        return experiment
-    told: Experiment = experiment.privacy.model.by_ledgers(server=_weighed(experiment, 0.0), clients=experiment)
-    return told
+    return _weighed(experiment, 0.0) if alone and experiment.privacy.model.law not in SUMMED else experiment
 
 
 def _scored(

@@ -99,7 +99,7 @@ def _thresholds(plan: Planned) -> str:
         noise = f"; noise moves the selected share of {bands}" if plan.multiplier else ""
         share = f"{100 * experiment.share_of_scores:.0f} % of the budget (of μ²)"
         return f"{share} for counts of scores by group{noise}. {_FITS}"
-    return experiment.privacy.guarantee.by_noise(noised=_FITS, none="") if plan.compares else ""
+    return _FITS if plan.compares and plan.multiplier else ""
 
 
 _FITS = (
@@ -186,9 +186,8 @@ def _noise(plan: Planned) -> str:
     if (unit := plan.experiment.data.unit) is not None:
         spent += f" of {of_unit(unit)}"
     if plan.sensitivity is None:
-        private = plan.experiment.privacy
-        summed = f"; in the sum of all clients {number(private.model.summed(plan.experiment))} times that"
-        return f"σ/Δ = {number(plan.multiplier)} for {spent}{private.model.by_ledgers(server='', clients=summed)}"
+        summed = plan.experiment.privacy.model.in_sum(plan.experiment)
+        return f"σ/Δ = {number(plan.multiplier)} for {spent}{summed}"
     sigma = plan.multiplier * plan.sensitivity
     return f"σ = {number(sigma)} = {number(plan.multiplier)} Δ, Δ = {number(plan.sensitivity)}, for {spent}"
 

@@ -114,8 +114,7 @@ class Privacy(Section):
         if self.noise_multiplier is None and self.epsilon is None:
             raise ValueError("neither epsilon nor noise_multiplier is given; set one")
         model = trust_model(self.trust)
-        unread = model.by_ledgers(server=(), clients=("bound", "sampling", "device"))
-        if name := self.changed(*unread):
+        if name := self.changed(*model.unread):
             raise ValueError(
                 f"{name} is {getattr(self, name)!r}, which has a meaning under privacy.trust "
                 f"{' and '.join(map(repr, accounting_at_server()))}; under {self.trust!r} every client plans its own "
@@ -172,7 +171,7 @@ class Privacy(Section):
 
     def paying(self, clients: Sequence[T]) -> Sequence[T]:
         """Those of these clients whose own ledgers pay for what leaves: all of them, or none."""
-        return self.model.by_ledgers(server=(), clients=self.guarantee.by_noise(noised=clients, none=()))
+        return self.guarantee.paying(self.model.accounting(clients))
 
     @property
     def hides_sizes(self) -> bool:

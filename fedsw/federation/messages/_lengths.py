@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from fedsw.experiment.sections import TableSettings
+from fedsw.experiment.trust import RunGuarantee
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.sketches.from_settings import sent_size
@@ -14,8 +14,6 @@ from fedsw.learning.tasks.measures import sketcher_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.privacy.accounting import Slicing
-
-T = TypeVar("T")
 
 SYMBOLS: Mapping[str, str] = {
     "r": "parameters of the model",
@@ -94,9 +92,10 @@ class Terms:
             raise RuntimeError("this message is checked against a task, and none was agreed yet")
         return self.task
 
-    def by_noise(self, *, noised: T, none: T) -> T:
-        """Choose by whether the run adds noise."""
-        return self.agreed.experiment.privacy.guarantee.by_noise(noised=noised, none=none)
+    @property
+    def guarantee(self) -> RunGuarantee:
+        """Guarantee of the run, which limits what may be stated of its noise."""
+        return self.agreed.experiment.privacy.guarantee
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Condition:
 def _draws_directions(task: Problem) -> bool:
     slicing = task.experiment.slicing
     law = Slicing(task.dimension, slicing.directions, slicing.scheme)
-    return task.experiment.privacy.guarantee.by_noise(noised=not law.fixed, none=False)
+    return OWN_LEDGER.holds(task) and not law.fixed
 
 
 SEEDED = Condition("in runs with `seed`", lambda task: task.experiment.seed is not None)

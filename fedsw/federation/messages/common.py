@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import field
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.installed import code_digest
+from fedsw.experiment.trust import RunGuarantee
 from fedsw.federation.messages._lengths import HELD_OUT_RELEASED, OWN_LEDGER, SEEDED, THROUGH_MODEL, WITH_MOMENTS
 from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
@@ -26,9 +26,8 @@ MOST_OF_SETTINGS = 2**22
 _LATEST = 2**43  # ms since 1970: the year 2248
 
 FROM_ZERO = Limits(0, MOST_BELIEVED)
-DEVIATIONS = Limits(1e-30, 1e30)
-"""Standard deviations of noise that are believed: their squares, and those of sums over them, stay finite."""
-FINITE_EPSILON = Limits(0.0, sys.float_info.max)
+DEVIATIONS = Limits(*RunGuarantee.deviations)
+FINITE_EPSILON = Limits(*RunGuarantee.epsilons)
 
 _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
@@ -58,7 +57,7 @@ ThetaIfUsed = Annotated[
 Spent = Annotated[
     float,
     "the epsilon that the client's ledger has spent after this",
-    NumberField("epsilon", PUBLIC, FINITE_EPSILON, record="metrics", kind=float, without_noise=Limits(0.0)),
+    NumberField("epsilon", PUBLIC, FINITE_EPSILON, record="metrics", kind=float, promised="epsilons"),
 ]
 SpentBefore = Annotated[
     Tensor | None,
@@ -68,7 +67,7 @@ SpentBefore = Annotated[
 Sigma = Annotated[
     float,
     "standard deviation of the noise of every number",
-    NumberField("sigma", PUBLIC, DEVIATIONS, record="metrics", kind=float, without_noise=Limits(0.0, 0.0)),
+    NumberField("sigma", PUBLIC, DEVIATIONS, record="metrics", kind=float, promised="deviations"),
 ]
 Prepared = Annotated[
     Broadcast | None,

@@ -161,7 +161,7 @@ class NumberField(Field):
     """A number of one type within the limits, or a list of them; the size of a whole one on the wire shows it.
 
     Attributes:
-        without_noise: the limits in a run that adds no noise, where they are others.
+        promised: what its limits are in `RunGuarantee`, where a run without noise has others.
         count: how many a list has, or the symbol of that length; None for a number that is alone.
     """
 
@@ -169,7 +169,7 @@ class NumberField(Field):
     _: KW_ONLY
     record: Record = "config"
     kind: type[int] | type[float] = int
-    without_noise: Limits | None = None
+    promised: Literal["deviations", "epsilons"] | None = None
     count: str | int | None = None
 
     def put(self, value: Any, terms: Terms) -> Mapping[str, Any]:
@@ -179,8 +179,8 @@ class NumberField(Field):
     def take(self, get: Get, terms: Terms) -> Any:
         """See `Field`; a tuple of a list's numbers."""
         value, count, limits = get(self.name), self.count, self.limits
-        if self.without_noise is not None:
-            limits = terms.by_noise(noised=limits, none=self.without_noise)
+        if self.promised is not None:
+            limits = Limits(*getattr(terms.guarantee, self.promised))
         called = "whole number" if self.kind is int else "float"
         if count is None:
             if type(value) is self.kind and value in limits:

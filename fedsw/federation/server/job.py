@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import pkgutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsw.experiment import Experiment
-from fedsw.experiment.compatibility import sampling_of
 from fedsw.experiment.load import unprotected
-from fedsw.federation.trust.budget_shares import covering, planned_once
+from fedsw.federation.trust.budget_shares import covering
 from fedsw.federation.trust.round_plan import FederationPlan
-from fedsw.federation.trust.sketch.sketch_costs import planned_stages
-from fedsw.privacy.accounting import Step
-from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import (
     NO_NOISE,
     About,
@@ -23,8 +19,6 @@ from fedsw.privacy.accounting.lifetime import (
     Counts,
     DatasetAccount,
     accounts_folder,
-    added,
-    planned,
 )
 from fedsw.privacy.accounting.selection import Selection
 from fedsw.runs.accounts import Budgeted, counted_by_clients, reserving
@@ -58,24 +52,34 @@ def budgeted(plan: FederationPlan, directory: Path, run: str, *, resume: bool) -
     experiment, data = plan.task.experiment, plan.task.experiment.data.account
     if data is None:
         return nullcontext(Budgeted(directory, None, run, resumed=resume))
-    account = DatasetAccount(accounts_folder(), data)
+    reserved: AbstractContextManager[Budgeted] = pkgutil.resolve_name(experiment.privacy.model.reserves)(
+        plan, directory, DatasetAccount(accounts_folder(), data), run, resume=resume
+    )
+    return reserved
 
-    def reserved() -> AbstractContextManager[Budgeted]:
-        return reserving(
-            directory,
-            account,
-            run,
-            planned_cost(plan),
-            About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
-            resumed=resume,
-            agreed=resume and (directory / RunFile.AGREED).exists(),
-            remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{RunFile.ACCOUNT}")),
-        )
 
-    def counted() -> AbstractContextManager[Budgeted]:
-        return nullcontext(counted_by_clients(directory, account, run, plan.delta, resumed=resume))
+def reserved_by_server(
+    plan: FederationPlan, directory: Path, account: DatasetAccount, run: str, *, resume: bool
+) -> AbstractContextManager[Budgeted]:
+    """Reserve the largest cost of a run; see `TrustModel.reserves`."""
+    experiment = plan.task.experiment
+    return reserving(
+        directory,
+        account,
+        run,
+        planned_cost(plan),
+        About(experiment.name, experiment.privacy.trust, str(directory.resolve()), unprotected(experiment)),
+        resumed=resume,
+        agreed=resume and (directory / RunFile.AGREED).exists(),
+        remembered=sorted(directory.resolve().parent.parent.glob(f"*/*/{RunFile.ACCOUNT}")),
+    )
 
-    return experiment.privacy.model.by_ledgers(server=reserved, clients=counted)()
+
+def reserved_by_clients(
+    plan: FederationPlan, directory: Path, account: DatasetAccount, run: str, *, resume: bool
+) -> AbstractContextManager[Budgeted]:
+    """Take up what clients have reserved at the greeting; see `TrustModel.reserves`."""
+    return nullcontext(counted_by_clients(directory, account, run, plan.delta, resumed=resume))
 
 
 def planned_cost(plan: FederationPlan) -> Cost:
@@ -85,17 +89,5 @@ def planned_cost(plan: FederationPlan) -> Cost:
     beside = sum(map(bool, (privacy.histograms, privacy.moments, experiment.share_of_scores)))
     training: Counts = {step: plan.rounds + beside for step in NO_NOISE}
     if plan.multiplier:
-        stages = functools.partial(planned_stages, plan.task, plan.delta)
-        training = experiment.privacy.model.by_release(rounds=functools.partial(_of_rounds, plan), once=stages)()
+        training = privacy.model.reserved(plan)
     return Cost.one(covering(plan.task, training, plan.epsilon, plan.delta))
-
-
-def _of_rounds(plan: FederationPlan) -> Counts:
-    """All rounds, at the largest rate that an attempt may have, and what is released once beside them."""
-    training = plan.task.experiment.training
-    largest = 0.0 if training.batch_size or plan.rounds == 1 else training.batch_fraction
-    sampling = sampling_of(plan.task.experiment)
-    step = counted_as(plan.mechanism)(Step(max(largest, *plan.rates), 1 / plan.multiplier, sampling))
-    rounds = planned(step, plan.rounds)
-    once = [planned_once(multiplier, sampling=sampling) for multiplier in plan.shares().once]
-    return functools.reduce(added, once, rounds)

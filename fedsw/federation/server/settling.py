@@ -76,17 +76,15 @@ def settled_among(
 def _settled(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
     if not left_open(experiment):
         return experiment
-    return experiment.privacy.model.by_release(rounds=_by_rules, once=_with_shares)(experiment, numbers)
-
-
-def _by_rules(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
+    if experiment.sketch.open:
+        return _with_shares(experiment)
     choices, raw = chosen(numbers(), experiment), experiment.model_dump()
     for section, values in choices.items():
         raw[section] = {**raw.get(section, {}), **values}
     return parse_experiment(raw)
 
 
-def _with_shares(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Experiment:
+def _with_shares(experiment: Experiment) -> Experiment:
     """The experiment with a share of the budget for every stage of its sketch, which takes no numbers of records."""
     _, *later = chosen_shares(Problem.from_experiment(experiment))
     stages = [

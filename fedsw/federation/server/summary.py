@@ -175,7 +175,7 @@ def _warnings(
         records=held_out.measured_on.get("records", 0),
         start=held_out.start,
         rise=held_out.rise,
-        epsilon=experiment.privacy.guarantee.by_noise(noised=epsilon, none=None),
+        epsilon=epsilon,
         completed=stopped == "completed",
         at_clients=experiment.data.held_out_fraction > 0,
         calibration=calibration,
@@ -221,9 +221,7 @@ def _guarantee(
     return {
         **stated,
         "protects": _protects(experiment),
-        "against": privacy.guarantee.by_noise(
-            noised=privacy.model.against(experiment), none="nobody: no noise was added"
-        ),
+        "against": privacy.guarantee.against(experiment),
         "public": sorted({item for bound in bounds for item in bound.public} | set(_public(experiment))),
         "bound": " + ".join(sorted({bound.bound for bound in bounds})),
         **({"noise_multiplier_of_histograms": plan.histograms} if experiment.privacy.histograms else {}),
@@ -249,7 +247,6 @@ def guarantee_of(
     `replaced` has epsilon for a replacement where the run's is for additions and removals alone; else it is empty.
     """
     experiment = task.experiment
-    stated = experiment.privacy.guarantee.by_noise(noised=_statement, none=_no_statement)
     return {
         "relation": relation_of(experiment),
         "unit": experiment.data.unit or "record",
@@ -261,7 +258,7 @@ def guarantee_of(
         "trust": experiment.privacy.trust,
         "noise_multiplier": multiplier,
         **replaced,
-        "statement": stated(task, epsilon, delta, multiplier, selection, replaced),
+        "statement": _statement(task, epsilon, delta, multiplier, selection, replaced),
     }
 
 
@@ -317,17 +314,6 @@ def _protects(experiment: Experiment) -> str:
 UNACCOUNTED = "No guarantee: something was released that no ledger has a row of, and epsilon = infinity."
 
 
-def _no_statement(
-    task: Problem,
-    epsilon: float,
-    delta: float,
-    multiplier: float,
-    selection: Selection | None,
-    replaced: Mapping[str, float],
-) -> str:
-    return "No privacy: epsilon = infinity (non-private reference)."
-
-
 def _statement(
     task: Problem,
     epsilon: float,
@@ -337,6 +323,8 @@ def _statement(
     replaced: Mapping[str, float],
 ) -> str:
     experiment = task.experiment
+    if experiment.privacy.guarantee.unprotected:
+        return "No privacy: epsilon = infinity (non-private reference)."
     seeded = "nominal: sampling and noise are reproducible from the seed, "
     kind = "" if experiment.seed is None else seeded
     releases, stages = experiment.releases, experiment.stages
@@ -356,7 +344,7 @@ def _statement(
     unit = experiment.data.unit
     protected = "one record" if unit is None else f"all records of one {unit!r}"
     apart = "" if unit is None else ", at each client by itself"
-    drawn = experiment.privacy.model.by_release(rounds=task.objective.drawn_by, once=())
+    drawn = experiment.privacy.model.shared(task.objective.drawn_by)
     hides = experiment.privacy.hides_sizes
     change = "addition or removal" if hides else "replacement"
     neighbours = f"{change} of {protected}{within(experiment, () if hides else drawn)}{apart}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from fedsw._tools.text import number
 from fedsw.experiment.trust import TrustModel
 
 if TYPE_CHECKING:
@@ -36,11 +37,36 @@ class OwnLedgers(TrustModel):
 
     protectable = frozenset(("target",))
     most_penalties: ClassVar[float] = 1
+    reserves = "fedsw.federation.server.job:reserved_by_clients"
+    unread = ("bound", "sampling", "device")
+    rank = 1
+    assumes = "clients of one size are assumed"
     guarded = "by its own client's noise and ledger"
 
-    def by_ledgers(self, *, server: T, clients: T) -> T:
-        """See `TrustModel`."""
+    def accounting(self, clients: Sequence[T]) -> Sequence[T]:
+        """See `TrustModel`: all of them."""
         return clients
+
+    def accounted(self) -> str:
+        """See `TrustModel`."""
+        return ""
+
+    def sees_sums(self, against: str) -> str:
+        """See `TrustModel`: nobody did."""
+        by = {"client": "every client by itself"}.get(self.adds_noise, self.adds_noise)
+        return f"{by} added the noise, so the promise holds against {against}"
+
+    def in_sum(self, experiment: Any) -> str:
+        """See `TrustModel`."""
+        return f"; in the sum of all clients {number(self.summed(experiment))} times that"
+
+    def of_batch(self, plan: Any) -> None:
+        """See `TrustModel`: every client has its own."""
+        return
+
+    def meets_no_record(self, kind: Any, other_side: str | None) -> bool:
+        """See `TrustModel`: a generator that mixes learns from what clients have noised."""
+        return super().meets_no_record(kind, other_side) or (kind.mixes and other_side == "generator")
 
     def hides_records(self) -> bool:
         """See `TrustModel`."""

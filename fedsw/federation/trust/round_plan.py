@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from fedsw._tools.randomness import Stream, below_rate, hypergeometric, split_sample
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import resolve_delta
+from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
-from fedsw.federation.trust.budget_shares import Shares, idle, shares
+from fedsw.federation.trust.budget_shares import Shares, idle, planned_once, shares
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans
-from fedsw.privacy.accounting import Charge
+from fedsw.privacy.accounting import Charge, Step
+from fedsw.privacy.accounting.charges import counted_as
+from fedsw.privacy.accounting.lifetime import Counts, added, planned
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.sensitivity import Sensitivity
 
@@ -74,6 +77,15 @@ class FederationPlan(plans.NoisePlan):
         """Split of the budget between the rounds and releases beside them; epsilon is infinite without noise."""
         epsilon = self.epsilon if self.multiplier else math.inf
         return Shares(self.moments, self.multiplier, epsilon, self.scores, self.histograms)
+
+    def steps_of_rounds(self) -> Counts:
+        """Return all rounds, at the largest rate that an attempt may have, and what is released once beside them."""
+        experiment = self.task.experiment
+        training, sampling = experiment.training, sampling_of(experiment)
+        largest = 0.0 if training.batch_size or self.rounds == 1 else training.batch_fraction
+        step = counted_as(self.mechanism)(Step(max(largest, *self.rates), 1 / self.multiplier, sampling))
+        once = [planned_once(multiplier, sampling=sampling) for multiplier in self.shares().once]
+        return functools.reduce(added, once, planned(step, self.rounds))
 
     def under(self, preparation: Preparation) -> FederationPlan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""

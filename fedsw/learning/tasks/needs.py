@@ -38,10 +38,8 @@ for which torch loads its compiler, and that takes seconds."""
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
-    return experiment.privacy.model.by_release(rounds=_of_records, once=_of_measured)(experiment, shape, outputs)
-
-
-def _of_records(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
+    if experiment.stages:
+        return _of_measured(experiment, shape, outputs)
     spec = experiment.model
     made: nn.Module = MODELS.get(spec.kind).make(spec, ModelSizes(width_of(experiment, shape), outputs, shape.classes))
     return made

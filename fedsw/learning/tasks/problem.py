@@ -123,7 +123,10 @@ class Problem:
                 "'none', or use 'replace-one'"
             )
         problem = cls(experiment, task, objective, clip, shape, dimension, models.count_parameters(model))
-        experiment.privacy.model.by_release(rounds=problem._try_out, once=problem._try_drawing)(model)
+        for number in range(1, 1 + experiment.stages):  # drawing refuses what it cannot measure of these records
+            drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
+        if not experiment.stages:
+            problem._try_out(model)
         if len(problem.compared) > 1:
             problem._try_heads(model)
         problem._require_stated()
@@ -433,11 +436,6 @@ class Problem:
         if is_reference(spec.kind):
             own.require_same_frozen(model, of_shape(self.experiment, self.shape, width), name=name)
 
-    def _try_drawing(self, model: nn.Module) -> None:
-        """Draw what every stage of a sketch measures, which refuses what it cannot measure of these records."""
-        for number in range(1, 1 + self.experiment.stages):
-            drawn(law_of(self.experiment, self.shape, Stage(number)), self.dtype, self.device)
-
     def seeded_batch_key(self, round_: int, attempt: int) -> bytes:
         """The shared batch key of an attempt in a seeded (nominal) run."""
         assert self.experiment.seed is not None
@@ -477,6 +475,4 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> WeightedSum:
 def _meets_no_record(experiment: Experiment, task: Task) -> bool:
     """True if no private record passes through the model, so that nothing of it is clipped."""
     kind = MODELS.get(experiment.model.kind)
-    mixed = kind.mixes and task.facts.other_side == "generator"
-    mixes = experiment.privacy.model.by_ledgers(server=False, clients=mixed)
-    return experiment.privacy.model.by_release(rounds=kind.points or mixes, once=True)
+    return experiment.privacy.model.meets_no_record(kind, task.facts.other_side)

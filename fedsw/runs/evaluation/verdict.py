@@ -48,9 +48,9 @@ def warnings_of(
 ) -> tuple[str, ...]:
     """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
-    Without noise `epsilon` is None. The held-out loss was `start` before training, and is larger by `rise`, record by
-    record. Clients may keep records to measure on (`at_clients`), whose metrics their operators see. The `calibration`
-    is the summary's entry on it.
+    Without noise `epsilon` is infinite; it is None where a model is measured again. The held-out loss was `start`
+    before training, and is larger by `rise`, record by record. Clients may keep records to measure on (`at_clients`),
+    whose metrics their operators see. The `calibration` is the summary's entry on it.
     """
     warnings = [
         *_of_loss(metrics, start, rise),
@@ -58,7 +58,7 @@ def warnings_of(
         *_of_probabilities(metrics, quality, calibration),
         *_of_fairness(metrics, quality, records),
     ]
-    if epsilon is not None and epsilon > MOST_EPSILON:
+    if MOST_EPSILON < (epsilon or 0.0) < math.inf:
         warnings.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
     if completed and records == 0 and at_clients:
         warnings.append(

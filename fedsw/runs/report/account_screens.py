@@ -97,8 +97,7 @@ def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[s
     if not charged and run.epsilon is not None and math.isinf(run.epsilon):
         yield "no noise was asked for: nothing is accounted for"
     elif not charged:
-        at_server = f"the server's ledger accounts for it: under {run.trust!r} the noise is the server's"
-        yield from trust_model(run.trust).by_ledgers(server=[at_server], clients=[])
+        yield from filter(None, [trust_model(run.trust).accounted()])
     if run.server:
         same = "as here" if run.server == run.code else f"here {short(run.code)}"
         yield f"the server's fedsw has the code {short(run.server)}, {same}"

@@ -15,6 +15,7 @@ from fedsw.desk.compare import comparison_grid as runner
 from fedsw.desk.compare.comparison_grid import Cell, Grid, run_missing, write_grid, write_result
 from fedsw.desk.compare.table import make_table
 from fedsw.experiment import Experiment
+from fedsw.experiment.trust import accounting_at_server
 
 Capture = pytest.CaptureFixture[str]
 FAIR = ("reference", "none", "central", "central-paper", "distributed", "local-gradient")
@@ -44,7 +45,7 @@ def thread_pool(jobs: int) -> Executor:
 def summary_of(experiment: Experiment, **changes: Any) -> dict[str, Any]:
     """What a run of the experiment would say of itself."""
     privacy = experiment.privacy
-    local = privacy.model.by_ledgers(server=False, clients=True)
+    local = privacy.trust not in accounting_at_server()
     epsilon = privacy.epsilon
     assert epsilon is not None
     seed = experiment.model.seed

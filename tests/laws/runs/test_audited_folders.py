@@ -90,7 +90,7 @@ def about_everything(trust: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     model, words = trust_models()[trust], [f"privacy.trust={trust}"]
     if trust == "none":
         words.append("privacy.epsilon=inf")
-    if model.by_release(rounds=False, once=True):
+    if model.seeds == ("sketch",):
         return sketched(), tuple(words)
     if trust not in releasing_gradients():
         return {**GENERATION, "privacy": {"delta": 1e-5, "epsilon": 10.0}}, tuple(words)

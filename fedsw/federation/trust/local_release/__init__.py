@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fedsw.experiment.sections import ReleaseSettings
@@ -52,7 +53,7 @@ class LocalReleased(OwnLedgers):
             "trust 'local-release' needs a finite privacy.epsilon to calibrate its noise; use trust 'none' for the "
             "non-private reference"
         )
-        return why if privacy.epsilon is None else privacy.guarantee.by_noise(noised=None, none=why)
+        return None if math.isfinite(math.inf if privacy.epsilon is None else privacy.epsilon) else why
 
 
 TRUST_MODELS = (LocalReleased(),)

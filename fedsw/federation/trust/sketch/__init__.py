@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from fedsw.experiment.sections import Sketch
 from fedsw.experiment.trust import TrustModel
 from fedsw.federation.trust import OwnLedgers
-
-T = TypeVar("T")
 
 
 class Sketching(TrustModel):
     """A trust model under which a sketch of all records leaves, once a stage; a generator then learns from it."""
 
     runs = "fedsw.federation.server.from_sketch:OnceRun"
+    seeds = ("sketch",)
+    hides_groups = "a sketch hides groups: groups of one size are assumed"
 
-    def by_release(self, *, rounds: T, once: T) -> T:
-        """See `TrustModel`."""
-        return once
+    def of_batch(self, plan: Any) -> None:
+        """See `TrustModel`: there is no batch."""
+        return
+
+    def reserved(self, plan: Any) -> Any:
+        """See `TrustModel`: all stages."""
+        from fedsw.federation.trust.sketch.sketch_costs import planned_stages
+
+        return planned_stages(plan.task, plan.delta)
+
+    def shared(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """See `TrustModel`: all records are in it, and nothing is drawn."""
+        return ()
+
+    def public_groups(self, by_group: Mapping[str, int]) -> Mapping[str, int]:
+        """See `TrustModel`: groups are hidden in it."""
+        return {}
+
+    def meets_no_record(self, kind: Any, other_side: str | None) -> bool:
+        """See `TrustModel`: a generator learns from what was released."""
+        return True
 
     def sampling(self, experiment: Any) -> str:
         """See `TrustModel`: all records are in it."""

@@ -69,7 +69,7 @@ def stage_costs(task: Problem, delta: float) -> tuple[StageCost, ...]:
     """Costs of all stages of a sketch, as ledgers are charged: squares of mu add up to the whole budget's."""
     experiment, costs = task.experiment, list[StageCost]()
     attempts = experiment.privacy.model.attempts(experiment)
-    for number, share in enumerate(experiment.sketch.shares, start=1):
+    for number, share in zip(range(1, experiment.stages + 1), experiment.sketch.shares, strict=False):
         sketcher = sketcher_of(task, Stage(number))
         multiplier = sketch_budget(experiment, sketcher.law, delta, number).multiplier
         costs.append(StageCost(share, math.sqrt(attempts) / multiplier, multiplier, sketcher.coordinates))

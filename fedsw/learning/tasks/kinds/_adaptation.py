@@ -63,7 +63,7 @@ class Adaptation(Task):
             "objective.alpha is 0: adaptation then reads public records alone and there is nothing to noise; set it "
             "above 0, or use privacy.trust 'none' for the baseline"
         )
-        return settings.privacy.guarantee.by_noise(noised=None if settings.objective.alpha else nothing, none=None)
+        return None if settings.objective.alpha or settings.privacy.guarantee.unprotected else nothing
 
 
 TASK = Adaptation
