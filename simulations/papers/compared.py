@@ -11,7 +11,7 @@ import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -139,22 +139,41 @@ _ROWS: Mapping[str, tuple[str, Callable[[Experiment], object]]] = {
 """What a run is made with, by the keys of `printed/`: the line's name, and what an experiment says."""
 
 
+class Said(NamedTuple):
+    """What a paper prints of a setting, and the words or the number in its text that say so."""
+
+    value: str
+    words: str
+
+
+class Settings(NamedTuple):
+    """What a paper prints of a figure's settings, and the sections in which the others were looked for."""
+
+    looked: str
+    said: Mapping[str, Said]
+
+
 @functools.cache
-def printed(paper: str) -> Mapping[str, Mapping[str, str]]:
-    """What a paper prints of its settings, by figure and setting; nothing for what is no paper's.
+def printed(paper: str) -> Mapping[str, Settings]:
+    """What a paper prints of its settings, by figure; nothing for what is no paper's.
 
     Raises:
         ExperimentError: naming a figure or a setting that there is not.
     """
     path = PRINTED / f"{paper}.toml"
-    known: Mapping[str, Mapping[str, str]] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = dict[str, Settings]()
     for name, values in known.items():
         if name not in figures():
             raise ExperimentError(f"{path}: no figure {name!r}")
+        like = found[values.pop("like")] if "like" in values else Settings("", {})
+        looked, without = values.pop("looked", like.looked), values.pop("without", ())
         names = [key for key, *_ in _lines(*chosen([name]))]
         if strange := values.keys() - set(names):
             raise ExperimentError(f"{path}: {name} has no setting {sorted(strange)[0]!r}; it has {', '.join(names)}")
-    return known
+        kept = {key: said for key, said in like.said.items() if key in names and key not in without}
+        found[name] = Settings(looked, kept | {key: Said(*value) for key, value in values.items()})
+    return found
 
 
 def settings_of_figure(figure: Figure) -> str:
@@ -162,15 +181,15 @@ def settings_of_figure(figure: Figure) -> str:
 
     A figure that no paper has shows what is here alone.
     """
-    said = printed(figure.paper).get(figure.id)
+    paper = printed(figure.paper).get(figure.id)
+    said = paper.said if paper else {}
     rows = [
-        [name, *([] if said is None else [said.get(key, NOT_PRINTED)]), *values]
+        [name, *([said[key].value if key in said else NOT_PRINTED] if paper else []), *values]
         for key, name, values in _lines(figure)
-        if key in (said or {}) or any(value != NOTHING for value in values)
+        if key in said or any(value != NOTHING for value in values)
     ]
-    return table(
-        ["setting", *([] if said is None else ["paper"]), *(f"here: {name}" for name in _columns(figure))], rows
-    )
+    heading = [f"paper ({paper.looked})"] if paper else []
+    return table(["setting", *heading, *(f"here: {name}" for name in _columns(figure))], rows)
 
 
 def page_text(studies: Iterable[Study]) -> str:
@@ -207,8 +226,9 @@ def write_settings(studies: Iterable[Study], page: Path) -> Path:
 
 _FIRST = """\
 The settings that every figure was run with. Written by `python -m simulations.papers`: *paper* is what the paper prints
-(`simulations/papers/printed/`), *here* is read off the experiments that were run. A value beside *not printed* is ours.
-Several values are a grid. Words of settings, as *auto*, are in the [reference](../reference/settings.md)."""
+(`simulations/papers/printed/`), *here* is read off the experiments that were run. A value beside *not printed* is ours;
+the column's head has the sections in which it was looked for. Several values are a grid.
+Words of settings, as *auto*, are in the [reference](../reference/settings.md)."""
 _READ = """\
 No measured number is typed by hand. Series: *paper's settings* has every setting that the paper prints; *shortened* the
 same but for fewer rounds or passes, with the noise that ε allows for these; *paper's method* its bound, clip and

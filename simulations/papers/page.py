@@ -34,8 +34,10 @@ def write_page(paper: str, studies: Sequence[Study], images: Path, page: Path) -
 
 
 def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) -> str:
-    """A paper's page in Markdown: the verdicts, what is not reproduced, then every figure; no paragraph twice."""
+    """A paper's page in Markdown: verdicts, what has none or is not reproduced, every figure; no paragraph twice."""
     written = load_page(paper)
+    unsaid = "\n".join(f"- {each.where}: {each.reason}" for each in written.unsaid)
+    without = [PageSection("Without a verdict", (unsaid,))] if unsaid else []
     first = PageSection("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes))
     figures = [section(study, pictures_of(images, study.figure.id), page) for study in studies]
     anchors = [Markup('<a id="{}"></a>').format(anchor(study.figure.id)) for study in studies]
@@ -44,7 +46,10 @@ def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) ->
     ]
     verdict = verdicts(written, {study.figure.id: study for study in studies})
     whole = Document(
-        written.title, verdict, (f"{written.about} {_READ}",), sections=(*before, *figures[len(studies) - 1 :])
+        written.title,
+        verdict,
+        (f"{written.about} {_READ}",),
+        sections=(*without, *before, *figures[len(studies) - 1 :]),
     ).markdown()
     return _narrow(whole)
 

@@ -30,7 +30,7 @@ class Claim(Section):
     """One claim of a paper.
 
     Attributes:
-        where: the figure, table or theorem.
+        where: the figure, table or theorem, and which part of it where several claims share one.
         claim: what the paper says, in a sentence.
         verdict: whether it holds as printed.
         corrected: whether it holds as it must be meant, where that differs from what is printed and is known.
@@ -50,12 +50,20 @@ class Claim(Section):
     link: str | None = None
 
 
+class Unsaid(Section):
+    """Numbered statements of a paper that have no verdict, and why: definitions, notation, what stands elsewhere."""
+
+    where: str
+    reason: str
+
+
 class Page(Section):
     """What a person writes of a page.
 
     Attributes:
         title: the paper.
         about: who compares with what, whose choice of settings, on which data, in a few lines.
+        unsaid: numbered statements without a verdict, with why; `statements.json` lists all that a paper has.
         not_reproduced: what the paper has and this project has not, with why, an item each.
         notes: paragraphs after the tables, for what no figure has: what is known of the authors' code, for example.
     """
@@ -63,6 +71,7 @@ class Page(Section):
     title: str
     about: str
     claims: tuple[Claim, ...]
+    unsaid: tuple[Unsaid, ...] = ()
     not_reproduced: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

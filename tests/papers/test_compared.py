@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-import tomllib
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_every_figure_of_a_paper_has_what_the_paper_prints_of_it(paper: str) -> 
 
 def test_what_a_paper_does_not_print_says_so_and_ours_is_what_runs() -> None:
     table = lines_of("rll/table1")
-    assert table["setting"][:2] == ["paper", "here: paper's settings"]
+    assert table["setting"][:2] == ["paper (5.3, 6.2, 6.4, A, B)", "here: paper's settings"]
     assert table["learning rate"][:2] == [NOT_PRINTED, "0.001"]
     assert table["initial weights"][:2] == [NOT_PRINTED, "Xavier, biases 0"]
     assert table["L, clip of Jacobians"][:2] == ["√6", "2.45"]
@@ -116,7 +117,41 @@ def test_numbers_of_steps_are_those_of_the_printed_passes() -> None:
     assert cases["adaptation"]["rounds"] == epochs * (60_000 // pair["batch"])
 
 
-def test_files_of_printed_settings_are_words_and_no_numbers() -> None:
-    for path in sorted(compared.PRINTED.glob("*.toml")):
-        for values in tomllib.loads(path.read_text(encoding="utf-8")).values():
-            assert all(isinstance(value, str) and re.search(r"\w|∞", value) for value in values.values())
+def plain(text: str) -> str:
+    """A text without line breaks, hyphens at them, ligatures, signs of mathematics and emphasis."""
+    text = re.sub(r"(?<=\w)-\n(?=[a-z])", "", unicodedata.normalize("NFKC", text))
+    return re.sub(r"\s+", " ", re.sub(r"[$*]|\[[^]]*\]\(#[^)]*\)", "", text))
+
+
+TEXTS = Path(os.environ.get("FEDSW_PAPERS", Path(__file__).parents[3] / "shared" / "papers"))
+_needs_texts = pytest.mark.skipif(not TEXTS.is_dir(), reason="the papers' texts are not at hand: FEDSW_PAPERS=folder")
+
+
+@functools.cache
+def text_of(paper: str) -> str:
+    return (TEXTS / f"{paper}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_printed_setting_has_its_words_and_every_figure_where_the_others_were_looked_for(paper: str) -> None:
+    for name, settings in printed(paper).items():
+        assert settings.looked, name
+        for key, said in settings.said.items():
+            assert re.search(r"\w|∞", said.value) and re.search(r"\w{2}|\d", said.words), f"{name}: {key}"
+
+
+@_needs_texts
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_words_of_every_printed_setting_stand_in_the_paper(paper: str) -> None:
+    text = plain(text_of(paper))
+    for name, settings in printed(paper).items():
+        strange = {key: said.words for key, said in settings.said.items() if plain(said.words) not in text}
+        assert not strange, name
+
+
+@_needs_texts
+@pytest.mark.parametrize("paper", PAPERS)
+def test_settings_were_looked_for_in_sections_that_there_are(paper: str) -> None:
+    for name, settings in printed(paper).items():
+        for section in re.findall(r"\b(?:[A-G](?:\.\d)?|\d(?:\.\d)?)\b", settings.looked.partition("Figure")[0]):
+            assert re.search(rf"^(?:#+ |\**)?{section}\.? \S", text_of(paper), re.MULTILINE), f"{name}: {section}"
