@@ -190,7 +190,8 @@ def _faults(text: str, folder: Path) -> int:
 
     examination = examine(parse_experiment(tomllib.loads(text)), folder)
     cells = sum(
-        len(file.faults) + file.more + (file.broken is not None) + len(file.absent) for file in examination.files
+        len(file.faults) + file.more + (file.broken is not None) + len(file.absent) + len(file.doubts)
+        for file in examination.files
     )
     return cells + len(examination.together)
 

@@ -17,6 +17,7 @@ from fedsw.data.columns.values import as_text, numbers_rows, text_of
 from fedsw.data.containers import Table, aligned, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
+from fedsw.data.persons import Marks, persons_in
 from fedsw.data.records import Records
 from fedsw.data.units import Units
 
@@ -192,9 +193,28 @@ class _Declaring:
                 self._others(names, used) if arguments["features"] is None else self._features(arguments["features"])
             )
             declaration = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
+            if whose is None:
+                self._ask_for_persons(names, declaration, unsaid=arguments["features"] is None)
         except ValidationError as fault:
             raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
         return self._table, declaration
+
+    def _ask_for_persons(self, names: Sequence[str], columns: Columns, *, unsaid: bool) -> None:
+        """Refuse an input that seems to say whose a row is, which nobody named as one; warn of such a column beside."""
+        labels = {label.name for label in (columns.sensitive, columns.target, *columns.targets) if label is not None}
+        cells = {
+            name: self._table.cells(name) for name in dict.fromkeys((*names, *labels)) if name in self._table.names
+        }
+        marks = {name: Marks.of(array) for name, array in cells.items() if array.ndim == 1 and array.dtype.kind != "M"}
+        asked = set() if unsaid else {feature.name for feature in columns.features}
+        for person in persons_in(marks, [name for name in marks if name not in labels | asked]):
+            said = (
+                f"{self._table.kind}: column {person.column!r} seems to say whose a row is: {person.words}. If rows "
+                f"with one value are of one person, pass unit={person.column!r}: epsilon is else that of one row"
+            )
+            if unsaid:
+                raise BadRecords(f"{said}; if not, name the inputs in features=")
+            warnings.warn(said, stacklevel=5)
 
     def _group(self, reference: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
         cut = {} if edges is None else {"edges": tuple(edges)}

@@ -16,7 +16,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -267,7 +267,13 @@ def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Ch
             with source:
                 source = parquet.ParquetFile(path, metadata=source.metadata, read_dictionary=coded)
     with source:
-        layout = ColumnLayout.of(columns, columns_among(path, names, columns.names), len(names), beside)
+        wanted = columns_among(path, names, columns.names)
+        wanted |= {
+            normal(field.name): index
+            for index, field in enumerate(source.schema_arrow)
+            if beside(normal(field.name)) and _PLAIN.fullmatch(str(field.type))
+        }
+        layout = ColumnLayout.of(columns, wanted, len(names), beside)
         for field in source.schema_arrow:
             moment = _MOMENT.fullmatch(str(field.type))
             if normal(field.name) not in columns.names or _PLAIN.fullmatch(str(field.type)):
@@ -277,8 +283,8 @@ def _parquet_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Ch
                 if str(field.type).startswith("time"):
                     remedy = remedy or "; times of day are not read: write hours as numbers, or leave the column out"
                 raise BadRecords(f"{path}: column {field.name!r} is {field.type}; numbers or text are expected{remedy}")
-        first, most = 1, max(1, min(_ARROW_ROWS, _MOST_CELLS // len(columns.names)))
-        batches = source.iter_batches(batch_size=most, columns=[stored[name] for name in columns.names])
+        first, most = 1, max(1, min(_ARROW_ROWS, _MOST_CELLS // len(wanted)))
+        batches = source.iter_batches(batch_size=most, columns=[stored[name] for name in wanted])
         while True:
             with damaged(path, "Parquet file"):
                 batch = next(batches, None)
@@ -332,6 +338,12 @@ def _npz_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]
     cells: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         cells |= {name: array} if name not in counts else {f"{name}{j}": array[:, j] for j in range(array.shape[1])}
+    with zipfile.ZipFile(path) as archive:  # what nobody declared is looked at where it is a column, and else is not
+        for name in (name for name in members if name not in arrays and beside(name)):
+            member = archive.getinfo(f"{name}.npy")
+            with suppress(BadRecords), damaged(path, "npz file"), archive.open(member) as stream:
+                if (array := _npy(stream, member.file_size, name)).shape == (rows,):
+                    cells[name] = array
     yield from slices(cells, rows)
 
 

@@ -247,10 +247,32 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
     return tuple(possible)
 
 
+def readings(cells: Collection[str], known: Sequence[Spelling]) -> list[Spelling]:
+    """One of the known spellings of all cells for each different reading of them: of several, one is chosen."""
+    if not any(mark in cell for cell in cells for mark in ".,"):
+        return list(known[:1])
+    different: dict[tuple[float | None, ...], Spelling] = {}
+    for spelling in known:
+        different.setdefault(tuple(as_number(cell, spelling) for cell in cells), spelling)
+    return list(different.values())
+
+
+def may_part_thousands(values: Numbers) -> bool:
+    """Say whether numbers (n,), read with decimals, may be thousands: below 1000, three digits behind the point."""
+    given = np.abs(values[np.isfinite(values)])
+    parts = given[given != np.floor(given)]
+    return bool(
+        len(parts)
+        and (given < 1000).all()
+        and (parts >= 1).all()
+        and (np.abs(parts * 1000 - np.rint(parts * 1000)) < 1e-6).all()
+    )
+
+
 def _may_be_thousands(cells: Collection[str]) -> bool:
     """Say whether points may part thousands: three digits behind each point, and none in numbers below 1000."""
     pointed = [cell.strip() for cell in cells if "." in cell]
     others = [cell.strip() for cell in cells if "." not in cell]
-    if not pointed or any(_grouped(".", ",").fullmatch(cell) is None for cell in pointed):
+    if any(_grouped(".", ",").fullmatch(cell) is None for cell in pointed):
         return False
-    return bool(others) and all(abs(as_float(cell)) < 1000 for cell in others)
+    return not pointed or all(abs(as_float(cell)) < 1000 for cell in others)

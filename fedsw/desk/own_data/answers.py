@@ -284,13 +284,26 @@ def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 class Look:
     """A column's cells as far as anybody may look: its ``form``; the cells themselves where they are ``public``.
 
-    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table.
+    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table, ``own`` how they are in
+    this column if that is another way, or in doubt (``doubt`` in words).
     """
 
     form: ColumnForm
     cells: Sequence[str] | None = None
     origin: str = ""
     spelling: Spelling = PLAIN
+    own: Spelling | None = None
+    doubt: str = ""
+
+    def written(self, declared: ColumnAnswer) -> ColumnAnswer:
+        """A declaration of numbers with the way in which they are written, where that is not the table's."""
+        form = self.form
+        if declared.kind is None or KINDS.get(declared.kind).stored != "numbers" or not form.spellings:
+            return declared
+        way = self.own or (self.spelling if self.spelling in form.spellings else form.spellings[0])
+        if self.doubt:
+            return replace(declared, spelling=Spelling(way.decimal, BLANK), doubt=self.doubt)
+        return replace(declared, spelling=None if way == self.spelling and self.own is None else way)
 
 
 def answer(
@@ -300,6 +313,13 @@ def answer(
 
     ``classes`` are groups or classes whatever their values look like. A ``doubt`` is asked even beside a public table.
     """
+    declared = _answer(name, words, look, ask=ask, doubt=doubt, classes=classes)
+    return declared if look is None or classes else look.written(declared)
+
+
+def _answer(
+    name: str, words: Words, look: Look | None, *, ask: Ask | None, doubt: Ask | None, classes: bool
+) -> ColumnAnswer:
     guessed = None if look is None else look.form
     if name in words.categories:
         return _listing(name, words.categories[name], look, classes=classes)
@@ -381,7 +401,9 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     if written is not None:
         _require_written(name, values, written)
         form = replace(form, kind="date", formats=(written,))
-    spelling = look.spelling if not form.spellings or look.spelling in form.spellings else form.spellings[0]
+    spelling = look.own or look.spelling
+    if form.spellings and spelling not in form.spellings:
+        spelling = form.spellings[0]
     if form.spellings:
         form = replace(form, kind=_narrowest(values, spelling))
     kind = KINDS.get(form.kind)
@@ -394,8 +416,7 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     formats = form.formats if declared.format == BLANK else (declared.format,)
     numbers = np.concatenate([kind.read(values, _Undeclared(name, written_as), spelling) for written_as in formats])
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-    bounds = replace(declared, low=kind.bound_text(low), high=kind.bound_text(high))
-    return with_missing(replace(bounds, spelling=None if spelling == look.spelling else spelling), form)
+    return with_missing(replace(declared, low=kind.bound_text(low), high=kind.bound_text(high)), form)
 
 
 def _narrowest(values: Sequence[str], spelling: Spelling) -> str:

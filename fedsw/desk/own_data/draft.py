@@ -19,10 +19,11 @@ from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
 from fedsw.data.columns.declared_kinds import LONGEST_NAME
-from fedsw.data.columns.number import SPELLINGS, as_number, is_amount
+from fedsw.data.columns.number import SPELLINGS, as_number, is_amount, readings
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal, number_text, numbers_rows
 from fedsw.data.formats import SEPARATORS
+from fedsw.data.persons import Marks, Persons, persons_in
 from fedsw.data.places import places
 from fedsw.desk.own_data.answers import (
     MOST_CATEGORIES,
@@ -129,10 +130,21 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         look = None
         if column in seen:
             form = form_of(seen[column], labels=True) if classes else forms[column]
-            look = Look(form, None if public is None else public[column], origin, numbers.spelling)
+            own = numbers.own.get(column)
+            look = Look(
+                form,
+                None if public is None else public[column],
+                origin,
+                numbers.spelling,
+                own,
+                numbers.doubts.get(column, ""),
+            )
         return answer(column, request.words, look, ask=request.ask, doubt=request.doubt, classes=classes)
 
-    regression, unit = _is_regression(request, seen, forms), request.unit or _asked_for_unit(names, request)
+    persons = {} if public is None or request.unit is not None else _persons(public, request)
+    unit = request.unit or _asked_for_unit(names, request, persons)  # the first question: epsilon is for a unit
+    asked = request.doubt is not None or request.ask is not None
+    regression = _is_regression(request, seen, forms)
     target = of(request.target, classes=not regression)
     sensitive = []
     if request.group is not None:
@@ -144,7 +156,13 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     taken = {request.target, unit, request.group if cuts is None else None}
     inputs = [column for column in names if column not in taken]
     features = [
-        _feature(column, of(column, classes=False), drop=column in request.words.drop, cells=(public or {}).get(column))
+        _feature(
+            column,
+            of(column, classes=False),
+            drop=column in request.words.drop,
+            cells=(public or {}).get(column),
+            persons=persons.get(column),
+        )
         for column in inputs
     ]
     left_out = [
@@ -158,7 +176,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             judged_by=_judged_by(request, None if unit else tables, regression=regression),
             clients_share=sources[0].client is None,
         ),
-        *_unit(unit, names),
+        *_unit(unit, names, None if asked else next(iter(persons.values()), None)),
         *_columns(separator, numbers, [*features, *left_out]),
         *sensitive,
         _targets(request.target, target) if regression else _values("target", request.target, target, positive),
@@ -206,58 +224,73 @@ def _require_loaded(text: str) -> None:
 class Numerals:
     """Way in which a table writes numbers: its declaration, or a ``doubt`` that a person has to decide.
 
-    Nothing is known where no cell was looked at (``looked`` is false).
+    A column whose numbers are written otherwise, or may be, has its ``own`` way, and a doubt (``doubts``). Nothing is
+    known where no cell was looked at (``looked`` is false).
     """
 
     spelling: Spelling = PLAIN
     doubt: str = ""
     looked: bool = False
     stated: bool = False
+    own: Mapping[str, Spelling] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm], request: DraftRequest, *, public: bool
     ) -> Numerals:
-        """The one way in which all columns of numbers may be written, or the doubt between several.
+        """The way in which columns of numbers are written, or the doubt between several, for each column.
 
-        Three digits behind every comma are decimals or thousands, and nobody can tell: then a person says which. Where
+        Three digits behind every comma or point are decimals or thousands. The decimals of other columns decide it
+        where they have a comma and the point parts thousands, or the other way round; else a person says which. Where
         no way fits all columns, each is written as its own cells are. Of cells that are not public none is quoted.
         """
         words = request.words
-        if words.decimal is not None or words.thousands is not None:
-            return cls(Spelling(words.decimal or ".", words.thousands or ""), looked=bool(seen), stated=True)
         written = {name: form.spellings for name, form in forms.items() if KINDS.get(form.kind).stored == "numbers"}
-        fits = [
-            spelling
-            for spelling in SPELLINGS
-            if written and all(spelling in spellings for spellings in written.values())
-        ]
-        if not fits:
-            return cls(looked=bool(seen))
-        cells = {name: set(seen[name]) - set(forms[name].missing) for name in written}
-        ways = {
-            spelling: tuple(as_number(cell, spelling) for name in cells for cell in cells[name]) for spelling in fits
-        }
-        different = {reading: way for way, reading in reversed(ways.items())}
-        if len(different) == 1:
-            return cls(fits[0], looked=True)
-        parted = next(way for way in different.values() if way.thousands)
-        other = next(way for way in different.values() if way != parted)
-        cell = next(
-            cell for name in cells for cell in sorted(cells[name]) if as_number(cell, parted) != as_number(cell, other)
-        )
+        cells = {name: sorted(set(seen[name]) - set(forms[name].missing)) for name in written}
+        ways = {name: readings(cells[name], known) for name, known in written.items()}
+        if words.decimal is not None or words.thousands is not None:
+            stated = Spelling(words.decimal or ".", words.thousands or "")
+            several = () if stated.thousands else (name for name, known in ways.items() if len(known) > 1)
+            return cls(stated, looked=bool(seen), stated=True, own=dict.fromkeys(several, stated))
+        marked = {name for name in written if any(mark in cell for cell in cells[name] for mark in ".,")}
+        told = {name for name in marked if len(ways[name]) == 1}
+        decimals = {spelling.decimal for name in told for spelling in written[name]}
+        own, doubts = dict[str, Spelling](), dict[str, str]()
+        for name in (name for name, known in ways.items() if len(known) > 1):
+            whole = any(cell.isdigit() for cell in cells[name])
+            other, parted = sorted(ways[name], key=lambda way: bool(way.thousands))
+            elsewhere = decimals if len(decimals) == 1 else set()
+            if parted.decimal in elsewhere or (other.decimal in elsewhere and not whole):
+                own[name] = parted if parted.decimal in elsewhere else other
+                continue
+            own[name], doubts[name] = cls._asked(name, cells[name], other, parted, request, public=public)
+        apart = {name: (own[name],) if name in own else known for name, known in written.items()}
+        fits = [spelling for spelling in SPELLINGS if apart and all(spelling in known for known in apart.values())]
+        fits += [spelling for spelling in SPELLINGS if told and all(spelling in written[name] for name in told)]
+        table = fits[0] if fits else PLAIN
+        own = {name: way for name, way in own.items() if way != table or doubts.get(name) or not way.thousands}
+        if len({*doubts.values()}) == 1 and not told and all(doubts.values()):  # the table's one way of writing
+            return cls(table, next(iter(doubts.values())), looked=bool(seen))
+        return cls(table, looked=bool(seen), own=own, doubts={name: doubt for name, doubt in doubts.items() if doubt})
+
+    @staticmethod
+    def _asked(
+        name: str, cells: Sequence[str], other: Spelling, parted: Spelling, request: DraftRequest, *, public: bool
+    ) -> tuple[Spelling, str]:
+        """Ask how a column's numbers are written; else the way with thousands, and the doubt in words."""
+        cell = next(cell for cell in cells if as_number(cell, parted) != as_number(cell, other))
         if not public:
             cell = f"12{parted.thousands}345"
         as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
         if request.doubt is not None:
-            said = request.doubt(f"is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
+            said = request.doubt(f"column {name}: is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
             if said in (as_thousands, as_decimals):
-                return cls(parted if said == as_thousands else other, looked=True)
-        doubt = (
-            f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds below have it; if it is '
-            f'{as_decimals}, delete this line, set decimal = "{other.decimal}" and mend the bounds'
+                return parted if said == as_thousands else other, ""
+        return parted, (
+            f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds have it; if it is '
+            f'{as_decimals}, write thousands = "", set decimal = "{other.decimal}" and mend the bounds'
         )
-        return cls(parted, doubt, looked=True)
 
     @property
     def lines(self) -> list[str]:
@@ -376,7 +409,25 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
     )
 
 
-def _feature(column: str, declared: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None) -> str:
+def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict[str, Persons]:
+    """Columns of public tables that seem to say whose a row is, but those that somebody declared otherwise."""
+    marks = {name: Marks.of(cells) for name, cells in public.items()}
+    words = request.words
+    said = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
+    said |= {name for name, entry in words.book.items() if entry.kind is not None} | {*words.drop}
+    candidates = [name for name in public if name not in said | {request.target, request.group}]
+    found = persons_in(marks, candidates, named=[name for name in candidates if named_as_identifier(name)])
+    return {persons.column: persons for persons in found}
+
+
+def _feature(
+    column: str, declared: ColumnAnswer, *, drop: bool, cells: Sequence[str] | None, persons: Persons | None
+) -> str:
+    if not drop and persons is not None:
+        return (
+            f"  # {{name = {_text(column)}}},   left out: it may say whose a row is, as {persons.words}; if it does "
+            f"not, --bounds or --categories make it an input"
+        )
     if drop or (reason := _useless(column, declared, cells)) is not None:
         return f"  # {{name = {_text(column)}}},   left out: {'as asked' if drop else reason}"
     if declared.kind is None:
@@ -560,21 +611,34 @@ def account_name(folder: Path) -> str:
     return f"{plain or 'data'}-{digest}"
 
 
-def _asked_for_unit(names: Sequence[str], request: DraftRequest) -> str | None:
-    """The first column that looks like an identifier and that a person says to be the unit."""
-    for column in names:
-        if request.ask is None or column in (request.group, request.target) or not named_as_identifier(column):
+def _asked_for_unit(names: Sequence[str], request: DraftRequest, persons: Mapping[str, Persons]) -> str | None:
+    """The first column that seems to name persons, by its values or its name, and that a person says is the unit."""
+    for column in [*persons, *(name for name in names if name not in persons)]:
+        seems = persons.get(column)
+        ask = request.ask if seems is None else request.doubt or request.ask
+        if ask is None or column in (request.group, request.target):
             continue
-        said = request.ask(f"column {column}: are all rows with one value of it rows of one person? y or n; Enter is n")
+        if seems is None and not named_as_identifier(column):
+            continue
+        said = ask(
+            f"column {column}: {'' if seems is None else f'{seems.words}; '}are all rows with one value of it rows of "
+            "one person? y or n; Enter is n"
+        )
         if said.strip().lower() in ("y", "yes"):
             return column
     return None
 
 
-def _unit(unit: str | None, names: Sequence[str]) -> list[str]:
-    """The line that says whose privacy counts; a comment where nobody said."""
+def _unit(unit: str | None, names: Sequence[str], persons: Persons | None) -> list[str]:
+    """The line that says whose privacy counts: a blank where persons seem to have several rows, else a comment."""
     if unit is not None:
         return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
+    if persons is not None:
+        return [
+            f'unit = "{BLANK}"   # whose a row is: {_text(persons.column)}, or delete this line if every row is '
+            f"another person's ({persons.words})",
+            "",
+        ]
     near = next((column for column in names if named_as_identifier(column)), None)
     if near is None:
         return [""]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +18,12 @@ from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
 from fedsw.data.columns.declaration import Columns
-from fedsw.data.columns.distinct_cells import Distinct, by_value, mapped
+from fedsw.data.columns.distinct_cells import Distinct, Gaps, by_value, mapped
+from fedsw.data.columns.number import may_part_thousands, readings, spellings
+from fedsw.data.columns.values import text_of
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
+from fedsw.data.persons import Marks, persons_in
 from fedsw.data.places import Place, places, require_places
 from fedsw.data.sources import declared_columns, load_held_out
 from fedsw.data.units import repeats_said, shared_words
@@ -32,7 +37,7 @@ _NAMES = frozenset(
     + ("caseid", "userid", "customerid", "memberid")
 )
 _ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
-_LEAST_ROWS, _MOST_EACH = 20, 10
+_LEAST_ROWS, _MOST_EACH, _THOUSAND = 20, 10, 1000
 _ODD = np.int64(0x5851F42D4C957F2D)
 
 
@@ -44,30 +49,72 @@ def named_as_identifier(column: str) -> bool:
 class Repeats:
     """Rows that equal another one, and columns that look like identifiers with values in several rows, as it is read.
 
-    A column of a text table does by its name, or because it holds text, is not declared, and has ten rows for each
-    value at most. Where a unit is declared, none is looked at.
+    A column does by its values (`fedsw.data.persons`), in any file; one of a text table also by its name, or because it
+    holds text, is not declared, and has ten rows for each value at most. Where a unit is declared, none is looked at.
     """
 
     def __init__(self, table: Path, columns: Columns) -> None:
         self._table, self._seen = table, dict[str, _Seen]()
         self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
-        self._none, self._declared = columns.unit is not None or not is_text(table), frozenset(columns.names)
+        self._as_text, self._declared = is_text(table), frozenset(columns.names)
         self._rows = None if columns.unit is not None else _Rows(columns.names)
+        self._marks: dict[str, Marks] = {}
+        numbers = [number for number in (*columns.features, *columns.targets) if number.reader.stored == "numbers"]
+        unsaid = {number.name for number in numbers if number.decimal is None and number.thousands is None}
+        self._mark, self._unsaid = columns.decimal, set() if columns.thousands else unsaid
+        self._parted: dict[str, bool] = {}
 
     def looks_at(self, column: str) -> bool:
-        """Say whether a column's cells are wanted, as text."""
-        if self._none or column in self._labels:
+        """Say whether a column's cells are wanted, of a text table as text."""
+        if self._rows is None or column in self._labels:
             return False
-        return column not in self._declared or named_as_identifier(column)
+        return column not in self._declared or (self._as_text and named_as_identifier(column))
 
     def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks as they are, and look at each on its way."""
         for chunk in chunks:
             if self._rows is not None:
-                self._rows.add(chunk)
-            for column in filter(self.looks_at, chunk.cells):
-                self._seen.setdefault(column, _Seen()).add(by_value(chunk.cells[column]))
+                known = {column: by_value(cells) for column, cells in chunk.cells.items()}
+                self._rows.add(known)
+                for column, cells in chunk.cells.items():
+                    numbers = isinstance(cells, np.ndarray | Gaps)
+                    self._marks.setdefault(column, Marks()).add(cells if numbers else known[column])
+                for column in self._unsaid & chunk.cells.keys():
+                    self._look_at_points(column, chunk)
+                for column in (column for column in known if column not in self._labels):
+                    if column not in self._declared or named_as_identifier(column):
+                        self._seen.setdefault(column, _Seen()).add(known[column])
             yield chunk
+
+    def _look_at_points(self, column: str, chunk: Chunk) -> None:
+        """Look at the form of a column's numbers: three digits behind every point are thousands or decimals."""
+        cells = chunk.cells[column]
+        read = cells.values[~cells.absent] if isinstance(cells, Gaps) else cells
+        if isinstance(read, np.ndarray) and read.dtype.kind in "biu":
+            return
+        if isinstance(read, np.ndarray) and read.dtype.kind == "f":
+            present = read[~np.isnan(read)]
+            if not np.any(present != np.floor(present)) and np.all(np.abs(present) < _THOUSAND):
+                return
+            if not may_part_thousands(present):
+                self._unsaid.discard(column)
+                return
+        written = {text.strip() for text in chunk.as_written(column) if isinstance(text, str)} - {*MISSING}
+        if not any(self._mark in text for text in written):
+            return
+        self._parted[column] = len(readings(written, spellings(written))) > 1
+        if not self._parted[column]:
+            self._unsaid.discard(column)
+
+    def doubts(self) -> Iterator[str]:
+        """Yield a sentence for each column of numbers that may be read in two ways, with the lines that decide it."""
+        other = "," if self._mark == "." else "."
+        for column in sorted(self._unsaid & {name for name, parted in self._parted.items() if parted}):
+            yield (
+                f"{self._table}: column {column!r} has numbers as 12{self._mark}345, with three digits behind every "
+                f"{self._mark!r}, which are decimals or thousands. Write decimal = {json.dumps(self._mark)} for it if "
+                f"they are decimals, or decimal = {json.dumps(other)}, thousands = {json.dumps(self._mark)}"
+            )
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each such column; where there is none, one for rows that equal others."""
@@ -77,7 +124,17 @@ class Repeats:
             yield f"{self._table}: {said}. Name the column that says whose a row is: unit in [data]"
 
     def _identifiers(self) -> Iterator[str]:
+        candidates = [column for column in self._marks if column not in self._labels]
+        persons = {found.column: found for found in persons_in(self._marks, candidates)}
+        for column, found in persons.items():
+            yield (
+                f"{self._table}: column {column!r} seems to say whose a row is: {found.words}. If rows with one value "
+                f"are of one person, each of them is protected alone, and the person less than epsilon says: set unit "
+                f"= {column!r} in [data]"
+            )
         for column, seen in self._seen.items():
+            if column in persons:
+                continue
             values = seen.values
             if values == seen.given:
                 continue
@@ -96,13 +153,13 @@ class _Rows:
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._marks, self._values = sorted(names), list[NDArray[np.int64]](), dict[str, set[int]]()
 
-    def add(self, chunk: Chunk) -> None:
-        """Take in the rows of a chunk."""
+    def add(self, cells: Mapping[str, Any]) -> None:
+        """Take in the rows of a chunk, their cells by column."""
         marks: NDArray[np.int64] | None = None
         for name in self._names:
-            if name not in chunk.cells:
+            if name not in cells:
                 continue
-            hashes = mapped(chunk.cells[name], hash, np.int64)
+            hashes = mapped(cells[name], hash, np.int64)
             self._values.setdefault(name, set()).update(np.unique(hashes).tolist())
             marks = hashes if marks is None else marks * _ODD + hashes
         if marks is not None:
@@ -125,7 +182,7 @@ class _Seen:
 
     def add(self, cells: Distinct | Sequence[str]) -> None:
         """Take in the cells of a chunk."""
-        texts = [value.strip() for value in (cells.values if isinstance(cells, Distinct) else cells)]
+        texts = [text_of(value) or "" for value in (cells.values if isinstance(cells, Distinct) else cells)]
         present = np.array([text not in MISSING for text in texts], dtype=bool)
         values = [text for text in texts if text not in MISSING]
         self.given += int(np.count_nonzero(present[cells.codes] if isinstance(cells, Distinct) else present))
@@ -144,7 +201,7 @@ class Examined:
 
     Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
     read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
-    show them.
+    show them; ``doubts`` say of columns that they may be read in two ways.
     """
 
     name: str
@@ -160,11 +217,12 @@ class Examined:
     units: int = 0
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """True if every cell is as declared."""
-        return not self.faults and not self.absent and self.broken is None
+        """True if every cell is as declared, and can be read in one way alone."""
+        return not self.faults and not self.absent and not self.doubts and self.broken is None
 
 
 @dataclass(frozen=True)
@@ -246,6 +304,7 @@ def _examined(
         result.units,
         (*repeats.warnings(), *cut),
         result.absent,
+        tuple(repeats.doubts()),
     )
     return examined, result
 

@@ -126,7 +126,7 @@ def _sizes(examination: Examination, unit: str | None) -> Listed:
         counts = [*(file.groups.get(name, 0) for name in groups), *(file.classes.get(name, 0) for name in classes)]
         units = [] if unit is None else [file.units]
         absent = sum(sum(cells.values()) for cells in file.absent.values())
-        faults = len(file.faults) + file.more + absent + (file.broken is not None)
+        faults = len(file.faults) + file.more + absent + len(file.doubts) + (file.broken is not None)
         sizes = [file.rows, *units, *counts, sum(file.missing.values()), faults]
         rows.append([file.name, *(f"{size:,}" for size in sizes)])
     counted = ["all"] if unit is None else ["rows", unit]
@@ -134,6 +134,7 @@ def _sizes(examination: Examination, unit: str | None) -> Listed:
 
 
 def _faults_of(file: Examined, columns: Columns) -> Iterator[str]:
+    yield from file.doubts
     for name, counts in file.absent.items():
         feature = next((candidate for candidate in columns.features if name in candidate.columns), None)
         cells = " and ".join(f"{count:,} {_CELLS[count != 1]} {value}" for value, count in counts.items())

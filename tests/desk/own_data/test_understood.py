@@ -1,0 +1,197 @@
+"""Laws of what init and check understand of a table: in doubt they ask, in every format, and never in silence."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedsw
+from fedsw.cli.app import main
+from fedsw.data import BadRecords
+from fedsw.data.persons import Marks, persons_in
+from fedsw.desk.own_data.answers import Words, read_bounds
+from fedsw.desk.own_data.draft import Draft, DraftRequest, draft
+from fedsw.desk.own_data.examine import examine
+from fedsw.experiment import parse_experiment
+from fedsw.experiment.load import BLANK
+
+FORMATS = ("csv", "parquet", "npz")
+
+
+def write(path: Path, table: pd.DataFrame, separator: str = ",") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        table.to_csv(path, index=False, sep=separator)
+    elif path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    else:
+        np.savez(path, **{name: np.array(table[name].tolist()) for name in table.columns})
+
+
+def drafted(folder: Path, group: str | None = "sex", target: str = "ill", **more) -> Draft:
+    return draft(DraftRequest(folder, group, target, **{"words": Words(), "from_public": True, **more}), name="own")
+
+
+def features_of(made: Draft) -> dict[str, dict]:
+    return {feature["name"]: feature for feature in tomllib.loads(made.text)["data"]["columns"]["features"]}
+
+
+def stays(named: str, *, letters: bool = False) -> pd.DataFrame:
+    """120 patients with one to seven stays each: sex and year of birth are the patient's."""
+    draw, rows = random.Random(8), []
+    for person in draw.sample(range(100_000, 999_999), 120):
+        sex, born = draw.choice("wm"), draw.randint(1930, 2000)
+        for _ in range(draw.randint(1, 7)):
+            name = f"K{person}" if letters else person
+            rows.append([name, born, sex, draw.randint(1, 30), draw.choice(["no", "yes"])])
+    return pd.DataFrame(rows, columns=[named, "born", "sex", "days", "ill"])
+
+
+@pytest.mark.parametrize("named", ["Patientennummer", "num_patient", "病历号", "k7"])
+@pytest.mark.parametrize("letters", [False, True])
+def test_a_column_of_persons_is_asked_about_by_its_values_and_is_no_input(tmp_path, named, letters):
+    write(tmp_path / "0" / "r.csv", stays(named, letters=letters))
+    made = drafted(tmp_path)
+    ((_, line),) = made.blanks.items()
+    assert line == f'unit = "{BLANK}"' and f'"{named}"' in made.text and named not in features_of(made)
+    assert {"born", "days"} <= set(features_of(made))
+    asked: list[str] = []
+    told = drafted(tmp_path, doubt=lambda question: (asked.append(question), "y")[1])
+    assert named in asked[0] and "one person" in asked[0] and f'unit = "{named}"' in told.text
+    assert f'unit = "{named}"' in drafted(tmp_path, unit=named).text
+    if not letters:
+        said = drafted(tmp_path, words=Words(bounds=dict([read_bounds(f"{named}=0:1000000")])))
+        assert not said.blanks and named in features_of(said)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("declared", [False, True])
+def test_check_names_a_column_of_persons_in_every_format_declared_or_not(tmp_path, form, declared):
+    write(tmp_path / "0" / f"r.{form}", stays("PatNr"))
+    inputs = [{"name": "days", "low": 1, "high": 30}, {"name": "born", "low": 1900, "high": 2020}]
+    columns = {
+        "features": [*inputs, *[{"name": "PatNr", "low": 0, "high": 1_000_000}] * declared],
+        "sensitive": {"name": "sex", "values": ["m", "w"]},
+        "target": {"name": "ill", "values": ["no", "yes"]},
+    }
+    raw = {"name": "own", "data": {"source": "files", "columns": columns}, "federation": {"clients": 1}}
+    said = examine(parse_experiment(raw), tmp_path).files[0].warnings
+    assert any("'PatNr' seems to say whose a row is" in one and "set unit = 'PatNr'" in one for one in said)
+    with_unit = {**raw, "data": {**raw["data"], "unit": "PatNr"}}
+    if not declared:
+        assert not examine(parse_experiment(with_unit), tmp_path).files[0].warnings
+
+
+def test_in_python_a_column_of_persons_is_no_input_unasked(tmp_path):
+    frame = stays("PatNr")
+    with pytest.raises(BadRecords, match="'PatNr' seems to say whose a row is.*pass unit='PatNr'"):
+        fedsw.as_records(frame, group="sex", target="ill")
+    with pytest.warns(UserWarning, match="epsilon is else that of one row"):
+        fedsw.as_records(frame, group="sex", target="ill", features=["days", "born"])
+    assert fedsw.as_records(frame, group="sex", target="ill", unit="PatNr").unit is not None
+    named = fedsw.as_records(frame.to_dict("list"), group="sex", target="ill", features=["PatNr", "days"])
+    assert named.columns.inputs == 2
+
+
+def test_what_repeats_by_chance_or_is_cut_from_another_column_names_nobody():
+    draw = np.random.default_rng(1)
+    born = draw.integers(1930, 2000, 600)
+    table = {
+        "born": born,
+        "age_group": (2020 - born) // 20,  # stays the same within a year of birth, since it is cut from it
+        "age": 2020 - born,  # the same in other numbers
+        "amount": draw.integers(0, 300, 600),
+        "sex": draw.integers(0, 2, 600),
+        "day": np.array([f"2019-01-{day:02d}" for day in draw.integers(1, 31, 600)]),
+    }
+    marks = {name: Marks.of(cells) for name, cells in table.items()}
+    assert persons_in(marks, list(marks)) == []
+    person = draw.integers(0, 150, 600)
+    marks |= {"person": Marks.of(person), "sex": Marks.of(draw.integers(0, 2, 150)[person])}
+    (found,) = persons_in(marks, list(marks))
+    assert (found.column, found.rows, found.constant) == ("person", 600, ("sex",))
+
+
+def pointed(mark: str, *, beside: bool = True) -> list[str]:
+    """Numbers from 1000 to 99 999 with a mark between thousands, beside smaller ones."""
+    draw = random.Random(4)
+    numbers = [draw.randint(1_000, 99_999) for _ in range(60)] + [draw.randint(100, 999) for _ in range(40)] * beside
+    return [f"{number:,}".replace(",", mark) for number in numbers]
+
+
+def priced(mark: str, **more: object) -> pd.DataFrame:
+    prices = pointed(mark)
+    draw = np.random.default_rng(3)
+    ages, sexes, ills = (draw.integers(0, most, len(prices)) for most in (60, 2, 2))
+    base = {"price": prices, "age": 20 + ages, "sex": np.array(["f", "m"])[sexes]}
+    return pd.DataFrame({**base, "ill": np.array(["no", "yes"])[ills], **more})
+
+
+@pytest.mark.parametrize("mark", [".", ","])
+@pytest.mark.parametrize("public", [True, False])
+def test_three_digits_behind_every_mark_are_asked_about_whatever_stands_beside(tmp_path, mark, public):
+    write(tmp_path / "0" / "r.csv", priced(mark), ";")
+    made = drafted(tmp_path, from_public=public, guess=not public)
+    assert f'thousands = "{BLANK}"' in made.blanks.values()
+    bounded = drafted(tmp_path, from_public=public, guess=not public, words=Words(bounds={"price": ("0", "100000")}))
+    assert f'thousands = "{BLANK}"' in " ".join(bounded.blanks.values())
+
+
+def test_a_doubt_is_per_column_and_decimal_commas_elsewhere_decide_it(tmp_path):
+    odd = [f"{row % 9},{row % 7}" for row in range(100)]
+    write(tmp_path / "0" / "r.csv", priced(".", dose=odd), ";")
+    price = features_of(made := drafted(tmp_path))["price"]
+    assert not made.blanks and (price["low"], price["high"]) == (144, 96_930)
+    (tmp_path / "0" / "r.csv").unlink()
+    write(tmp_path / "0" / "r.csv", priced(".", dose=[cell.replace(",", ".") for cell in odd]), ";")
+    (line,) = drafted(tmp_path).blanks.values()
+    assert line.startswith('{name = "price"') and f'thousands = "{BLANK}"' in line
+    told = drafted(tmp_path, doubt=lambda question: question.split("or ")[1].rstrip("?"))
+    assert features_of(told)["price"]["decimal"] == "." and not told.blanks
+    assert examine(parse_experiment(tomllib.loads(told.text)), tmp_path).fits
+
+
+@pytest.mark.parametrize("mark", [".", ","])
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_check_looks_at_the_form_of_numbers_on_the_private_path(tmp_path, mark, end, capsys):
+    write(tmp_path / "0" / "r.csv", priced(mark), ";")
+    path = tmp_path / "0" / "r.csv"
+    path.write_bytes(path.read_bytes().replace(b"\n", end.encode()))  # either reader
+    columns = {
+        "separator": ";",
+        "decimal": mark,
+        "features": [{"name": "price", "low": 0, "high": 100_000}, {"name": "age", "low": 18, "high": 90}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "ill", "values": ["no", "yes"]},
+    }
+
+    def found(**more: str):
+        features = [{**columns["features"][0], **more}, columns["features"][1]]
+        data = {"source": "files", "columns": {**columns, "features": features}}
+        return examine(parse_experiment({"name": "own", "data": data, "federation": {"clients": 1}}), tmp_path)
+
+    (said,) = found().files[0].doubts
+    assert not found().fits and "column 'price'" in said and f'decimal = "{mark}"' in said
+    assert found(decimal=mark).fits
+    other = {".": ",", ",": "."}[mark]
+    assert found(decimal=other, thousands=mark).fits
+
+
+def test_numbers_with_decimals_are_in_no_doubt(tmp_path):
+    draw = random.Random(0)
+    table = priced(".", dose=[f"{draw.uniform(1, 99):.3f}" for _ in range(50)] + ["0.125"] * 50)
+    write(tmp_path / "0" / "r.csv", table.assign(price=[f"{row}.5" for row in range(100)]))
+    made = drafted(tmp_path)
+    assert not made.blanks and examine(parse_experiment(tomllib.loads(made.text)), tmp_path).fits
+    assert main(["check", str(_written(tmp_path, made)), "--data-dir", str(tmp_path)]) == 0
+
+
+def _written(folder: Path, made: Draft) -> Path:
+    path = folder / "own.toml"
+    path.write_text(made.text)
+    return path
