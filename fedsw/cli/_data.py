@@ -94,12 +94,15 @@ def init_command(
     categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
-    from fedsw.desk.own_data.answers import Words
+    from fedsw.desk.own_data.answers import Words, read_header
     from fedsw.desk.own_data.code_book import read_code_book
     from fedsw.desk.own_data.draft import DraftRequest, draft
     from fedsw.experiment import ExperimentError
 
     book = read_code_book(code_book)
+    if book.foreign:  # it describes forms and files, of which the tables may have a part
+        held = read_header(_tables(folder)[0])[0]
+        book = replace(book, entries={name: entry for name, entry in book.entries.items() if name in held})
     group, target, unit = (
         group or book.with_role("group"),
         target or book.with_role("target"),

@@ -27,6 +27,7 @@ class DateKind(IntegerKind):
     name = "date"
     stored: ClassVar[Stored] = "days"
     ratios = False
+    formatted = True
 
     def prepared(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bounds, fill, knots and edges as days since `since`."""

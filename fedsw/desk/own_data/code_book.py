@@ -12,11 +12,14 @@ from typing import Any
 
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import nearest
+from fedsw.data.columns.column import Spelling
+from fedsw.data.columns.date import date_in
 from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import as_number
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal
-from fedsw.desk.own_data.answers import ColumnAnswer, ColumnForm, read_header, require_order, with_missing
+from fedsw.desk.own_data.answers import ColumnAnswer, ColumnForm, as_date, read_header, require_order, with_missing
+from fedsw.desk.own_data.dictionaries import REDCAP, of_redcap, of_schema, of_spss
 from fedsw.desk.own_data.examine import named_as_identifier
 
 FIELDS = (
@@ -50,6 +53,8 @@ class CodeBook:
 
     entries: Mapping[str, CodeBookEntry] = field(default_factory=dict)
     name: str = ""
+    foreign: bool = False
+    """True for a dictionary of another program, which may describe columns that the tables do not have."""
 
     def with_role(self, role: str) -> str | None:
         """The column of a role that one column has; None if none does."""
@@ -69,28 +74,37 @@ class CodeBook:
 def read_code_book(path: Path | None) -> CodeBook:
     """Read a code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
 
-    Without a path it has no entries.
+    Without a path it has no entries. A data dictionary of REDCap (CSV), a Frictionless Table Schema (JSON) and SPSS
+    syntax (.sps: VALUE LABELS, MISSING VALUES) are read as they are; see `fedsw.desk.own_data.dictionaries`.
 
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
     or true, is the empty cell.
-    ExperimentError names the row, the column and the value that cannot be read, with what is expected.
+    ExperimentError names every row, column and value that cannot be read, with what is expected.
     """
     if path is None:
         return CodeBook()
     if not path.is_file():
         raise FileNotFoundError(f"there is no code book {path}; --code-book-template FILE writes one to fill in")
     entries: dict[str, CodeBookEntry] = {}
-    for where, row in _rows(path):
-        entry = _entry(row, where, path.name)
+    faults: list[str] = []
+    foreign, rows = _rows(path)
+    for where, row in rows:
+        try:
+            entry = _entry(row, where, path.name)
+        except ExperimentError as fault:
+            faults.append(str(fault))
+            continue
         if entry.column in entries:
-            raise ExperimentError(f"{where} describes column {entry.column!r} a second time; keep one line of it")
+            faults.append(f"{where} describes column {entry.column!r} a second time; keep one line of it")
         for role in ("group", "target", "person"):
             if entry.role == role and (other := CodeBook(entries).with_role(role)) is not None:
-                raise ExperimentError(f"{where} gives {entry.column!r} the role {role!r}, which {other!r} has already")
+                faults.append(f"{where} gives {entry.column!r} the role {role!r}, which {other!r} has already")
         entries[entry.column] = entry
+    if faults:
+        raise ExperimentError("\n".join(faults))
     if not entries:
         raise ExperimentError(f"{path} describes no column; --code-book-template FILE writes one to fill in")
-    return CodeBook(entries, path.name)
+    return CodeBook(entries, path.name, foreign)
 
 
 def template_of(table: Path, roles: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -113,14 +127,22 @@ def template(names: Sequence[str], roles: Mapping[str, str]) -> str:
     return text.getvalue()
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(path: Path) -> tuple[bool, Iterator[tuple[str, Mapping[str, Any]]]]:
+    """The rows of a code book with their places; True for a dictionary of another program."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise ExperimentError(f"{path} is not UTF-8; save the code book as UTF-8") from None
     if path.suffix.lower() == ".json":
-        yield from _objects(path, text)
-        return
+        return _objects(path, text)
+    if path.suffix.lower() == ".sps":
+        return True, of_spss(str(path), text)
+    if text.lstrip('"').lower().startswith(REDCAP):
+        return True, of_redcap(str(path), text)
+    return False, _lines(path, text)
+
+
+def _lines(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     separator = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.DictReader(io.StringIO(text), delimiter=separator)
     _require_fields(reader.fieldnames or (), str(path))
@@ -128,24 +150,41 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if None in row or None in row.values():
             raise ExperimentError(f"{path}, line {reader.line_num} has not as many cells as the first line")
         if any(cell.strip() for cell in row.values()):
-            yield f"{path}, line {reader.line_num}", {name.strip(): cell for name, cell in row.items()}
+            cells = {name.strip().lower(): cell for name, cell in row.items()}
+            if separator != ",":  # a table of commas cannot have decimal commas unquoted; a spreadsheet's other one has
+                cells |= {name: _with_points(cell) for name, cell in cells.items() if name in _NUMBERS}
+            yield f"{path}, line {reader.line_num}", cells
 
 
-def _objects(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+_NUMBERS = ("low", "high", "fill", "edges")
+
+
+def _with_points(cell: str) -> str:
+    """The same with decimal points, where its numbers have decimal commas."""
+    parts = [part.strip() for part in cell.split(_BETWEEN)]
+    commas = all(as_number(part) is not None or as_number(part, Spelling(",")) is not None for part in parts if part)
+    return cell.replace(",", ".") if commas else cell
+
+
+def _objects(path: Path, text: str) -> tuple[bool, Iterator[tuple[str, Mapping[str, Any]]]]:
     try:
         objects = json.loads(text)
     except ValueError as fault:
         raise ExperimentError(f"{path} is no JSON: {fault}") from None
+    if isinstance(objects, dict) and ("fields" in objects or "resources" in objects):
+        return True, of_schema(str(path), objects)
     if not isinstance(objects, list) or not all(isinstance(entry, dict) for entry in objects):
         raise ExperimentError(f'{path} is no list of objects; write [{{"column": "age", "low": 0, "high": 120}}, ...]')
     for number, entry in enumerate(objects, start=1):
-        where = f"{path}, entry {number}"
-        _require_fields(tuple(entry), where)
-        yield where, entry
+        _require_fields(tuple(entry), f"{path}, entry {number}")
+    return False, iter(
+        (f"{path}, entry {number}", {name.strip().lower(): value for name, value in entry.items()})
+        for number, entry in enumerate(objects, start=1)
+    )
 
 
 def _require_fields(names: Sequence[str], where: str) -> None:
-    stripped = [name.strip() for name in names]
+    stripped = [name.strip().lower() for name in names]
     for name in stripped:
         if name not in FIELDS:
             raise ExperimentError(
@@ -161,19 +200,28 @@ def _entry(row: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     truth = _as_text(row.get("missing")).lower()
     if truth in ("true", "false"):  # the empty cell is missing, or none is, as in a declaration
         lists["missing"] = ("",) if truth == "true" else ()
+    text |= {name: text[name].lower() for name in ("role", "kind", "outside")}
     column, role, kind = normal(text["column"]), text["role"] or "input", text["kind"]
     if not column:
         raise ExperimentError(f"{where} names no column")
     outside = text["outside"] or OUTSIDE[0]
     fixed = ((role, ROLES, "role"), (kind, ("", _TEXT, *KINDS.names()), "kind"), (outside, OUTSIDE, "outside"))
-    for value, known, what in fixed:
-        if value not in known:
-            raise ExperimentError(
-                f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(filter(None, known))}"
-            )
+    faults = [
+        f"{where}: the {what} of {column!r} is {value!r}; write one of {', '.join(filter(None, known))}"
+        for value, known, what in fixed
+        if value not in known
+    ]
     kind = {_TEXT: "category"}.get(kind, kind)
-    if fault := next(_faults(column, kind, text, lists), None):
-        raise ExperimentError(f"{where}: {fault}")
+    if not kind and not lists["categories"] and ("%" in text["format"] or as_date(text["low"]) is not None):
+        kind = "date"
+    if kind == "date":  # its bounds may be written as its cells are
+        for end in ("low", "high"):
+            day = date_in(text[end], text["format"]) if text["format"] and text[end] else None
+            text[end] = text[end] if day is None else day.isoformat()
+    if not faults:
+        faults = [f"{where}: {fault}" for fault in _faults(column, kind, text, lists)]
+    if faults:
+        raise ExperimentError("\n".join(faults))
     form = kind or ("category" if lists["categories"] else "number" if text["low"] else None)
     said = ColumnAnswer(
         form,

@@ -175,3 +175,75 @@ def test_what_a_person_lists_or_bounds_is_an_input_whatever_its_name_its_values_
         500,
     )
     assert all(features[name]["categories"] == cells for name, cells in values.items())
+
+
+REDCAP = """\
+"Variable / Field Name","Form Name","Field Type","Field Label","Choices, Calculations, OR Slider Labels",\
+"Text Validation Type OR Show Slider Number","Text Validation Min","Text Validation Max","Identifier?","Required Field?"
+record_id,f,text,Id,,,,,,
+age,f,text,Age,,integer,18,90,,y
+seen,f,text,Seen,,date_dmy,2019-01-01,2019-12-31,,y
+sex,f,radio,Sex,"1, Male | 2, Female",,,,,y
+drug,f,checkbox,Drugs,"a, Aspirin | b, Beta blocker",,,,,
+mood,f,slider,Mood,,,,,,
+address,f,text,Address,,,,,y,
+ill,f,yesno,Ill,,,,,,y
+"""
+SCHEMA = {
+    "missingValues": ["", "-9"],
+    "primaryKey": "record_id",
+    "fields": [
+        {"name": "record_id", "type": "string"},
+        {"name": "age", "type": "integer", "constraints": {"minimum": 18, "maximum": 90}},
+        {
+            "name": "seen",
+            "type": "date",
+            "format": "%d.%m.%Y",
+            "constraints": {"minimum": "01.01.2019", "maximum": "31.12.2019", "required": True},
+        },
+        {"name": "sex", "type": "string", "constraints": {"enum": ["1", "2"], "required": True}},
+        {"name": "elsewhere", "type": "number"},
+    ],
+}
+SPSS = """* codes of a survey.
+VALUE LABELS sex 1 'male' 2 'female, or "other"' 9 'no answer'
+  /job boss 1 "clerk" 2 "nurse" 3 'own'.
+VALUE LABELS age 999 'not known'.
+MISSING VALUES sex (9) / age (998, 999).
+"""
+
+
+def test_dictionaries_of_redcap_frictionless_and_spss_are_read_as_they_are(tmp_path):
+    redcap = read_code_book(book(tmp_path, REDCAP)).entries
+    assert redcap["record_id"].role == redcap["address"].role == "leave out"
+    assert (redcap["age"].answer.kind, redcap["age"].answer.low, redcap["age"].answer.missing) == ("integer", "18", ())
+    assert (redcap["seen"].answer.kind, redcap["seen"].answer.high) == ("date", "2019-12-31")
+    assert redcap["sex"].answer.categories == ("1", "2") and redcap["mood"].answer.missing == ("",)
+    assert redcap["drug___a"].answer.kind == redcap["ill"].answer.kind == "boolean" and "drug" not in redcap
+
+    schema = read_code_book(book(tmp_path, json.dumps(SCHEMA), "schema.json"))
+    seen = schema.entries["seen"].answer
+    assert (seen.low, seen.format, seen.missing) == ("2019-01-01", "%d.%m.%Y", ())
+    assert schema.entries["age"].answer.missing == ("", "-9") and schema.left_out == ("record_id",)
+    data = tmp_path / "DATA"
+    data.mkdir()
+    (data / "t.csv").write_text("record_id,age,seen,sex,ill\n")
+    said = ["--target", "ill", "--group", "sex", "--categories", "ill=no,yes", "-o", str(tmp_path / "own.toml")]
+    assert main(["init", str(data), "--code-book", str(tmp_path / "schema.json"), *said]) == 0
+
+    spss = read_code_book(book(tmp_path, SPSS, "codes.sps")).entries
+    assert (spss["sex"].answer.categories, spss["sex"].answer.missing) == (("1", "2"), ("9",))
+    assert spss["job"].answer.categories == spss["boss"].answer.categories == ("1", "2", "3")
+    assert (spss["age"].answer.kind, spss["age"].answer.missing) == ("number", ("998", "999"))
+
+
+def test_dates_have_formats_roles_any_case_semicolons_decimal_commas_and_all_faults_are_told(tmp_path):
+    text = "Column;Role;Kind;Low;High;Format\nadm;Input;;01.01.2019;31.12.2019;%d.%m.%Y\nhba;INPUT;Number;4,0;15,5;\n"
+    entries = read_code_book(book(tmp_path, text)).entries
+    adm, hba = entries["adm"].answer, entries["hba"].answer
+    assert (adm.kind, adm.low, adm.high, adm.format) == ("date", "2019-01-01", "2019-12-31", "%d.%m.%Y")
+    assert (hba.kind, hba.low, hba.high) == ("number", "4.0", "15.5")
+    faulty = "column,role,kind,low,high\na,guest,,1,2\nb,,number,3,x\nc,,number,5,\n"
+    with pytest.raises(ExperimentError) as told:
+        read_code_book(book(tmp_path, faulty))
+    assert [f"line {line}" in str(told.value) for line in (2, 3, 4)] == [True] * 3
