@@ -19,6 +19,28 @@ _BAD = frozenset(
     ("bad", "decline", "declined", "default", "defaulted", "denied", "deny", "dismissed", "fail", "failed", "false")
     + ("ineligible", "no", "refuse", "refused", "reject", "rejected", "unsuccessful")
 )
+_HARM = re.compile(
+    "|".join(
+        (
+            r"death|\bdead\b|\bdie[ds]?\b|deceas|\bmortality|\bfatal|\bkill|suicid|\bill(ness)?\b|\bsick|diseas|disorder",
+            r"cancer|tumou?r|\bstroke|infarct|diabet|infect|sepsis|covid|injur|accident|\bcrash|complicat|relaps|recurr",
+            r"readmi|rehosp|default|delinq|arrears|overdue|bankrupt|insolv|foreclos|fraud|\bscam|\bspam|recid|arrest",
+            r"convict|\bcrime|churn|attrition|drop ?out|\bfail|\bfault|\bdefect|\brisk|\bloss(es)?\b|abuse|overdose",
+            r"\bsmok|hospitali[sz]|\bevent\b|\btote?\b|\btod(es|\b)|gestorben|verstorben|sterb|krank(?!en[hkv])|krebs",
+            "infekt|ausfall|verzug|rückfall|rueckfall|wiederaufnahme|komplikation|betrug|kündig|kuendig|storno|unfall",
+            r"schaden|verletz|abbruch|überschuld|décès|\bdeces|décéd|deced|\bmort(e|s|es|alité)?\b|malad|défaut|impay",
+            r"faillite|rechute|récidiv|reincid|blessé|muert|falleci|defunci|enferm|\bmoros|impago|quiebra|recaída",
+            r"recaida|abandono|\blesi|estafa|\bdecess|malatt|malat[oi]|frode|ricaduta|fallimento|incidente|guasto",
+            r"óbito|\bobito|faleci|morreu|doen[çt]|inadimpl|acidente|evasão|calote|overled|\bdood|sterfte|\bziekt?e?\b",
+            r"wanbetal|ongeval|terugval|achterstand|uitval|zgon|śmier|\bsmierc|\bzmar|\bchor[oya]|niewypłac|oszust",
+            "wypadek|nawrót|zaległ|смерт|умер|леталь|болезн|болен|больн(?!иц)|дефолт|просроч|мошен|рецидив|банкрот",
+            "отток|травм|死|亡|(?<!医|療)病(?!院)|癌|违约|違約|逾期|欺诈|欺詐|诈骗|流失|复发|再入院|事故|疾患|延滞|不履行|詐欺|解約|再発",
+            r"사망|질병|연체|부도|사기|이탈|재발|사고|ölüm|öldü|\bhasta\b|temerrüt|dolandır|iflas|وفاة|مرض|احتيال",
+        )
+    ),
+    re.IGNORECASE,
+)
+"""What names harm in a target or its values, by stems, in fifteen languages: nobody is favoured by it."""
 _NOT = re.compile(r"(?:not|no|non)[ _-]*(.+)|un(.+)")
 
 
@@ -36,21 +58,30 @@ def positive_of(
 ) -> Positive:
     """Which of the declared classes is the favourable one.
 
-    As somebody ``said``; else the one of two whose name gives it away; else as a person answers; else the second of
-    two, which is said; and none of more than two, where every class is shown and the worst leads.
+    As somebody ``said``; else the one of two whose name gives it away, unless the target or a class names harm; else
+    as a person answers; else the second of two, or the one that is no harm, which is said; and none of more than two,
+    where every class is shown and the worst leads.
 
     Raises:
         ExperimentError: for a class that is not declared.
     """
     if said is not None:
         return Positive(_declared(column, values, said), "positive: as given")
-    if len(values) == 2 and (obvious := _obvious(*values)) is not None:
+    harmless = _harmless(column, values) if len(values) == 2 else None
+    if len(values) == 2 and harmless is None and (obvious := _obvious(*values)) is not None:
         return Positive(obvious, f"positive: {obvious} is the favourable one by its name; change it if it is not")
     if ask is not None:
         listed = ", ".join(values)
         answer = ask(f"column {column}: which of {listed} is the favourable class? Enter leaves it open").strip()
         if answer:
             return Positive(_declared(column, values, answer), "positive: given by its operator")
+    if harmless is not None:
+        named = "its name" if _HARM.search(_spaced(column)) else "a class"
+        return Positive(
+            harmless,
+            f"positive: {named} seems to name harm, and nobody said which class is wanted; {harmless} is taken",
+            sure=False,
+        )
     if len(values) == 2:
         return Positive(
             values[1], f"positive: nobody said which class is favourable; {values[1]}, the second, is taken", sure=False
@@ -65,6 +96,30 @@ def _declared(column: str, values: Sequence[str], said: str) -> str:
             f"{', '.join(values)}"
         )
     return said
+
+
+def _spaced(name: str) -> str:
+    """A name with its words apart: "isDead" and "is_dead" as "is dead"."""
+    return re.sub(r"(?<=[a-zà-ÿ])(?=[A-ZÀ-Þ])|[_.\-]", " ", name)
+
+
+def _harmless(column: str, values: Sequence[str]) -> str | None:
+    """The one of two classes that is no harm, where the column or one of them names any; None where none does."""
+    harmful = [_HARM.search(_spaced(value)) is not None for value in values]
+    negated = [_NOT.fullmatch(value.strip().lower()) is not None for value in values]
+    if any(negated) and any(harmful):  # "not ill" names harm too, and is none
+        return values[negated.index(True)]
+    if harmful[0] != harmful[1]:
+        return values[harmful.index(False)]
+    if _HARM.search(_spaced(column)) is None:
+        return None
+    words = [value.strip().lower() for value in values]
+    return next((value for value, word in zip(values, words, strict=True) if word in FALSE or word in _NO), values[0])
+
+
+_NO = frozenset(
+    ("nein", "non", "nei", "nej", "nee", "não", "nao", "нет", "否", "无", "無", "いいえ", "nie", "hayır", "ne")
+)
 
 
 def _obvious(one: str, other: str) -> str | None:

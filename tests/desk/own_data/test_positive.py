@@ -103,6 +103,36 @@ def test_a_class_whose_name_gives_it_away_is_taken(values, positive):
         assert (found.value, found.sure) == (positive, True) and "by its name" in found.why
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "wanted"),
+    [
+        ("death", ("no", "yes"), "no"),
+        ("ill", ("1", "0"), "0"),
+        ("Verstorben", ("ja", "nein"), "nein"),
+        ("default_payment", ("0", "1"), "0"),
+        ("décès", ("oui", "non"), "non"),
+        ("смерть", ("нет", "да"), "нет"),
+        ("死亡", ("否", "是"), "否"),
+        ("loan_status", ("Default", "Fully Paid"), "Fully Paid"),
+        ("outcome", ("survived", "died"), "survived"),
+        ("y", ("ill", "not ill"), "not ill"),
+        ("isDead", ("true", "false"), "false"),
+    ],
+)
+def test_what_names_harm_is_asked_about_and_never_called_favourable(column, values, wanted):
+    for order in (values, values[::-1]):
+        found = positive_of(column, order, None)
+        assert (found.value, found.sure) == (wanted, False) and "favourable" not in found.why
+    assert positive_of(column, values, None, lambda question: values[0]).value == values[0]
+
+
+@pytest.mark.parametrize(
+    "column", ["skill", "hired", "still_here", "total_income", "mortgage_granted", "Krankenhaus", "医院"]
+)
+def test_names_that_only_look_like_harm_are_none(column):
+    assert positive_of(column, ("no", "yes"), None).sure
+
+
 def test_a_class_that_nobody_names_is_the_second_of_two_and_none_of_more():
     assert positive_of("y", ("a", "b"), None).value == "b" and not positive_of("y", ("a", "b"), None).sure
     assert positive_of("y", ("a", "b"), None, lambda question: "a").value == "a"
