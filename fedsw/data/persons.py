@@ -169,12 +169,13 @@ def _stays(codes: NDArray[np.int64], counts: NDArray[np.int64], cells: NDArray[n
         least, most = np.full(len(counts), different), np.full(len(counts), -1)
         np.minimum.at(least, codes, cells)
         np.maximum.at(most, codes, cells)
-        return np.equal(least, most)[several]
+        same: NDArray[np.bool_] = (least == most)[several]
+        return same
 
     by_chance = float(alike(np.random.default_rng(0).permutation(values)).mean())
-    if by_chance > _BY_CHANCE or float((same := alike(values)).mean()) < _ALIKE:
+    if by_chance > _BY_CHANCE or float((stay := alike(values)).mean()) < _ALIKE:
         return False
-    if -np.log(max(by_chance, 1 / len(counts))) * len(same) < _SURE:
+    if -np.log(max(by_chance, 1 / len(counts))) * len(stay) < _SURE:
         return False
     if ordered:  # the other column may be cut from this one: each of its values is then one stretch of numbers
         first = np.zeros(len(counts), dtype=np.int64)

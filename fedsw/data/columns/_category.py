@@ -52,7 +52,7 @@ class CategoryKind(ColumnKind):
 
     def read(self, cells: Cells, column: DeclaredColumn, spelling: Spelling) -> Numbers:
         """The place of each cell's value among those declared."""
-        return places_among(cells, Values(column.listed, exact=self.exact))
+        return places_among(cells, Values(column.listed, exact=self.exact, spelt=column.spelt))
 
     def write(self, values: Numbers, column: DeclaredColumn, spelling: Spelling) -> list[str]:
         """The values as they are declared."""

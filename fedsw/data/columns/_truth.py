@@ -10,7 +10,7 @@ import numpy as np
 from fedsw.data.columns.column import DeclaredColumn, Spelling
 from fedsw.data.columns.distinct_cells import Cells, mapped
 from fedsw.data.columns.kind import Bins, ColumnKind, Form, Numbers
-from fedsw.data.columns.values import FALSE, TRUE, alike, text_of
+from fedsw.data.columns.values import FALSE, TRUE, alike, is_empty, text_of
 
 _TRUTHS = dict.fromkeys(TRUE, 1.0) | dict.fromkeys(FALSE, 0.0)
 _WORDS = frozenset(_TRUTHS) - {"1", "0"}
@@ -41,6 +41,8 @@ class TruthKind(ColumnKind):
 
     def read(self, cells: Cells, column: DeclaredColumn, spelling: Spelling) -> Numbers:
         """1 for true and 0 for false."""
+        if (unticked := column.spelt.empty) is not None:
+            return mapped(cells, lambda cell: as_truth(unticked if is_empty(cell) else cell), np.float64)
         return mapped(cells, as_truth, np.float64)
 
     def write(self, values: Numbers, column: DeclaredColumn, spelling: Spelling) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fedsw.data.columns.values import AS_DECLARED, Spelt
+
 
 @dataclass(frozen=True)
 class Spelling:
@@ -53,6 +55,10 @@ class DeclaredColumn(Protocol):
     def listed(self) -> tuple[str, ...]:
         """The declared values of a column that lists them; empty for numbers."""
 
+    @property
+    def spelt(self) -> Spelt:
+        """Other ways in which its values are written."""
+
 
 @dataclass(frozen=True)
 class ListedColumn:
@@ -66,3 +72,4 @@ class ListedColumn:
     format: str | None = None
     since: Any = None
     edges: tuple[float, ...] = ()
+    spelt: Spelt = AS_DECLARED

@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
 
 from fedsw.data.columns.column import PLAIN, ListedColumn
 from fedsw.data.columns.registered import KINDS
-from fedsw.data.columns.values import as_texts, composed, number_text, text_of
+from fedsw.data.columns.values import (
+    AS_DECLARED,
+    FALSE,
+    TRUE,
+    Spelt,
+    as_text,
+    as_texts,
+    composed,
+    folded,
+    number_text,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from fedsw.data.columns.kind import ColumnKind
@@ -47,10 +68,60 @@ Thousands = Literal["", ",", ".", " ", "'"]
 Bound = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False)]
 
 
+def _pairs(value: Any) -> Any:
+    """A mapping of values to their other spellings as pairs, which never change."""
+    if not isinstance(value, Mapping):
+        return value
+    return tuple((as_text(name), as_texts(others)) for name, others in value.items())
+
+
+Same = Annotated[
+    tuple[tuple[str, tuple[str, ...]], ...], BeforeValidator(_pairs), PlainSerializer(lambda pairs: dict(pairs))
+]
+
+
 class Declared(BaseModel):
     """Unknown keys are refused; values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _as_one_text(value: Any) -> Any:
+    """A whole number or truth value as the text it has in a file; anything else as it is."""
+    return text_of(value) if isinstance(value, int | str) else value
+
+
+class Spellings(Declared):
+    """How the values of a column are written elsewhere: what a declaration of listed values may say of their cells.
+
+    `same` names other spellings of a value, `same = {no = ["nein", "0"]}`; with `letters` "any" neither case nor blanks
+    inside a value count; an `empty` cell is this value, as of a box that was not ticked. All of it is public.
+    """
+
+    same: Same = ()
+    letters: Literal["exact", "any"] = "exact"
+    empty: Annotated[str | None, BeforeValidator(_as_one_text)] = None
+
+    @property
+    def spelt(self) -> Spelt:
+        """The same for the reader of cells."""
+        return Spelt(self.same, self.letters, self.empty)
+
+    def require_spelt(self, name: str, values: tuple[str, ...], missing: tuple[str, ...] = ()) -> None:
+        """Refuse spellings of a value that is not declared, and one spelling of two values."""
+        named = [*(value for value, _ in self.same), *([] if self.empty is None else [self.empty])]
+        if unknown := [value for value in named if value not in values]:
+            raise ValueError(
+                f"column {name!r} has same or empty for {unknown[0]!r}, which is none of its values {list(values)}"
+            )
+        others = [other for _, listed in self.same for other in listed]
+        taken = [*others, *(values if others else ()), *missing]
+        if self.letters == "any":
+            taken = [*map(folded, values), *(text for text in map(folded, others) if text not in map(folded, values))]
+        if twice := [text for text, times in Counter(taken).items() if times > 1]:
+            raise ValueError(f"column {name!r} has {twice[0]!r} as two values; leave it with one of them")
+        if self.empty is not None and "" in missing:
+            raise ValueError(f"column {name!r} has empty and an empty cell among missing; keep one of them")
 
 
 class Number(Declared):
@@ -130,12 +201,17 @@ class Number(Declared):
         return ()
 
     @property
+    def spelt(self) -> Spelt:
+        """No other ways to write values: none is listed."""
+        return AS_DECLARED
+
+    @property
     def in_unit(self) -> bool:
         """True if its values are mapped to [0, 1]."""
         return self.reader.limits(self) == (0.0, 1.0)
 
 
-class Feature(Number):
+class Feature(Spellings, Number):
     """A numeric column, `count` of them (`name`0, `name`1, ...), or a categorical one that becomes one-hot.
 
     A cell that is among `missing` (the empty text "" stands for an empty cell) is no fault: one more input, the last of
@@ -164,6 +240,10 @@ class Feature(Number):
                     f"column {self.name!r} has categories; low, high and count are for numbers: leave them out"
                 )
             require_distinct(self.name, "categories", self.categories)
+        values = self.categories
+        if self.kind == "boolean" and self.empty is not None and not self.same:
+            values = (self.empty,) if self.empty.lower() in (*TRUE, *FALSE) else ()
+        self.require_spelt(self.name, values, self.missing)
         return self
 
     @model_validator(mode="after")
@@ -252,12 +332,7 @@ def _listing(kind: str) -> str:
 ListedKind = Annotated[str, AfterValidator(_listing)]
 
 
-def _as_one_text(value: Any) -> Any:
-    """A whole number or truth value as the text it has in a file; anything else as it is."""
-    return text_of(value) if isinstance(value, int | str) else value
-
-
-class Label(Declared):
+class Label(Spellings):
     """A column whose values are one of those declared: the classes.
 
     `positive` is the favourable one of them, "hired", which rates, ratios between groups and thresholds are of. Left
@@ -272,6 +347,7 @@ class Label(Declared):
     @model_validator(mode="after")
     def _at_least_two(self) -> Label:
         require_distinct(self.name, "values", self.values)
+        self.require_spelt(self.name, self.values)
         reader = KINDS.get(self.kind)
         reader.require(self.column)
         if self.positive is not None and math.isnan(reader.read([self.positive], self.column, PLAIN)[0]):
@@ -291,10 +367,10 @@ class Label(Declared):
     @property
     def column(self) -> ListedColumn:
         """The column of the classes, as its kind reads it."""
-        return ListedColumn(self.name, self.values)
+        return ListedColumn(self.name, self.values, spelt=self.spelt)
 
 
-class Group(Declared):
+class Group(Spellings):
     """The column of the groups: one group for each of the declared `values`, or numbers cut at public `edges`.
 
     The edges e1 < e2 < ... cut the line into "name<e1", "e1<=name<e2", ..., "name>=ek": every number is in one group.
@@ -318,6 +394,7 @@ class Group(Declared):
             )
         if self.values:
             require_distinct(self.name, "values", self.values)
+            self.require_spelt(self.name, self.values)
             KINDS.get(self.kind).require(ListedColumn(self.name, self.values))
             if self.low is not None or self.high is not None:
                 raise ValueError(f"column {self.name!r} has values; low and high are for numbers that edges cut")
@@ -333,7 +410,7 @@ class Group(Declared):
     def column(self) -> ListedColumn | Number:
         """The column of the groups, as its kind reads it: of declared values, or the numbers that edges cut."""
         if self.values:
-            return ListedColumn(self.name, self.values)
+            return ListedColumn(self.name, self.values, spelt=self.spelt)
         return Number(name=self.name, low=self.low, high=self.high)
 
     @property

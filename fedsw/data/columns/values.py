@@ -4,7 +4,7 @@ A cell's text is compared: text in Unicode's form NFC without spaces and invisib
 however it is stored (7, 7.0 in a column of floats), a truth value as true or false. A whole number may be written with
 zeros behind its point, and true and false in any case; two declared values that are opposite truth words (no and yes, 0
 and 1) are also found by truth values and by 0 and 1. Zeros at the beginning count: 007 is not 7. `exact` values, which
-are codes, are found by their own text alone.
+are codes, are found by their own text alone. A declaration may name other spellings of a value (`Spelt`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 TRUE, FALSE = ("true", "yes", "t", "y", "1"), ("false", "no", "f", "n", "0")
@@ -86,11 +87,53 @@ def identifier_of(cell: Any) -> str | None:
     return text if digits is None else digits[1]
 
 
+@dataclass(frozen=True)
+class Spelt:
+    """Other ways in which declared values are written, which are public: ``same`` lists them, value by value.
+
+    With ``letters`` "any" neither case nor blanks inside count. An ``empty`` cell is this value, as of a box that
+    nobody ticked.
+    """
+
+    same: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    letters: str = "exact"
+    empty: str | None = None
+
+
+AS_DECLARED = Spelt()
+"""No other ways."""
+
+
+_YES = frozenset(("ja", "oui", "si", "sí", "sì", "sim", "да", "是", "有", "はい", "예", "tak", "evet", "igen", "ano"))
+_NO = frozenset(
+    ("nein", "non", "nei", "nej", "nee", "não", "nao", "нет", "否", "无", "無", "いいえ", "nie", "hayır", "nem")
+)
+_WORDS = {**dict.fromkeys((*TRUE, *_YES, "j"), True), **dict.fromkeys((*FALSE, *_NO), False)}
+"""Words for truth values of many languages, by which a draft is made; of cells only those of `TRUE` are read so."""
+
+
+def truth_of(text: str) -> bool | None:
+    """The truth value that a word stands for in one of many languages; None for any other text."""
+    return _WORDS.get(text.strip().lower())
+
+
+def folded(text: str) -> str:
+    """A text without its case, and each run of blanks one blank."""
+    return " ".join(text.casefold().split())
+
+
+def is_empty(cell: Any) -> bool:
+    """Say whether a cell holds nothing: None, NaN, or blanks."""
+    return cell is None or cell != cell or (isinstance(cell, str) and not normal(cell))
+
+
 class Values:
     """Declared values, by which cells are found; `place` is -1 for a cell that is none of them."""
 
-    def __init__(self, declared: Sequence[str], *, exact: bool = False) -> None:
+    def __init__(self, declared: Sequence[str], *, exact: bool = False, spelt: Spelt = AS_DECLARED) -> None:
         self._places = {value: index for index, value in enumerate(declared)}
+        self._empty = -1 if spelt.empty is None else self._places[spelt.empty]
+        self._folded = {folded(value): index for value, index in self._places.items()} if spelt.letters == "any" else {}
         self._alike: dict[str, int] = {}
         self._opposite = not exact and _are_opposite(declared)
         if self._opposite:
@@ -98,13 +141,23 @@ class Values:
             self._alike = {"true": truths[True], "1": truths[True], "false": truths[False], "0": truths[False]}
         if not exact:
             self._alike |= {alike(value, self._opposite): index for value, index in self._places.items()}
+        for value, others in spelt.same:
+            for other in others:
+                self._places[other] = self._places[value]
+                self._alike.setdefault(alike(other, self._opposite), self._places[value])
+                if self._folded:
+                    self._folded.setdefault(folded(other), self._places[value])
 
     def place(self, cell: Any) -> int:
         """The number of the declared value that a cell is; -1 if it is none."""
+        if self._empty >= 0 and is_empty(cell):
+            return self._empty
         if (text := text_of(cell)) is None:
             return -1
         index = self._places.get(text, -1)
-        return index if index >= 0 or not self._alike else self._alike.get(alike(text, self._opposite), -1)
+        if index < 0 and self._alike:
+            index = self._alike.get(alike(text, self._opposite), -1)
+        return index if index >= 0 or not self._folded else self._folded.get(folded(text), -1)
 
 
 def alike(text: str, truth: bool = False) -> str:

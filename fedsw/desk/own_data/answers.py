@@ -28,7 +28,7 @@ from fedsw.data.columns.date import EPOCH, FORMATS, date_in, is_date
 from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import SPELLINGS, as_number, is_amount
 from fedsw.data.columns.registered import KINDS
-from fedsw.data.columns.values import FALSE, TRUE, different, normal, text_of
+from fedsw.data.columns.values import FALSE, TRUE, Values, different, folded, normal, text_of, truth_of
 from fedsw.data.formats import SEPARATORS, damaged, open_text, parquet_of, parted_by
 from fedsw.experiment.load import BLANK
 
@@ -176,7 +176,8 @@ class ColumnAnswer:
 
     Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
     where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
-    written where that is not the table's way, `units` what they are measured in.
+    written where that is not the table's way, `units` what they are measured in, `same` other spellings of categories
+    and `empty` the one that an empty cell stands for.
     """
 
     kind: str | None = None
@@ -191,6 +192,8 @@ class ColumnAnswer:
     spelling: Spelling | None = None
     units: str = ""
     doubt: str = ""
+    same: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    empty: str | None = None
 
 
 @dataclass(frozen=True)
@@ -355,6 +358,8 @@ def _listing(name: str, values: tuple[str, ...], look: Look | None, *, classes: 
     """Categories as given; of cells that were looked at, those that are no category may be missing."""
     form = None if look is None else look.form
     source = "given with --categories"
+    if len(values) == 1:
+        return _checkbox(values[0], f"{source}: a box that is ticked or empty")
     if form is None or classes:
         return ColumnAnswer("category", categories=values, source=source)
     absent = {cell: count for cell, count in form.missing.items() if cell not in values}
@@ -396,8 +401,11 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     form, cells = look.form, look.cells or ()
     values = different(cell for cell in cells if cell not in form.missing)
     source = f"read off {look.origin}"
+    if written is None and len(values) == 1 and form.missing.get("") and len(values[0]) <= _LONGEST_TICK:
+        ticked = _checkbox(values[0], f"{source}: a box that is ticked or empty")
+        return ticked if classes else with_missing(ticked, replace(form, missing=_but_empty(form.missing)))
     if classes:
-        return ColumnAnswer("category", categories=tuple(values), source=source)
+        return _coded_once(ColumnAnswer("category", categories=tuple(values), source=source), cells)
     if written is not None:
         _require_written(name, values, written)
         form = replace(form, kind="date", formats=(written,))
@@ -410,13 +418,58 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     declared = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
     if kind.listing:
         exact = sorted({cell for cell in cells if cell not in form.missing}) if kind.exact else values
-        return with_missing(replace(declared, categories=tuple(exact)), form)
+        return with_missing(_coded_once(replace(declared, categories=tuple(exact)), cells), form)
     if not kind.bounded:
         return with_missing(declared, form)
     formats = form.formats if declared.format == BLANK else (declared.format,)
     numbers = np.concatenate([kind.read(values, _Undeclared(name, written_as), spelling) for written_as in formats])
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     return with_missing(replace(declared, low=kind.bound_text(low), high=kind.bound_text(high)), form)
+
+
+_LONGEST_TICK = 12
+
+
+def _checkbox(value: str, source: str) -> ColumnAnswer:
+    """The declaration of a box: ticked, as this value says, or empty."""
+    unticked = "0" if value == "1" else "no"
+    return ColumnAnswer("category", categories=(unticked, value), source=source, empty=unticked)
+
+
+def _but_empty(missing: Mapping[str, int]) -> Mapping[str, int]:
+    return {cell: count for cell, count in missing.items() if cell}
+
+
+def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
+    """The same where several spellings of a value are one of its categories: by case, zeros, or words for yes and no.
+
+    Of each value the word that is no digit, and else the most frequent one, is the category; those that the reader of
+    cells finds by itself are not listed.
+    """
+    counts = Counter(cells)
+    by_value: dict[str, list[str]] = {}
+    truths = {value: truth_of(value) for value in declared.categories}
+    words = None not in truths.values() and len({*truths.values()}) == 2
+    for value in declared.categories:
+        number = value.lstrip("0") or "0"
+        key = str(truths[value]) if words else number if value.isascii() and value.isdigit() else folded(value)
+        by_value.setdefault(key, []).append(value)
+    if len(by_value) == len(declared.categories) or len(by_value) < 2:
+        return declared
+    kept = [max(known, key=lambda value: (not value.isdigit(), counts[value], value)) for known in by_value.values()]
+    exact = KINDS.get(str(declared.kind)).exact
+    reader = Values(kept, exact=exact)
+    same = tuple(
+        (value, tuple(other for other in known if other != value and reader.place(other) < 0))
+        for value, known in zip(kept, by_value.values(), strict=True)
+    )
+    said = "; ".join(" and ".join(map(repr, known)) for known in by_value.values() if len(known) > 1)
+    return replace(
+        declared,
+        categories=tuple(kept),
+        same=tuple((value, others) for value, others in same if others),
+        source=f"{declared.source}; taken for one value each: {said}. --categories lists them apart if they are not",
+    )
 
 
 def _narrowest(values: Sequence[str], spelling: Spelling) -> str:

@@ -437,7 +437,7 @@ def _feature(
         parts.append(f'kind = "{declared.kind}"')
     parts += _written(declared)
     if kind.listing:
-        parts.append(f"categories = {_listed(declared.categories)}")
+        parts += [f"categories = {_listed(declared.categories)}", *_spelt(declared)]
     elif kind.bounded:
         parts += [f"low = {_bound(declared.low)}", f"high = {_bound(declared.high)}", *[_CUT] * declared.cut]
     if declared.missing:
@@ -449,6 +449,13 @@ def _feature(
 
 _UNSAID = ("number", "category")
 """Kinds that a declaration has without saying so."""
+
+
+def _spelt(declared: ColumnAnswer) -> list[str]:
+    """Return keys of a declaration for other spellings of its values."""
+    pairs = ", ".join(f"{_text(value)} = {_listed(others)}" for value, others in declared.same)
+    empty = [] if declared.empty is None else [f"empty = {_text(declared.empty)}"]
+    return [*([f"same = {{{pairs}}}"] if pairs else []), *empty]
 
 
 def _written(declared: ColumnAnswer) -> list[str]:
@@ -532,7 +539,8 @@ def _values(role: str, column: str, declared: ColumnAnswer, positive: Positive |
             f"column {column!r}, the {role}, has the one value {declared.categories[0]!r} ({declared.source}), and two "
             f"at least are compared; give all of them with --categories {column}={declared.categories[0]},..."
         )
-    line = f"{role} = {{name = {_text(column)}, values = {_listed(declared.categories)}{named}}}"
+    keys = [f"name = {_text(column)}", f"values = {_listed(declared.categories)}", *_spelt(declared)]
+    line = f"{role} = {{{', '.join(keys)}{named}}}"
     why = declared.source if declared.categories else "fill in: every value that there can be"
     return f"{line}   # {why}" + ("" if positive is None else f"; {positive.why}")
 

@@ -17,9 +17,12 @@ from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.codes import Checked, checked
+from fedsw.data.columns.column import DeclaredColumn
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.distinct_cells import Distinct, Gaps, by_value, mapped
+from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import may_part_thousands, readings, spellings
+from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import text_of
 from fedsw.data.distinct import CellFault
 from fedsw.data.formats import Chunk, format_of
@@ -63,6 +66,16 @@ class Repeats:
         unsaid = {number.name for number in numbers if number.decimal is None and number.thousands is None}
         self._mark, self._unsaid = columns.decimal, set() if columns.thousands else unsaid
         self._parted: dict[str, bool] = {}
+        self._listing: dict[str, tuple[ColumnKind, DeclaredColumn]] = {
+            feature.name: (feature.reader, feature) for feature in columns.features if feature.reader.listing
+        }
+        for label in (columns.sensitive, columns.target):
+            if label is not None and label.values:
+                self._listing[label.name] = (KINDS.get(label.kind), label.column)
+        self._spelling = columns.spelling
+        self.listed: dict[str, NDArray[np.int64]] = {
+            name: np.zeros(len(column.listed), dtype=np.int64) for name, (_, column) in self._listing.items()
+        }
 
     def looks_at(self, column: str) -> bool:
         """Say whether a column's cells are wanted, of a text table as text."""
@@ -73,6 +86,8 @@ class Repeats:
     def watched(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks as they are, and look at each on its way."""
         for chunk in chunks:
+            for column in self._listing.keys() & chunk.cells.keys():
+                self._count_listed(column, chunk.cells[column])
             if self._rows is not None:
                 known = {column: by_value(cells) for column, cells in chunk.cells.items()}
                 self._rows.add(known)
@@ -85,6 +100,15 @@ class Repeats:
                     if column not in self._declared or named_as_identifier(column):
                         self._seen.setdefault(column, _Seen()).add(known[column])
             yield chunk
+
+    def _count_listed(self, column: str, cells: Any) -> None:
+        """Count the cells of each declared value of a column."""
+        kind, declared = self._listing[column]
+        values, codes = (cells.values, cells.codes) if isinstance(cells, Distinct) else (cells, None)
+        places = kind.read(values, declared, self._spelling)
+        places = places if codes is None else places[codes]
+        found = places[~np.isnan(places)].astype(np.int64)
+        self.listed[column] += np.bincount(found, minlength=len(declared.listed))
 
     def _look_at_points(self, column: str, chunk: Chunk) -> None:
         """Look at the form of a column's numbers: three digits behind every point are thousands or decimals."""
@@ -105,6 +129,14 @@ class Repeats:
         self._parted[column] = len(readings(written, spellings(written))) > 1
         if not self._parted[column]:
             self._unsaid.discard(column)
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Number of cells of each declared value, by column."""
+        return {
+            name: dict(zip(self._listing[name][1].listed, counts.tolist(), strict=True))
+            for name, counts in self.listed.items()
+        }
 
     def doubts(self) -> Iterator[str]:
         """Yield a sentence for each column of numbers that may be read in two ways, with the lines that decide it."""
@@ -201,7 +233,8 @@ class Examined:
 
     Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
     read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
-    show them; ``doubts`` say of columns that they may be read in two ways.
+    show them; ``doubts`` say of columns that they may be read in two ways; ``listed`` counts the cells of
+    every declared value.
     """
 
     name: str
@@ -218,6 +251,7 @@ class Examined:
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
+    listed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -266,7 +300,8 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     units = [None if sources is None else sources.names for _, sources in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
-    return Examination(files, together, alone, () if alone else tuple(_absent_classes(experiment, columns, files)))
+    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files))
+    return Examination(files, together, alone, warned)
 
 
 def _examined(
@@ -305,6 +340,7 @@ def _examined(
         (*repeats.warnings(), *cut),
         result.absent,
         tuple(repeats.doubts()),
+        repeats.counts,
     )
     return examined, result
 
@@ -329,6 +365,40 @@ def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Ex
     if "label" not in fixed_by_neighbours(experiment):
         for name in _nobody_s(files, "classes", columns.classes):
             yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
+
+
+_CHANCE = 1e-4
+"""Probability below which a value that one client alone has is spoken of: one that is rare everywhere is not."""
+
+
+def _at_one_client(files: Sequence[Examined]) -> Iterator[str]:
+    """Yield a warning for each column with values of one client alone, which may be another's in other spelling."""
+    if len(files) < 2 or any(file.broken is not None for file in files):
+        return
+    for column in files[0].listed:
+        totals = [sum(file.listed[column].values()) for file in files]
+        alone: dict[str, list[str]] = {file.name: [] for file in files}
+        for value in files[0].listed[column]:
+            held = [at for at, file in enumerate(files) if file.listed[column][value]]
+            if len(held) != 1:
+                continue
+            count, others = files[held[0]].listed[column][value], sum(totals) - totals[held[0]]
+            if others and math.exp(-count * others / totals[held[0]]) < _CHANCE:
+                alone[files[held[0]].name].append(value)
+        if any(alone.values()):
+            parts = [f"{_quoted(values)} at {name} alone" for name, values in alone.items() if values]
+            yield (
+                f"column {column!r} has {'; '.join(parts)}. If two of its values are one in two spellings, declare it, "
+                f'as in same = {{no = ["nein", "0"]}}'
+            )
+
+
+def _quoted(values: Sequence[str]) -> str:
+    more = f" and {len(values) - _MOST_QUOTED} more" if len(values) > _MOST_QUOTED else ""
+    return ", ".join(map(repr, values[:_MOST_QUOTED])) + more
+
+
+_MOST_QUOTED = 5
 
 
 def _beyond_batch(experiment: Experiment, files: Sequence[Examined]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import nearest
-from fedsw.data.columns.values import FALSE, TRUE
+from fedsw.data.columns.values import FALSE, TRUE, truth_of
 
 _GOOD = frozenset(
     ("accept", "accepted", "admit", "admitted", "approve", "approved", "eligible", "good", "grant", "granted", "hire")
@@ -113,13 +113,7 @@ def _harmless(column: str, values: Sequence[str]) -> str | None:
         return values[harmful.index(False)]
     if _HARM.search(_spaced(column)) is None:
         return None
-    words = [value.strip().lower() for value in values]
-    return next((value for value, word in zip(values, words, strict=True) if word in FALSE or word in _NO), values[0])
-
-
-_NO = frozenset(
-    ("nein", "non", "nei", "nej", "nee", "não", "nao", "нет", "否", "无", "無", "いいえ", "nie", "hayır", "ne")
-)
+    return next((value for value in values if truth_of(value) is False), values[0])
 
 
 def _obvious(one: str, other: str) -> str | None:

@@ -195,3 +195,127 @@ def _written(folder: Path, made: Draft) -> Path:
     path = folder / "own.toml"
     path.write_text(made.text)
     return path
+
+
+def coded(*parts: list[str], seed: int = 0) -> list[pd.DataFrame]:
+    """A table for each client, whose classes are those listed."""
+    draw = np.random.default_rng(seed)
+    return [
+        pd.DataFrame(
+            {
+                "age": draw.integers(18, 90, 200),
+                "sex": np.array(["f", "m"])[draw.integers(0, 2, 200)],
+                "ill": np.array(values)[draw.integers(0, len(values), 200)],
+            }
+        )
+        for values in parts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        (["yes", "no"], ["1", "0"], ["no", "yes"]),
+        (["ja", "nein"], ["1", "0", "TRUE", "FALSE"], ["nein", "ja"]),
+        (["Female", "Male"], ["female", "male"], None),
+        (["01067", "10115"], ["1067", "10115"], None),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_one_thing_coded_in_two_ways_is_drafted_as_one(tmp_path, first, second, values, form):
+    for client, table in enumerate(coded(first, second)):
+        write(tmp_path / str(client) / f"r.{form}", table)
+    made = drafted(tmp_path, positive=None)
+    columns = tomllib.loads(made.text)["data"]["columns"]
+    assert len(columns["target"]["values"]) == 2 and "taken for one value each" in made.text
+    assert values is None or sorted(columns["target"]["values"]) == sorted(values)
+    found = examine(parse_experiment(tomllib.loads(made.text)), tmp_path)
+    assert found.fits and not any("alone" in said for said in found.warnings)
+
+
+def test_check_names_the_values_that_one_client_alone_has(tmp_path):
+    for client, table in enumerate(coded(["yes", "no"], ["1", "0"])):
+        write(tmp_path / str(client) / "r.csv", table.assign(ward=["A", "B"][client], rare=["u"] * 199 + ["v"]))
+    columns = {
+        "features": [
+            {"name": "age", "low": 18, "high": 90},
+            {"name": "ward", "categories": ["A", "B"]},
+            {"name": "rare", "categories": ["u", "v"]},
+        ],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "ill", "values": ["0", "1", "no", "yes"]},
+    }
+
+    def said(**target) -> str:
+        declared = {**columns, "target": {**columns["target"], **target}}
+        raw = {"name": "own", "data": {"source": "files", "columns": declared}, "federation": {"clients": 2}}
+        found = examine(parse_experiment(raw), tmp_path)
+        assert found.fits
+        return " ".join(found.warnings)
+
+    assert "column 'ill' has 'no', 'yes' at client 0 alone; '0', '1' at client 1 alone" in said()
+    assert "'ward'" in said() and "'rare'" not in said()
+    assert "'ill'" not in said(values=["no", "yes"], same={"no": ["0"], "yes": ["1"]})
+
+
+def test_other_spellings_are_declared_once_and_read_alike_in_every_format(tmp_path):
+    columns = {
+        "features": [
+            {"name": "job", "categories": ["clerk", "head nurse"], "letters": "any"},
+            {"name": "smoker", "categories": ["no", "x"], "empty": "no"},
+        ],
+        "sensitive": {"name": "zip", "values": ["01067", "10115"], "kind": "code", "same": {"01067": ["1067"]}},
+        "target": {"name": "ill", "values": ["no", "yes"], "same": {"no": ["nein", "0"], "yes": ["ja"]}},
+    }
+    table = pd.DataFrame(
+        {
+            "job": ["Clerk", "HEAD  nurse", "clerk ", "Head Nurse"],
+            "smoker": ["x", "", "", "x"],
+            "zip": ["01067", "1067", "10115", "10115"],
+            "ill": ["nein", "ja", "0", "yes"],
+        }
+    )
+    declared = parse_experiment(
+        {"name": "own", "data": {"source": "files", "columns": columns}, "federation": {"clients": 1}}
+    ).data.columns
+    for form in FORMATS:
+        write(tmp_path / f"t.{form}", table)
+        records = fedsw.data.read_table(tmp_path / f"t.{form}", declared)
+        assert records.features.tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1]]
+        assert records.sensitive.tolist() == [0, 0, 1, 1] and records.target.tolist() == [0, 1, 0, 1]
+    gaps = table.assign(smoker=["x", None, np.nan, "x"])
+    assert fedsw.as_records(gaps, columns=declared).features[:, 2:].tolist() == [[0, 1], [1, 0], [1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"same": {"nie": ["never"]}}, "same or empty for 'nie'"),
+        ({"same": {"no": ["x"], "yes": ["x"]}}, "'x' as two values"),
+        ({"empty": "none"}, "same or empty for 'none'"),
+        ({"values": ["No", "no", "yes"], "letters": "any"}, "'no' as two values"),
+    ],
+)
+def test_spellings_of_what_is_not_declared_or_of_two_values_are_refused(more, said):
+    with pytest.raises(ValueError, match=said):
+        fedsw.data.columns.declaration.Columns.model_validate(
+            {"features": [{"name": "a"}], "target": {"name": "y", "values": ["no", "yes"], **more}}
+        )
+
+
+@pytest.mark.parametrize("tick", ["x", "1", "ja"])
+@pytest.mark.parametrize("role", ["input", "target"])
+def test_a_box_that_is_ticked_or_empty_is_a_column_of_two_values(tmp_path, tick, role):
+    (table,) = coded(["no", "yes"])
+    box = np.where(np.random.default_rng(2).integers(0, 2, len(table)) > 0, tick, "")
+    write(tmp_path / "0" / "r.csv", table.assign(**{"ill" if role == "target" else "smoker": box}))
+    made = drafted(tmp_path)
+    columns = tomllib.loads(made.text)["data"]["columns"]
+    drawn = columns["target"] if role == "target" else features_of(made)["smoker"]
+    assert drawn["empty"] in drawn.get("values", drawn.get("categories")) and not made.blanks
+    assert examine(parse_experiment(tomllib.loads(made.text)), tmp_path).fits
+    said = Words(categories={"smoker": (tick,), "ill": ("no", "yes"), "sex": ("f", "m")}, bounds={"age": ("18", "90")})
+    if role == "input":
+        private = drafted(tmp_path, from_public=False, words=said)
+        assert features_of(private)["smoker"]["empty"] in ("no", "0")
+        assert examine(parse_experiment(tomllib.loads(private.text)), tmp_path).fits
