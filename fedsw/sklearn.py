@@ -1,0 +1,311 @@
+"""Estimators of scikit-learn's shape over `fedsw.run`: it computes, accounts and noises, and nothing here does.
+
+`PrivateClassifier` and `PrivateRegressor` fit in a fresh folder `runs/<name>/<number>-<time>/`, as every run does, with
+its ledger and its page, and need the folder no more to predict. scikit-learn is needed, which fedsw's extra `app` has.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from torch import nn
+
+from fedsw._tools.settings import deep_copy
+from fedsw.data import as_records
+from fedsw.desk.use.trained import load
+from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.federation.engines.driver import run
+from fedsw.runs.additive_shapes import read_shapes
+from fedsw.runs.report.picture import picture
+from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
+
+__all__ = ["BoundsWarning", "FitsCompose", "PrivateClassifier", "PrivateRegressor"]
+
+Array = NDArray[Any]
+Bounds = tuple[float, float]
+
+FIXED_BOUNDS: Bounds = (-5.0, 5.0)
+"""Bounds of columns that were given none: of standardised numbers nearly all lie within. Never a look at the data."""
+
+TARGET = "target"
+"""The name that bounds have for what a regressor predicts."""
+
+_SEEDS = 2**31 - 1
+
+
+class BoundsWarning(UserWarning):
+    """Columns have no bounds of yours: fixed ones took their place, and cells beyond them were cut."""
+
+
+class FitsCompose(UserWarning):
+    """Clones of one estimator are fitted without an account: what they cost adds up, and nothing adds it."""
+
+
+class _Private(BaseEstimator):  # type: ignore[misc]
+    _task = ""
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        bounds: Bounds | Mapping[str, Bounds] | None = None,
+        categories: Mapping[str, Sequence[object]] | None = None,
+        model: str | nn.Module = "auto",
+        penalty: str | None = None,
+        alpha: float = 0.0,
+        clients: int = 1,
+        account: str | Path | None = None,
+        random_state: Any = None,
+        settings: str | Path | Mapping[str, Any] | None = None,
+    ) -> None:
+        self.epsilon, self.delta, self.bounds, self.categories = epsilon, delta, bounds, categories
+        self.model, self.penalty, self.alpha, self.clients = model, penalty, alpha, clients
+        self.account, self.random_state, self.settings = account, random_state, settings
+
+    def __sklearn_clone__(self) -> Any:
+        """Clone as scikit-learn does, and number the clones: the second that is fitted belongs to a search."""
+        copy = BaseEstimator.__sklearn_clone__(self)
+        self._clones = getattr(self, "_clones", 0) + 1
+        copy._clone = self._clones
+        return copy
+
+    def _fitted_to(self, table: Mapping[str, Array], rows: int, sensitive_features: object, **target: Any) -> None:
+        """Run on a table of so many rows, what is predicted of them, and their groups; keep what was released."""
+        if self.account is None and getattr(self, "_clone", 1) > 1:
+            warnings.warn(
+                f"this is fit {self._clone} of clones of one estimator, and none counts in an account: on the same "
+                "records what all of them cost adds up. account='NAME' charges them together",
+                FitsCompose,
+                stacklevel=4,
+            )
+        groups = _groups(sensitive_features, rows)
+        alpha = self.alpha
+        if alpha and groups is None:
+            warnings.warn(
+                f"alpha = {alpha} weighs a penalty between groups, and there are no sensitive_features: it is left out",
+                stacklevel=4,
+            )
+            alpha = 0.0
+        records = as_records(table, group=groups, features=self._features(), **target)
+        own = self.model if isinstance(self.model, nn.Module) else None
+        result = run(self._experiment(alpha), data=records, model=own, account=self.account)
+        self._trained = load(result.directory, model=own)
+        self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
+        self.guarantee_ = str(result.summary["guarantee"]["statement"])
+        self.shapes_ = read_shapes(result.directory, result.experiment)
+
+    def _experiment(self, alpha: float) -> Experiment:
+        """The experiment that `settings` begins and the parameters end."""
+        sections: dict[str, Any]
+        if self.settings is None:
+            # float64: rounding of float32 shows in what other libraries compare
+            name = f"private-{'classifier' if self._task == 'classification' else 'regressor'}"
+            sections = {"name": name, "training": {"preset": "auto", "precision": "float64"}}
+        elif isinstance(self.settings, Mapping):
+            sections = deep_copy(self.settings)
+        else:
+            sections = load_experiment(self.settings).model_dump(exclude_unset=True, exclude={"data"})
+        sections["data"] = {"source": "object"}
+        privacy = sections.setdefault("privacy", {})
+        privacy.pop("noise_multiplier", None)
+        privacy |= {"epsilon": float(self.epsilon), "delta": self.delta}
+        objective = {"task": self._task, "alpha": float(alpha)}
+        objective |= {} if self.penalty is None else {"penalty": self.penalty}
+        sections["objective"] = {**sections.get("objective", {}), **objective}
+        if isinstance(self.model, str) and self.model != "auto":
+            sections["model"] = {**sections.get("model", {}), "kind": self.model}
+        sections["federation"] = {**sections.get("federation", {}), "clients": self.clients}
+        if self.random_state is not None:
+            sections["seed"] = (
+                int(self.random_state)
+                if isinstance(self.random_state, int | np.integer)
+                else int(check_random_state(self.random_state).randint(_SEEDS))
+            )
+        return parse_experiment(sections)
+
+    def _names(self) -> list[str]:
+        """Names of the columns: a frame's, or x0, x1, ... of an array."""
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(self.n_features_in_)] if names is None else [str(name) for name in names]
+
+    def _features(self) -> list[dict[str, Any]]:
+        """What is public of every column: categories, or bounds beyond which cells are cut."""
+        names, categories = self._names(), self.categories or {}
+        numbers = [name for name in names if name not in categories]
+        bounds = self._bounds(numbers)
+        if unknown := [name for name in categories if name not in names]:
+            raise ExperimentError(f"categories name the column {unknown[0]!r}; X has {', '.join(map(repr, names))}")
+        return [
+            {"name": name, "categories": list(categories[name])} if name in categories else _number(name, bounds[name])
+            for name in names
+        ]
+
+    def _bounds(self, names: Sequence[str]) -> dict[str, Bounds]:
+        """The bounds of numeric columns, by name: those that were given, else the fixed ones, with a warning."""
+        given: Mapping[str, Bounds]
+        if self.bounds is None or isinstance(self.bounds, Mapping):
+            given = self.bounds or {}
+        else:
+            given = dict.fromkeys((name for name in names if name != TARGET), self.bounds)
+        if unknown := [name for name in given if name not in {*self._names(), TARGET}]:
+            raise ExperimentError(f"bounds name the column {unknown[0]!r}; X has {', '.join(map(repr, self._names()))}")
+        if bare := [name for name in names if name not in given]:
+            low, high = FIXED_BOUNDS
+            which = bare[0] if len(bare) == 1 else f"{bare[0]} and {len(bare) - 1} more"
+            warnings.warn(
+                f"no bounds of {which}: {low:g} to {high:g} are taken, and cells beyond are cut. Standardise with "
+                "public numbers, or give bounds=(low, high) from a code book or a law, not from the records",
+                BoundsWarning,
+                stacklevel=6,
+            )
+        return {name: (float(low), float(high)) for name in names for low, high in [given.get(name, FIXED_BOUNDS)]}
+
+    def _validated(self, X: object, *y: object, **checks: Any) -> Any:
+        kind = "numeric" if not self.categories else None
+        return validate_data(self, X, *y, dtype=kind, **checks)
+
+    def _table(self, X: Array) -> dict[str, Array]:
+        """Columns by name; text where categories are declared, else numbers."""
+        return {
+            name: X[:, i] if name in (self.categories or {}) else X[:, i].astype(np.float64)
+            for i, name in enumerate(self._names())
+        }
+
+    def _answers(self, X: object) -> dict[str, Any]:
+        check_is_fitted(self)
+        answers: dict[str, Any] = self._trained.predictions(self._table(self._validated(X, reset=False)))
+        return answers
+
+    def _html_repr(self) -> str:
+        """The diagram of scikit-learn; of a fitted one also the guarantee, and what each column adds."""
+        shown = super()._html_repr()
+        if not hasattr(self, "guarantee_"):
+            return str(shown)
+        drawn = draw_shapes(self.shapes_, type(self).__name__)
+        shapes = (
+            ""
+            if drawn is None
+            else picture(drawn, name="shapes", caption="", says=shapes_in_words(self.shapes_)).element
+        )
+        return f"{shown}{self._trained._repr_html_()}{shapes}"
+
+
+class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
+    """A classifier of private records, fair between groups if asked, as an estimator of scikit-learn.
+
+    Guarantee: `fit` releases one run, which satisfies (`epsilon_`, delta)-differential privacy for the replacement of
+    one row of X, y and sensitive_features; `guarantee_` says it whole. Predictions cost nothing more. That a class or
+    group occurs is public, and so are bounds and categories, which must come from you. Fits on the same records add up:
+    `account` charges all of them together, those of cross-validation and of searches too.
+
+    Args:
+        epsilon, delta: asked for; delta "auto" is 1/n^2 of n rows, from 1e-9 to 1e-3, or "0.1/n", or a number.
+        bounds: (low, high) of all numeric columns, or of each by name (x0, x1, ... of an array); cells beyond are cut,
+            and an infinite pair takes cells as they are. None: -5 to 5, with `BoundsWarning`.
+        categories: the values of each column that is text, by its name.
+        model: "auto" for what public numbers choose, "additive", "logistic", another kind, or an `nn.Module`.
+        penalty: between groups, "statistical-parity" or "equality-of-odds"; `alpha`, from 0 to 1, weighs it.
+        clients: among how many the rows are dealt.
+        account: the data set whose account every fit is charged in: its name, or the file of the account.
+        random_state: makes a fit reproducible, and epsilon *nominal*: no guarantee. None: secret noise.
+        settings: what to begin from, in place of `training.preset = "auto"`: a shipped experiment, a file, or sections.
+
+    Attributes:
+        classes_, n_features_in_, feature_names_in_: as scikit-learn has them.
+        epsilon_, guarantee_: what was spent, and in words.
+        shapes_: the functions of an additive model, a list; empty for another.
+        directory_: the run's folder, with ledger and page (`fedsw report`).
+
+    Raises:
+        ValueError, BadRecords, ExperimentError: naming what does not fit, before anything is spent.
+        LimitReached: if the account has no room for the fit.
+    """
+
+    _task = "classification"
+
+    def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateClassifier:
+        """Fit on rows X (n, p), classes y (n,) and, for a penalty, groups (n,) or (n, k), whose columns are joined."""
+        X, y = self._validated(X, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_[0]!r}, among n_samples={len(y)}; two or more are needed")
+        self._fitted_to(self._table(X), len(y), sensitive_features, target=codes)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (n, k) of the classes, in the order of `classes_`."""
+        answers = self._answers(X)
+        return np.column_stack([answers[name] for name in self._trained.names()])
+
+    def decision_function(self, X: Any) -> Array:
+        """Log-odds (n,) of the second of two classes; of more the logarithm (n, k) of each one's probability."""
+        logs = np.log(np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny))
+        return np.asarray(logs[:, 1] - logs[:, 0] if len(self.classes_) == 2 else logs)
+
+    def predict(self, X: Any) -> Array:
+        """The more probable class (n,) of each row."""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+
+class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
+    """A regressor of private records: parameters and attributes as `PrivateClassifier`.
+
+    Guarantee: that of `PrivateClassifier`. y is predicted within its bounds, which `bounds` has by the name "target",
+    and is cut there; a pair for all columns is none for y.
+    """
+
+    _task = "regression"
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that 200 rows at epsilon 1, which scikit-learn tries, are too few to be sure of a good score."""
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+    def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateRegressor:
+        """Fit on rows X (n, p), numbers y (n,) and, for a penalty, groups (n,) or (n, k), whose columns are joined."""
+        X, y = self._validated(X, y, y_numeric=True)
+        if TARGET in self._names():
+            raise ValueError(f"X has a column {TARGET!r}, and `bounds` has y by that name: rename the column")
+        low, high = self._bounds([TARGET])[TARGET]
+        cut = np.clip(column_or_1d(y, warn=True).astype(np.float64), low, high)
+        target = {"name": TARGET, "low": low, "high": high}
+        self._fitted_to({**self._table(X), TARGET: cut}, len(y), sensitive_features, targets=target)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Numbers (n,), within the bounds of y."""
+        answers = self._answers(X)
+        return np.asarray(answers[self._trained.names()[0]])
+
+
+def _number(name: str, bounds: Bounds) -> dict[str, Any]:
+    low, high = bounds
+    if math.isinf(low) and math.isinf(high):
+        return {"name": name}
+    return {"name": name, "low": low, "high": high, "outside": "cut"}
+
+
+def _groups(sensitive_features: object, rows: int) -> Array | None:
+    """The group (n,) of every row as text; of several columns, as fairlearn has them, their values joined."""
+    if sensitive_features is None:
+        return None
+    columns = np.asarray(sensitive_features, dtype=object)
+    columns = columns[:, None] if columns.ndim == 1 else columns
+    check_consistent_length(columns, np.empty(rows))
+    groups = np.array([", ".join(map(str, row)) for row in columns.tolist()], dtype=object)
+    if len(set(groups)) < 2:
+        raise ValueError(f"sensitive_features has one group, {groups[0]!r}; leave it out, or give two or more")
+    return groups
