@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import numbers
 import operator
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,6 +33,7 @@ class Unaccounted(FederationError):
 
 Setting = tuple[tuple[str, ...], Any]
 Schema = TypeVar("Schema", bound=BaseModel)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MOST_SHOWN = 200
 _DATA_SET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -74,6 +76,69 @@ def deep_copy(raw: Mapping[str, Any], *, depth: int = 1) -> dict[str, Any]:
     return {
         key: deep_copy(value, depth=depth + 1) if isinstance(value, Mapping) else value for key, value in raw.items()
     }
+
+
+TAKEN: Mapping[str, tuple[str, ...]] = {
+    "epsilon": ("privacy", "epsilon"),
+    "delta": ("privacy", "delta"),
+    "noise_multiplier": ("privacy", "noise_multiplier"),
+    "max_grad_norm": ("clip", "loss"),
+    "sensitive_features": ("data", "columns", "sensitive"),
+    "random_state": ("seed",),
+    "n_clients": ("federation", "clients"),
+}
+"""The field's words that are taken for settings which mean the same, at the top or in a section of the setting."""
+
+
+def our_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys of the setting that a word of the field means where it stands; other keys as they are."""
+    meant = TAKEN.get(keys[-1], ())
+    return meant if len(keys) <= len(meant) and keys[:-1] == meant[: len(keys) - 1] else keys
+
+
+def in_our_words(raw: dict[str, Any]) -> None:
+    """Write what a nested mapping says in the field's words under the keys of the settings that they mean.
+
+    Raises:
+        ExperimentError: if a setting is there by both.
+    """
+    for word, meant in TAKEN.items():
+        node: Any = raw
+        for depth in range(len(meant)):
+            written = (*meant[:depth], word)
+            if isinstance(node, dict) and word in node and written != meant:
+                if _has(raw, meant):
+                    raise ExperimentError(
+                        f"{'.'.join(written)} and {'.'.join(meant)} are one setting: keep one of them"
+                    )
+                apply_setting(raw, meant, node.pop(word))
+            node = node.get(meant[depth]) if isinstance(node, dict) else None
+
+
+def _has(raw: Any, keys: tuple[str, ...]) -> bool:
+    for key in keys:
+        if not isinstance(raw, dict) or key not in raw:
+            return False
+        raw = raw[key]
+    return True
+
+
+def takes(**words: str) -> Callable[[Function], Function]:
+    """Let a function take a word of the field for each of these parameters: `@takes(seed="random_state")`."""
+
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def called(*arguments: Any, **named: Any) -> Any:
+            for parameter, word in words.items():
+                if word in named:
+                    if parameter in named:
+                        raise TypeError(f"{word} and {parameter} are one argument: keep one of them")
+                    named[parameter] = named.pop(word)
+            return function(*arguments, **named)
+
+        return cast(Function, called)
+
+    return decorated
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

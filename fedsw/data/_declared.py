@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from fedsw._tools.settings import ExperimentError, explain_all
+from fedsw._tools.settings import ExperimentError, explain_all, takes
 from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
 from fedsw.data.columns.values import as_text, numbers_rows, text_of
@@ -65,6 +65,7 @@ def _some(names: Sequence[str]) -> str:
     return " / ".join([*names[:_MOST_NAMED], *more])
 
 
+@takes(group="sensitive_features")
 def as_records(
     source: object,
     *,
@@ -91,7 +92,7 @@ def as_records(
             `datasets.Dataset`, or a function without arguments that returns one of these.
         group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
             {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all". A Series
-            beside a DataFrame is put in the order of its rows by their labels.
+            beside a DataFrame is put in the order of its rows by their labels. `sensitive_features` is another word.
         target: the column of the classes, in the same ways. Groups and classes are text, whole numbers (of any dtype)
             or truth values.
         targets: numbers to predict: a column or several (names, numbers or mappings with low and high), or an array

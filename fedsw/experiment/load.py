@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer, model_validator
 
 from fedsw._tools.own_objects import is_reference
-from fedsw._tools.settings import ExperimentError, Setting, apply_setting, deep_copy, read_setting, validated
+from fedsw._tools.settings import (
+    ExperimentError,
+    Setting,
+    apply_setting,
+    deep_copy,
+    in_our_words,
+    our_keys,
+    read_setting,
+    validated,
+)
 from fedsw._tools.text import nearest
 from fedsw.experiment.choices import Settings, load_metrics, require_references
 from fedsw.experiment.compatibility import misfit
@@ -61,7 +70,8 @@ class Experiment(Settings):
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
     takes its facts is settled when the experiment is made concrete (`fedsw.learning.tasks.problem.Problem`). A key that
-    other libraries have for a setting is refused with the name that it has here (`synonyms`).
+    other libraries have for a setting is taken where it means the same (`fedsw._tools.settings.TAKEN`), and elsewhere
+    refused with the name that it has here (`synonyms`).
 
     A `seed` makes sampling and noise reproducible: the record then says nominal epsilon.
 
@@ -176,7 +186,9 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()
     objective.penalty with "none" drops the weights of penalties.
     """
     merged = deep_copy(raw)
-    settings = [read_setting(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
+    in_our_words(merged)
+    read = [read_setting(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
+    settings = [(our_keys(keys), value) for keys, value in read]
     _drop_overridden_privacy(merged, settings)
     if _chosen(settings, "objective", "penalty") == NO_PENALTY and isinstance(merged.get("objective"), dict):
         merged["objective"] = {k: v for k, v in merged["objective"].items() if k not in ("alpha", "also")}

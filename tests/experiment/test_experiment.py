@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsw._tools.settings import known_keys
+from fedsw._tools.settings import TAKEN, known_keys
+from fedsw.data import as_records
 from fedsw.experiment import (
     DEFAULT_DELTA,
     Experiment,
@@ -74,7 +75,6 @@ def test_overrides_leave_the_mapping_they_are_given_unchanged() -> None:
     [
         ("training.roundz=3", "training.rounds"),
         ("privacy.epsilonn=3", "privacy.epsilon"),
-        ("epsilon=3", "privacy.epsilon"),
         ("rounds=3", "training.rounds"),
         ("clip.alpha=1", "objective.alpha"),
         ("objectiv.alpha=1", "objective"),
@@ -100,15 +100,67 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(override: str, nea
         ("training.batchSize=3", "training.batch_size"),
         ("privacy.target_epsilon=3", "privacy.epsilon"),
         ("privacy.target_delta=1e-5", "privacy.delta"),
-        ("data.sensitive_features=sex", "data.columns.sensitive"),
+        ("objective.sensitive_features=sex", "data.columns.sensitive"),
         ("federation.num_clients=3", "federation.clients"),
         ("training.weight_decay=0.1", "training.optimizer_arguments"),
-        ("random_state=1", "seed"),
+        ("training.random_state=1", "seed"),
     ],
 )
 def test_names_that_people_bring_are_told_what_they_are_called_here(override: str, meant: str) -> None:
     with pytest.raises(ExperimentError, match=f"it is called '{meant}' here"):
         parse(override)
+
+
+WORDS = {
+    "privacy.epsilon": ({"epsilon": 2}, "epsilon=2", 2.0),
+    "privacy.delta": ({"privacy": {"epsilon": 1}, "delta": 1e-5}, "delta=1e-5", 1e-5),
+    "privacy.noise_multiplier": ({"noise_multiplier": 1.5}, "noise_multiplier=1.5", 1.5),
+    "clip.loss": ({"clip": {"max_grad_norm": 2}}, "max_grad_norm=2", 2.0),
+    "data.columns.sensitive": ({}, "", None),
+    "seed": ({"random_state": 3}, "random_state=3", 3),
+    "federation.clients": ({"federation": {"n_clients": 3}}, "federation.n_clients=3", 3),
+}
+"""Each setting that a word of the field is taken for: sections and an override that say it so, and its value."""
+
+
+@pytest.mark.parametrize("setting", WORDS)
+def test_the_field_s_words_are_taken_for_settings_that_mean_the_same(setting: str) -> None:
+    raw, override, value = WORDS[setting]
+    section, _, name = setting.rpartition(".")
+    said = parse_experiment({"name": "toy", **raw}) if setting != "data.columns.sensitive" else None
+    for experiment in () if said is None else (said, parse(override)):
+        assert getattr(getattr(experiment, section) if section else experiment, name) == value
+
+
+def test_every_word_that_is_taken_is_tried_and_is_one_of_a_setting() -> None:
+    known = set(known_keys(Experiment))
+    assert {".".join(keys) for keys in TAKEN.values()} == set(WORDS) <= known
+
+
+@pytest.mark.parametrize("place", ["", "data", "data.columns"])
+def test_sensitive_features_are_the_column_of_the_groups(place: str, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"features": [{"name": "age"}], "target": {"name": "ill", "values": [0, 1]}}
+    raw: dict[str, Any] = {"name": "toy", "data": {"source": "object", "columns": columns}}
+    sections = {"": raw, "data": raw["data"], "data.columns": columns}
+    sections[place]["sensitive_features"] = {"name": "sex", "values": ["f", "m"]}
+    parsed = parse_experiment(raw)
+    assert parsed.data.columns is not None and parsed.data.columns.groups == ("f", "m")
+
+
+def test_a_setting_in_both_words_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="epsilon and privacy.epsilon are one setting"):
+        parse(epsilon=1, privacy={"epsilon": 2})
+    with pytest.raises(ExperimentError, match="federation.n_clients and federation.clients are one setting"):
+        parse(federation={"n_clients": 2, "clients": 3})
+    table = {"x": [0.0, 1.0], "sex": ["f", "m"]}
+    assert as_records(table, sensitive_features="sex").columns == as_records(table, group="sex").columns
+    with pytest.raises(TypeError, match="sensitive_features and group are one argument"):
+        as_records(table, sensitive_features="sex", group="sex")
+
+
+def test_an_override_in_the_field_s_words_wins_as_ours_does() -> None:
+    assert parse("epsilon=2", privacy={"noise_multiplier": 1}).privacy.noise_multiplier is None
+    assert parse("max_grad_norm=2", clip={"loss": 1}).clip.loss == 2.0
 
 
 def test_names_that_people_bring_are_no_settings_and_mean_some() -> None:

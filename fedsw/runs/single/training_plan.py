@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw._tools.settings import real, seed_of, whole
+from fedsw._tools.settings import real, seed_of, takes, whole
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
@@ -96,6 +96,7 @@ class Plan(plans.NoisePlan, Deciding):
         return strata
 
 
+@takes(seed="random_state")
 def plan(
     objective: Objective,
     clip: Clip,
@@ -126,7 +127,8 @@ def plan(
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
         accountant, mechanism: what composes the releases, and their noise; the accountant takes it.
-        seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only.
+        seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only. `random_state` is
+            another word.
         unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
             those of persons, and all records of one are replaced together.
         calibration: share of the budget (of mu^2), at most half, for one release of counts of scores after the rounds,
