@@ -15,10 +15,10 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 
 from benchmarks.own_data.store import Cell, Row, measure_missing, rows_of
@@ -90,14 +90,6 @@ WAYS: dict[str, Callable[[Experiment], Sections]] = {
 ALL = (*WAYS, *PRIORS, *EVIDENCE)
 
 
-def _prior(usual: float, shifted: float) -> tuple[calibration.Array, calibration.Array]:
-    """Probabilities of scales and shifts before counts are seen."""
-    scales, shifts = calibration._SCALES[:, 0, 0], calibration._SHIFTS[0, :, 0]
-    exponents = (((np.log(scales / usual) / calibration._SPREAD) ** 2), (shifts / shifted) ** 2)
-    by_scale, by_shift = (calibration._shares_of(-each / 2) for each in exponents)
-    return by_scale, by_shift
-
-
 def at_noise(name: str, wanted: float, python: str) -> float:
     """The epsilon at which b of three knots is nearly that much, rounded."""
     of, low, high = parted(name, 0, python), 0.02, 20.0
@@ -125,9 +117,11 @@ def measured(way: str, name: str, noise: float | str, *, python: str, seeds: int
     unlike = {**dict.fromkeys(EVIDENCE, calibrated), **dict.fromkeys(PRIORS, calibrated and several), "preset": True}
     if many or not unlike.get(way, chosen != preset):
         return row
-    of_several = _prior(*PRIORS[way]) if way in PRIORS else calibration._PRIORS[1]
+    rule = calibration.RULES[-1]
+    usual, shifted = PRIORS.get(way, (rule.usual[1], rule.shifted[1]))
+    tried = replace(rule, usual=(rule.usual[0], usual), shifted=(rule.shifted[0], shifted))
     with (
-        mock.patch.object(calibration, "_PRIORS", [calibration._PRIORS[0], of_several]),
+        mock.patch.object(calibration, "RULES", (*calibration.RULES[:-1], tried)),
         mock.patch.object(calibration, "TELLS", EVIDENCE.get(way, calibration.TELLS)),
     ):
         found = [trained(name, epsilon, seed, python=python, **sections) for seed in range(seeds)]

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts
+from fedsw.learning.tasks.score_counts import COARSE, TAIL, ScoreCounts
 
 Array = NDArray[np.float64]
 
 _MOST = 18.0
 """The logit at which the outermost bins are taken to end."""
 
-_USUAL, _SHIFTED, _SPREAD = (0.4, 0.9), (0.7, 0.4), 0.8
-"""Before counts are seen: the scale is about `_USUAL`, of two classes or of more, its logarithm with standard deviation
-`_SPREAD`, and the intercept of a class has standard deviation `_SHIFTED` about where the model has it.
-
-Of two classes they were chosen on six sets, checked on three others, and came out again. Of more on eight, where
-no class shares were predicted: a scale of .4 is too small where classes are far apart, and shifts of .7 follow noise,
-which costs accuracy (`python -m benchmarks.rivals.probabilities`)."""
-
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
-_SHIFTS = np.linspace(-4.8, 4.8, 193)[None, :, None]
 _RATES = np.linspace(0.01, 0.99, 50)[:, None]
 _LEAST_SHARE = 0.005
 TELLS = -1.0
@@ -40,9 +32,82 @@ TELLS = -1.0
 trained on the records, so counts must speak against it. Two in three models without signal are given up then, on
 simulated counts (`python -m benchmarks.rivals.shares_alone`). On 19 sets (`python -m benchmarks.rivals.probabilities`)
 a limit of 1 cost .018 of AUC and .003 to .013 of log loss more, which was above the class shares' as often."""
+_SPREAD = 0.8
+"""Before counts are seen: the standard deviation of a scale's logarithm."""
 _WITHIN = 4
 """Places of a bin among which its records are taken to lie."""
 _STEPS = 60
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a calibration follows from counts; a release has its rule's number in `RULES`, by which an audit repeats it.
+
+    Before counts are seen the scale is about ``usual``, of two classes or of more, and the intercept of a class has
+    standard deviation ``shifted`` about where the model has it, one of so many ``shifts``. Of two classes these were
+    chosen on six sets, checked on three others, and came out again. Of more on eight, where no class shares were
+    predicted: a scale of .4 is too small where classes are far apart, and shifts of .7 follow noise, which costs
+    accuracy (`python -m benchmarks.rivals.probabilities`).
+
+    Records lie in bins between ``edges`` as the ``laws`` have it that all bins' totals tell of, or evenly. The class
+    shares are predicted below `TELLS` if the rule ``judges``.
+    """
+
+    edges: tuple[float, ...] = COARSE
+    shifts: int = 193
+    usual: tuple[float, float] = (0.4, 0.9)
+    shifted: tuple[float, float] = (0.7, 0.4)
+    laws: bool = True
+    judges: bool = True
+
+    @cached_property
+    def tried(self) -> Array:
+        """Shifts of the grid (1, shifts, 1)."""
+        return np.linspace(-4.8, 4.8, self.shifts)[None, :, None]
+
+    def priors(self, *, alone: bool) -> tuple[Array, Array]:
+        """Probabilities of scales and of shifts before counts are seen, of two classes (``alone``) or of more."""
+        usual, shifted = self.usual[not alone], self.shifted[not alone]
+        scales = _shares_of(-((np.log(_SCALES[:, 0, 0] / usual) / _SPREAD) ** 2) / 2)
+        return scales, _shares_of(-((self.tried[0, :, 0] / shifted) ** 2) / 2)
+
+    @cached_property
+    def _ends(self) -> Array:
+        """Logits (bins + 1,) at which bins end."""
+        return np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in self.edges[1:-1]), _MOST])
+
+    @cached_property
+    def places(self) -> Array:
+        """Logits (bins, places) of records within bins."""
+        return self._ends[:-1, None] + np.diff(self._ends)[:, None] * (np.arange(_WITHIN) + 0.5) / _WITHIN
+
+    @cached_property
+    def _by_laws(self) -> Array:
+        """Parts of records at every place (laws, bins, places) by logistic laws of logits, of many means and widths."""
+        cuts = np.append(self.places - np.diff(self._ends)[:, None] / (2 * _WITHIN), math.inf)
+        cuts[0] = -math.inf
+        widths = np.exp(np.linspace(math.log(0.1), math.log(4.0), 24))[:, None]
+        chances = _sigmoid((cuts - np.linspace(-9.0, 9.0, 73)[:, None, None]) / widths)
+        return np.diff(chances).reshape(-1, *self.places.shape)
+
+    def within_bins(self, total: Array, variance: Array, n: float) -> Array:
+        """Parts (bins, places) of each bin's records at its places: the mean of what logistic laws say of them.
+
+        Laws count by how likely they make the noised totals (bins,), which have this variance. Where most records are
+        in one bin they lie where the others point to: at its middle they would be taken for more of one class than
+        they are.
+        """
+        if not self.laws:
+            return np.full_like(self.places, 1 / _WITHIN)
+        expected = n * self._by_laws.sum(axis=2)
+        spread = variance + expected + 1
+        likely = _shares_of(-0.5 * ((total - expected) ** 2 / spread + np.log(spread)).sum(axis=1))
+        mixed = np.einsum("l,lbw->bw", likely, self._by_laws) + 1e-9
+        return np.asarray(mixed / mixed.sum(axis=1, keepdims=True))
+
+    def middles(self, within: Array) -> Array:
+        """Mean logits (..., bins) of records of which such parts (..., bins, places) are at their bins' places."""
+        return np.asarray((within * self.places).sum(axis=-1))
 
 
 @dataclass(frozen=True)
@@ -63,13 +128,14 @@ class LogitCalibration:
     """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes.
 
     The scale is 0, and the shift that of the class shares alone, where the log `evidence` that the model tells records
-    apart is below `TELLS`.
+    apart is below `TELLS`. The ``rule`` is a number of `RULES`.
     """
 
     scale: float
     shift: tuple[float, ...]
     log_loss: LogLoss
     evidence: float
+    rule: int
 
     def logits(self, raw: Tensor) -> Tensor:
         """Calibrated logits of those that the rounds' model returns: (n, 1) of class 1 of two, or (n, classes)."""
@@ -91,6 +157,7 @@ class LogitCalibration:
             "log_loss": {"value": loss.value, "low": loss.low, "high": loss.high},
             "log_loss_of_shares": loss.shares,
             "evidence": self.evidence,
+            "rule": self.rule,
         }
 
     @classmethod
@@ -100,11 +167,25 @@ class LogitCalibration:
         value, low, high = (float(loss[name]) for name in ("value", "low", "high"))
         shift = tuple(float(number) for number in content["shift"])
         of_shares = LogLoss(value, low, high, float(content["log_loss_of_shares"]))
-        # without evidence it is of an older version, which calibrated every model
-        return cls(float(content["scale"]), shift, of_shares, float(content.get("evidence", math.inf)))
+        evidence = float(content.get("evidence", math.inf))
+        return cls(float(content["scale"]), shift, of_shares, evidence, rule_of(content))
 
 
-def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: float | None) -> LogitCalibration:
+RULES = (
+    Rule((0.0, TAIL, 1 / 32, 7 / 32, 25 / 32, 31 / 32, 1 - TAIL, 1.0), 49, (0.4, 0.4), (0.7, 0.7), False, False),
+    Rule(),
+)
+"""The rules of calibrations on file, the last that of a release from now on."""
+
+
+def rule_of(content: Mapping[str, Any]) -> int:
+    """The number of the rule that what is on file was made by; those before numbers differ in `evidence`."""
+    return int(content.get("rule", "evidence" in content))
+
+
+def calibration_of(
+    counts: ScoreCounts, values: Array, sigma: float, records: float | None, number: int = len(RULES) - 1
+) -> LogitCalibration:
     """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
 
     Of records that are None, since their number is secret, the noised counts say how many they are.
@@ -115,12 +196,13 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     add up to 1 on average, one a, and each its own c. The answer is the scale and shift of least expected log loss
     under that posterior; of several classes the mean scale, and the shifts that give each class's probability its own
     intercept. Where the counts do not bear out that probabilities say anything of a record's class, they become the
-    class shares.
+    class shares. All is by the rule of that ``number`` in `RULES`.
 
     Guarantee: post-processing of the counts. Source: docs/guarantees/calibration.md.
     """
+    rule = RULES[number]
     by_bin = values.reshape(counts.groups, counts.counted, counts.bins, 2).sum(axis=0)
-    firsts = np.searchsorted(np.array(counts.edges), np.array(COARSE[:-1]))
+    firsts = np.searchsorted(np.array(counts.edges), np.array(rule.edges[:-1]))
     merged = np.add.reduceat(by_bin, firsts, axis=1).transpose(0, 2, 1)  # (k, 2, coarse bins)
     variance = sigma**2 * counts.groups * np.diff([*firsts.tolist(), counts.bins])
     n = max(1.0, float(merged.sum()) / counts.counted if records is None else records)
@@ -130,28 +212,24 @@ def calibration_of(counts: ScoreCounts, values: Array, sigma: float, records: fl
     sums = total.sum(axis=1, keepdims=True)
     parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
     alone = counts.counted == 1
-    lying = np.array([_within_bins(one.sum(axis=0), 2 * variance, n) for one in merged])
-    base = np.zeros_like(_SCALES) if alone else _intercepts(parts, _middles(lying))
-    of_scales, of_shifts = _PRIORS[not alone]
+    lying = np.array([rule.within_bins(one.sum(axis=0), 2 * variance, n) for one in merged])
+    base = np.zeros_like(_SCALES) if alone else _intercepts(parts, rule.middles(lying))
+    of_scales, of_shifts = rule.priors(alone=alone)
     seen = [
-        _ClassPosterior(one, variance, n, part, base, of_shifts, within)
+        _ClassPosterior(rule, one, variance, n, part, base, of_shifts, within)
         for one, part, within in zip(merged, parts, lying, strict=True)
     ]
     by_scale = np.log(of_scales) + sum(one.by_scale for one in seen)
     evidence = float(np.logaddexp.reduce(by_scale) - sum(one.by_rate for one in seen))
     fits = [one.fit(_shares_of(by_scale)) for one in seen]
-    if evidence < TELLS:
+    if rule.judges and evidence < TELLS:
         whole = 1.0 if alone else sum(fit.share for fit in fits)
         fits = [fit.of_shares(whole) for fit in fits]
     loss, scale = _log_loss(fits, n, of_number, alone=alone), float(np.mean([fit.scale for fit in fits]))
     if alone:
         (shift,) = (fit.shift if counts.positive in (1, None) else -fit.shift for fit in fits)
-        return LogitCalibration(scale, (shift,), loss, evidence)
-    return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss, evidence)
-
-
-_EDGES = np.array([-_MOST, *(math.log(edge / (1 - edge)) for edge in COARSE[1:-1]), _MOST])
-_PLACES = _EDGES[:-1, None] + np.diff(_EDGES)[:, None] * (np.arange(_WITHIN) + 0.5) / _WITHIN
+        return LogitCalibration(scale, (shift,), loss, evidence, number)
+    return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss, evidence, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +252,7 @@ class _Fit:
         return replace(self, scale=0.0, shift=math.log(share / (1 - share)), share=share)
 
 
+@dataclass(eq=False)
 class _ClassPosterior:
     """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
 
@@ -181,51 +260,40 @@ class _ClassPosterior:
     (scales, 1, 1) is the intercept before counts are seen, when shifts from it have the probabilities `of_shifts`.
     """
 
-    def __init__(
-        self, counts: Array, variance: Array, n: float, parts: Array, base: Array, of_shifts: Array, within: Array
-    ) -> None:
-        self._counts, self._variance, self._parts, self._base, self._within = counts, variance, parts, base, within
-        seen = float(np.clip(counts[1].sum() / n, 0.0, 1.0))
-        spread = math.sqrt(float(variance.sum()) / 2 / n**2 + seen * (1 - seen) / n + 1 / n**2)
+    rule: Rule
+    counts: Array
+    variance: Array
+    n: float
+    parts: Array
+    base: Array
+    of_shifts: InitVar[Array]
+    within: Array
+
+    def __post_init__(self, of_shifts: Array) -> None:
+        n, seen = self.n, float(np.clip(self.counts[1].sum() / self.n, 0.0, 1.0))
+        spread = math.sqrt(float(self.variance.sum()) / 2 / n**2 + seen * (1 - seen) / n + 1 / n**2)
         self._share = float(np.clip(_within(seen, spread), _LEAST_SHARE, 1 - _LEAST_SHARE))
-        likely = self._likely(self._chances(_middles(within)), n) + np.log(of_shifts)
+        likely = self._likely(self._chances(self.rule.middles(self.within))) + np.log(of_shifts)
         self._of_shifts = _shares_of(likely, axis=1)
         self.by_scale: Array = np.logaddexp.reduce(likely, axis=1)
-        self.by_rate = float(np.logaddexp.reduce(self._likely(_RATES, n)) - math.log(len(_RATES)))
+        self.by_rate = float(np.logaddexp.reduce(self._likely(_RATES)) - math.log(len(_RATES)))
 
-    def _likely(self, p: Array, n: float) -> Array:
+    def _likely(self, p: Array) -> Array:
         """Log likelihood of what bins hold beyond chances (..., bins), or (..., 1) alike in all."""
-        residual = self._counts[1] - p * self._counts.sum(axis=0)
-        spread = self._variance * (p**2 + (1 - p) ** 2) + n * self._parts * p * (1 - p) + 1
+        residual = self.counts[1] - p * self.counts.sum(axis=0)
+        spread = self.variance * (p**2 + (1 - p) ** 2) + self.n * self.parts * p * (1 - p) + 1
         return np.asarray(-0.5 * (residual**2 / spread + np.log(spread)).sum(axis=-1))
 
     def _chances(self, logits: Array) -> Array:
         """p at logits (m,) by scale and shift: (scales, shifts, m)."""
-        return _sigmoid(_SCALES * logits + self._base + _SHIFTS)
+        return _sigmoid(_SCALES * logits + self.base + self.rule.tried)
 
     def fit(self, of_scales: Array) -> _Fit:
         """The scale and shift of least expected log loss, where scales have these probabilities."""
-        wanted = np.einsum("a,ac,acn->n", of_scales, self._of_shifts, self._chances(_PLACES.ravel()))
-        scale, shift = _nearest(wanted, _WITHIN * (self._parts[:, None] * self._within).ravel() + 1e-3)
-        return _Fit(scale, shift, self._counts, self._variance, self._share, _middles(self._within))
-
-
-def _within_bins(total: Array, variance: Array, n: float) -> Array:
-    """Parts (bins, places) of each bin's records at its places: the mean of what logistic laws say of them.
-
-    Laws count by how likely they make the noised totals (bins,), which have this variance. Where most records are in
-    one bin they lie where the others point to: at its middle they would be taken for more of one class than they are.
-    """
-    expected = n * _OF_LAWS.sum(axis=2)
-    spread = variance + expected + 1
-    likely = _shares_of(-0.5 * ((total - expected) ** 2 / spread + np.log(spread)).sum(axis=1))
-    mixed = np.einsum("l,lbw->bw", likely, _OF_LAWS) + 1e-9
-    return np.asarray(mixed / mixed.sum(axis=1, keepdims=True))
-
-
-def _middles(within: Array) -> Array:
-    """Mean logits (..., bins) of records of which such parts (..., bins, places) are at the places of their bins."""
-    return np.asarray((within * _PLACES).sum(axis=-1))
+        places, weights = self.rule.places.ravel(), _WITHIN * (self.parts[:, None] * self.within).ravel() + 1e-3
+        wanted = np.einsum("a,ac,acn->n", of_scales, self._of_shifts, self._chances(places))
+        scale, shift = _nearest(places, wanted, weights)
+        return _Fit(scale, shift, self.counts, self.variance, self._share, self.rule.middles(self.within))
 
 
 def _intercepts(parts: Array, middles: Array) -> Array:
@@ -250,16 +318,6 @@ def _shares_of(logarithms: Array, axis: int = 0) -> Array:
     return np.asarray(numbers / numbers.sum(axis=axis, keepdims=True))
 
 
-_PRIORS = [
-    (
-        _shares_of(-((np.log(_SCALES[:, 0, 0] / usual) / _SPREAD) ** 2) / 2),
-        _shares_of(-((_SHIFTS[0, :, 0] / shifted) ** 2) / 2),
-    )
-    for usual, shifted in zip(_USUAL, _SHIFTED, strict=True)
-]
-"""Probabilities of scales and shifts before counts are seen, of two classes and of more."""
-
-
 def _within(seen: float, spread: float) -> float:
     """The mean of a number in [0, 1], all alike before, that was seen with normal noise of this spread."""
     low, high = -seen / spread, (1 - seen) / spread
@@ -268,14 +326,14 @@ def _within(seen: float, spread: float) -> float:
     return seen + spread * heights / math.sqrt(2 * math.pi) / between
 
 
-def _nearest(wanted: Array, weights: Array) -> tuple[float, float]:
-    """Scale and shift of least log loss to probabilities (m,) at `_PLACES`, weighed: a convex problem, by Newton."""
+def _nearest(logits: Array, wanted: Array, weights: Array) -> tuple[float, float]:
+    """Scale and shift of least log loss to probabilities (m,) at logits, weighed: a convex problem, by Newton."""
     weights = weights / weights.sum()
-    design, solution = np.stack([_PLACES.ravel(), np.ones(_PLACES.size)], axis=1), np.zeros(2)
+    design, solution = np.stack([logits, np.ones_like(logits)], axis=1), np.zeros(2)
 
     def loss(at: Array) -> float:
-        logits = design @ at
-        return float(weights @ (np.logaddexp(0.0, logits) - wanted * logits))
+        tried = design @ at
+        return float(weights @ (np.logaddexp(0.0, tried) - wanted * tried))
 
     for _ in range(_STEPS):
         p = _sigmoid(design @ solution)
@@ -309,10 +367,3 @@ def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> L
 
 def _sigmoid(values: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(values, -60.0, 60.0))))
-
-
-_CUTS = np.append(_PLACES - np.diff(_EDGES)[:, None] / (2 * _WITHIN), math.inf)
-_CUTS[0] = -math.inf
-_WIDTHS = np.exp(np.linspace(math.log(0.1), math.log(4.0), 24))[:, None]
-_OF_LAWS = np.diff(_sigmoid((_CUTS - np.linspace(-9.0, 9.0, 73)[:, None, None]) / _WIDTHS)).reshape(-1, *_PLACES.shape)
-"""Parts of records at every place (laws, bins, places) by logistic laws of logits, with many means and widths."""

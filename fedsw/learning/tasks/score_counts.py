@@ -29,8 +29,10 @@ bins: between edges a bin's records are taken to lie evenly.
 EDGES = tuple(number / BINS for number in range(BINS + 1))
 """Edges of these bins."""
 
-_TAIL = 2.0**-13
-COARSE = (0.0, _TAIL, *(number / BINS for number in (2, 10, 22, 30)), 1 - _TAIL, 1.0)
+TAIL = 2.0**-13
+"""The probability at which the outermost bins of calibration end."""
+
+COARSE = (0.0, TAIL, *(number / BINS for number in (2, 10, 22, 30)), 1 - TAIL, 1.0)
 """Edges of the seven bins that calibration takes: fewer have less noise, and the outermost, beyond logits of -9 and 9,
 tell of a model that is surer than any should be. With edges at 1/32 and 7/32 log loss was .002 (two classes) and .004
 (more) higher on 18 sets that judge nothing, and a model that could gain two points answered one class alone: nearly all

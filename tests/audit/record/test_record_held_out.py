@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import pytest
 
 from fedsw.audit.record import audit, cost, noise, promise, published
+from fedsw.privacy.sensitivity import SLACK
 from tests.audit.record.test_record import change_json, failed, forge
 from tests.federations import Federation
 from tests.runs.kept_runs import LOCAL, NOBODY, kept_run, tables
@@ -66,6 +68,20 @@ def test_a_row_that_charges_kept_records_too_little_or_too_much_is_named(copied,
 
     forge(directory, of_kept)
     assert checks <= set(failed(audit(directory)))
+
+
+def test_counts_by_answer_alone_of_an_older_version_have_the_sensitivity_that_they_were_charged_with(copied):
+    directory = copied()
+
+    def of_kept(row):
+        for charge in row["charges"]:
+            if charge["group"] == "held out" and charge["sampling_rate"] > 0:
+                charge.update(sensitivity=SLACK * math.sqrt(2))
+
+    forge(directory, of_kept)
+    assert noise.NAME in failed(audit(directory))
+    change_json(directory / "held_out.json", lambda stored: stored.update(values=[row[:4] for row in stored["values"]]))
+    assert noise.NAME not in failed(audit(directory))
 
 
 def test_a_row_that_releases_kept_records_and_says_that_training_cost_the_others_is_named(copied):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedsw.audit.record import audit
+from fedsw.audit.record import audit, noise
+from fedsw.learning.moments import beside_rounds
 from fedsw.learning.tasks import calibration
+from fedsw.runs.evaluation import group_thresholds
+from tests.audit.record.test_record import change_json, failed
 from tests.federations import small
 
 
@@ -32,3 +36,23 @@ def test_a_calibration_that_is_not_the_counts_own_fails_the_audit(federation, mo
     failed = [check for check in found.details["checks"] if not check["passed"]]
     assert [check["name"] for check in failed] == ["noise against Δ"] and "the calibration's scale" in str(failed)
     assert torch.isfinite(model["0.weight"]).all()
+
+
+@pytest.mark.parametrize("thresholds", ["thresholds.share=0", "thresholds.share=0.2"])
+def test_a_folder_is_audited_by_the_rule_that_calibrated_it(federation, monkeypatch, thresholds):
+    """One of the first rule, which had other edges and no number, passes; calibrated otherwise it fails."""
+    first = calibration.RULES[0]
+    with monkeypatch.context() as before:
+        before.setattr(calibration, "RULES", (first, first))
+        before.setattr(beside_rounds, "COARSE", first.edges)
+        federation.run(small("calibration.share=0.2", thresholds, "privacy.epsilon=4.0"))
+    folder = federation.folder / "run1"
+    for file in ("scores.json", "summary.json"):
+        change_json(folder / file, lambda content: [content["calibration"].pop(name) for name in ("rule", "evidence")])
+    scores = group_thresholds.kept(folder)
+    assert scores is not None and scores.calibration is not None and scores.calibration.rule == 0
+    assert audit(folder).passed
+    change_json(folder / "scores.json", lambda content: content["calibration"].update(rule=1, evidence=9.0))
+    assert noise.NAME in failed(audit(folder))
+    change_json(folder / "scores.json", lambda content: content["calibration"].update(rule=7))
+    assert "unknown rule 7" in str(audit(folder).details["checks"])
