@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 PRIVATE = 0o600
-"""The mode of what is written here, whatever the umask: its owner reads and writes it, and nobody else."""
+"""The mode of what is written here, whatever the umask: only its owner reads and writes it."""
 PRIVATE_FOLDER = 0o700
 PART = ".part"
 """End of a file's name while it is written."""
@@ -34,7 +34,7 @@ _TRIES = 1000
 
 
 def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:
-    """Put a file in place whole: whoever reads `path` meanwhile, or after a crash, finds the old content or the new.
+    """Replace a file atomically: a reader of `path`, at any time or after a crash, finds the old content or the new.
 
     Its folder must exist. If it is ``durable``, content and name are on the disk on return; otherwise they survive the
     death of the process, and that of the machine may leave the old file or the new one, whole or damaged. OSError if

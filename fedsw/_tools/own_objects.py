@@ -23,7 +23,7 @@ def is_held(text: str) -> bool:
 
 
 def absence(source: str) -> str | None:
-    """Return the refusal of a run whose records are Python objects that are not at hand; None of other sources."""
+    """Return the refusal of a run if its records are Python objects that are not at hand; None for other sources."""
     if source == OBJECT:
         return "data.source 'object' is passed in Python: fedsw.run(experiment, data=...)"
     if is_held(source):
@@ -35,7 +35,7 @@ def absence(source: str) -> str | None:
 
 
 def fresh_name() -> str:
-    """A name for an object of this process that nobody can guess; it is written as `module:name` is."""
+    """An unguessable name for an object of this process; it is written as `module:name` is."""
     return f"{OBJECT}:x{secrets.token_hex(16)}"
 
 

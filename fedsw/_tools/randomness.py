@@ -29,7 +29,7 @@ class Stream:
     """A stream of random numbers of one purpose.
 
     `Stream.secure()` draws its key from the operating system and never shows it: the stream of a private run.
-    `Stream.seeded(seed, ...)` derives it from a seed: reproducible, and whoever knows the seed knows every number,
+    `Stream.seeded(seed, ...)` derives it from a seed: reproducible, and the seed gives away every number,
     so a run that uses it for sampling or noise has a *nominal* epsilon only. Both share all the code below.
     """
 
@@ -41,7 +41,7 @@ class Stream:
 
     @classmethod
     def secure(cls) -> Stream:
-        """A stream nobody can reproduce, from the operating system's entropy."""
+        """An irreproducible stream, from the operating system's entropy."""
         return cls(os.urandom(KEY_BYTES))
 
     @classmethod

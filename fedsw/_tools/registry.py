@@ -1,7 +1,7 @@
 """Things by name or by class: one `Registry` for each kind of thing, and `Unknown` for a name that is in none.
 
-Whoever decides by a name asks the registry for the object and the object for what differs, so that a name which nobody
-knows stops the run instead of passing for one that somebody does.
+Code that decides by a name asks the registry for the object and the object for what differs, so that an unknown name
+stops the run instead of passing for a known one.
 """
 
 from __future__ import annotations

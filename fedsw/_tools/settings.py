@@ -234,7 +234,7 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def require_data_set(name: str) -> str:
-    """The name of a data set, whose account is a file of that name; ValueError unless it can name a file."""
+    """The name of a data set, and of its account's file; ValueError unless it can name a file."""
     if not _DATA_SET.fullmatch(name):
         raise ValueError(
             f"the data set is called {_shown(name)}; its account needs a name of at most 100 letters, digits, '.', '_' "

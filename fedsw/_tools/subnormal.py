@@ -1,6 +1,6 @@
 """Numbers below the smallest normal one are zero where clients compute: on them, arithmetic takes many times as long.
 
-How long a client takes is seen by whoever waits for it, so it may not follow from what a record holds. Tables lose such
+Others can measure how long a client takes, so that may not follow from what a record holds. Tables lose such
 numbers when they are loaded (`flushed`); those that arise later are flushed by the processor (`flushing_to_zero`). Its
 switch belongs to one thread, and threads that this one starts inherit it when they are started and keep it. So a
 computation on one thread throws the switch and puts it back; one on several has a thread of its own, which threw the

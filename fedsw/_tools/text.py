@@ -34,7 +34,7 @@ def json_text(value: Any, *, indent: int | None = 2, ascii_only: bool = False) -
 def harmless(text: object, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
     """A text of any length and any number of lines without what a terminal obeys.
 
-    For all that is printed: titles, statuses and names in a folder were written by whoever made it, and an escape
+    For all that is printed: titles, statuses and names in a folder were written by its author, and an escape
     sequence among them could colour, hide or replace what a reader sees.
     """
     return _COMMANDS.sub(instead, str(text))
@@ -202,7 +202,7 @@ class Short:
     """
 
     def _facts(self) -> Mapping[str, object]:
-        """Public facts by name, for whoever sees a screen or a notebook."""
+        """Public facts by name, for a screen or a notebook."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class Short:
 
 
 def run_facts(name: str, directory: object, summary: Mapping[str, Any]) -> dict[str, object]:
-    """Facts that a finished run prints: how it ended, and its guarantee for whoever reads all that it shows."""
+    """Facts that a finished run prints: how it ended, and its guarantee against a reader of all that it shows."""
     epsilon, reader = summary.get("epsilon"), summary.get("epsilon_of_reader")
     differs = {"epsilon of the reader": upward(reader, 6)} if to_float(reader) != to_float(epsilon) else {}
     ended = {"status": summary.get("status"), "rounds": summary.get("released_rounds")}

@@ -12,14 +12,14 @@ from torch import Tensor
 _TOGETHER = (1.0, 10.0, 1e3, 1e6, -10.0, -1e6)
 """Sizes of records in one batch, so that whatever is taken of a batch is another than of each of them alone."""
 _APART = (10.0, 100.0, 1e3, 1e6, -10.0, -1e3)
-"""Sizes of batches whose records have all the same one."""
+"""Sizes of batches in which all records have the same one."""
 _RECORDS = 3
 
 
 def magnitudes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Batches of made-up records like the given ones, with numbers far beyond them; none if no input has numbers.
 
-    Normal ones; one batch of many sizes, with outliers of either sign and a record whose numbers are all equal; and a
+    Normal ones; one batch of many sizes, with outliers of either sign and a record of equal numbers; and a
     batch of each size. What is no number of an input is taken from the given ones in turn.
     """
     if not any(isinstance(value, Tensor) and value.is_floating_point() for value in inputs):

@@ -48,7 +48,7 @@ _FIXED = (
 )  # fmt: skip
 _OWN_STATE = (dict, list, deque, set)
 _SHIPPED = frozenset({"torch", "fedsw", "numpy"}) | (sys.stdlib_module_names - {"__main__"})
-"""Packages whose functions and classes keep nothing of a record in globals, closures or class attributes."""
+"""Packages known to store no record in globals, closures or class attributes of their functions and classes."""
 _DICTS = frozenset({dict, OrderedDict})
 _ABSENT = object()
 _GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
@@ -89,7 +89,7 @@ def kept(*things: Any) -> Iterator[StateBefore]:
 
 
 class UnsupportedModule(ValueError):
-    """A module whose per-sample Jacobians the clip cannot measure, named, with what to use instead."""
+    """The clip cannot measure this module's per-sample Jacobians; the error names the module and a substitute."""
 
 
 class _Copied:
@@ -162,7 +162,7 @@ class StateBefore:
             self._next(part, path, strict)
 
     def _fixed(self, value: Any, path: str, strict: bool) -> None:
-        """A container that stays as it is, whose parts may not."""
+        """A container that stays as it is, though its parts may not."""
         for part in value.values() if isinstance(value, MappingProxyType) else value:
             self._next(part, path, strict)
 

@@ -51,7 +51,7 @@ def clip_cotangents(
     d rows of J to norm L/sqrt(d), which is enough for ||J||_2 <= L but clips more.
 
     Guarantee: ||(J clipped)^T q|| <= L ||q|| for every q, as long as the error of `gram` is at most eta ||G||
-    in spectral norm. A record whose Gram matrix or cotangent is not finite gets the cotangent 0. Nothing
+    in spectral norm. A record with an infinite or NaN Gram matrix or cotangent gets the cotangent 0. Nothing
     branches on the values.
 
     Gram matrices are (n, d, d), cotangents (n, d), or (n,) if d is 1; the result has their shape, float64. An infinite

@@ -44,7 +44,7 @@ class OutputColumns:
 def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "cheapest") -> OutputColumns:
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
-    A call whose rule can use factors or form rows goes the cheaper way within the memory of the activations, unless
+    A call with a rule for both factors and rows goes the cheaper way within the memory of the activations, unless
     ``way`` says which.
     """
     pulled = [block.backprops(row) for row in rows]
@@ -69,7 +69,7 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
 
 @dataclass(frozen=True)
 class _Factored:
-    """A call whose columns are measured by factors; its input, and those of a `single` column, are converted once."""
+    """A call measured by the factors of its columns; its input, and those of a `single` column, are converted once."""
 
     call: Call
     rule: Factored
@@ -109,7 +109,7 @@ class _Factored:
 
 @dataclass(frozen=True)
 class _Formed:
-    """A call whose columns are formed: (D', n, entries) by name; one is kept in float64, as it will be added."""
+    """A call with formed columns: (D', n, entries) by name; one is kept in float64, as it will be added."""
 
     call: Call
     reached: Sequence[int]

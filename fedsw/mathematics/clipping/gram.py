@@ -84,7 +84,7 @@ def pulled_back(
     """Pull cotangents, of the outputs' shapes, back to targets in their graph, which is kept; None where none arrives.
 
     Computed as the gradient of the sum of all outputs times their cotangents: torch compares the shape of a cotangent
-    that it is handed by its compiler's symbolic algebra, whose import takes longer than many a training.
+    that it is handed by its compiler's symbolic algebra, and importing that takes longer than many a training.
     """
     with torch.inference_mode(False), torch.enable_grad():  # a checkpointed layer runs again here, and must be recorded
         products = []
@@ -208,7 +208,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
 
     Guarantee: a record's part, times its factor, has at most the norm of its limit, whatever the passes through the
     network did to its backprops: it is measured from the same numbers that the sum is made of, in the same precision.
-    A record whose part is not finite gets 0, as does one whose limit is below 2^-300. Nothing branches on the values.
+    A record with an infinite or NaN part gets 0, as does one with a limit below 2^-300. Nothing branches on the values.
 
     Limits are (n,), float64, infinity for none.
 

@@ -18,7 +18,7 @@ names the module, the reason and the remedy. What a pass itself shows is in the 
         test_layers_without_trained_parameters_are_passed_through_exactly[frozen recurrence]
     an LSTM with a `layer_rule`: exact
         test_an_lstm_with_a_rule_is_measured_and_clipped_exactly
-    a layer whose `layer_rule` is wrong: refused
+    a layer with a wrong `layer_rule`: refused
         test_a_wrong_rule_is_found_and_never_trains
     batch norm that trains, or in training mode: refused
         test_batch_norm_of_a_frozen_backbone_is_refused_until_it_no_longer_looks_at_the_batch
@@ -392,7 +392,7 @@ def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: He
 def _require_alike(
     model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float, together: Sequence[Measured]
 ) -> None:
-    """Refuse a record whose heads or gradients in the batch are others than alone."""
+    """Refuse a model that gives a record other heads or gradients in a batch than by itself."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
@@ -580,7 +580,7 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
 
     Guarantee: `Tape.gram` accounts for every path from a trainable parameter to the outputs. What would
     escape it (see `check`; a layer called twice in one forward; a parameter used outside the layer that owns
-    it; a layer whose leading dimension is not the batch) is refused here, by name, whatever the values.
+    it; a layer with another leading dimension than the batch) is refused here, by name, whatever the values.
 
     A module with code that is neither torch.nn's nor fedsw's is rehearsed first, on made-up records of many magnitudes
     and a copy (`probe_moved`): a mean over the batch, a softmax over it or functional dropout is refused. That

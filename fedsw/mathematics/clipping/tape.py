@@ -252,7 +252,7 @@ class Tape:
         return total
 
     def _clipped_along(self, heads: Sequence[Tensor], clip: Clip, limits: Tensor, runs: Sequence[int]) -> Tensor:
-        """`clipped` of a module of one column, whose gradients are measured once for all heads."""
+        """`clipped` of a module of one column: its gradients are measured once for all heads."""
         with full_precision(self.device), torch.no_grad():
             slopes = [self._columns_slopes(head) for head in heads]
 

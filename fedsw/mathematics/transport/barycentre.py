@@ -75,7 +75,7 @@ def distributions_of(counts: Array) -> tuple[Array, Array]:
 
 
 def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float) -> FairMaps:
-    """The cheapest maps whose results lie in a Kolmogorov-Smirnov ball of diameter `radius` about one distribution.
+    """The cheapest maps onto a Kolmogorov-Smirnov ball of diameter `radius` about one distribution.
 
     Minimises the weighted mean of the squared distances moved, over couplings of every group's distribution with a new
     one, such that all distribution functions are within radius / 2 of a common one: two groups then differ by at most

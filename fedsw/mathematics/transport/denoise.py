@@ -29,7 +29,7 @@ def wavelet_denoise(
 
     The threshold comes from the *known* noise: sigma^2 / s in every row and sub-band, s^2 the sub-band's mean square
     less sigma^2 (all of it is removed where s^2 is not positive).
-    Rows whose sides are not a multiple of 2^levels are mirrored at their ends and cut back; there a few mirrored
+    Rows with sides that are not a multiple of 2^levels are mirrored at their ends and cut back; there a few mirrored
     coefficients share their noise.
 
     Guarantee: it reads released rows and public numbers only, so it is post-processing and costs no privacy.

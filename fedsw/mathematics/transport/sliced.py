@@ -309,7 +309,7 @@ def _one_by_one(points: Tensor, rows: Tensor) -> Tensor:
 
 
 def _exact(points: Tensor, parts: Tensor, bits: int) -> Tensor:
-    """Projections (k, w) of points (d, w) on directions whose halves are `parts` (2k, d); see docs/guarantees."""
+    """Projections (k, w) of points (d, w) on directions with the halves `parts` (2k, d); see docs/guarantees."""
     (k, w), largest = (len(parts) // 2, points.shape[1]), points.abs().amax(dim=0).clamp_(min=2.0**-900)
     top = largest / torch.frexp(largest).mantissa
     products = parts @ torch.cat(_halves(points, top, bits), dim=1)

@@ -1,4 +1,4 @@
-"""The layers whose per-sample Jacobians can be measured, and the rule of each; open to layers of a user's own."""
+"""The layers with measurable per-sample Jacobians, and the rule of each; open to custom layers."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def layer_rule(
 ) -> Callable[[Gradients], Gradients]:
     """Give a kind of layer its rule: `@layer_rule(MyLayer)` over a function that forms each record's gradient.
 
-    The layer takes one tensor whose leading dimension counts the records, and returns another. What the function forms
+    The layer takes one tensor, records first, and returns another. What the function forms
     is measured, and the same numbers are added: a function that reads each record alone lets nothing of it above the
     clip, whatever it forms. `record` compares the sizes of some gradients with autograd's and refuses what differs;
     `require_exact` compares every entry. The memory is one gradient a record, some records at a time.
 
     The class must have no rule yet; a subclass needs one of its own, since it may compute anything. ``parameters`` are
-    those whose gradients the function forms; below ``least_dims`` input dimensions it would read across records.
+    those that the function forms gradients of; below ``least_dims`` input dimensions it would read across records.
     ``worst`` makes of a layer the records that `fedsw audit --canary` attacks it with; without, an audit refuses it.
     """
 
@@ -105,7 +105,7 @@ def require_exact(layer: nn.Module, inputs: Tensor) -> None:
 def worst_of(module: nn.Module) -> list[Worst]:
     """The worst neighbours of every kind of layer that trains in a module: of the smallest layer of each, a copy.
 
-    ValueError for a layer whose rule has none, or that has no rule, named.
+    ValueError for a layer without a rule, or with a rule that has none; the error names it.
     """
     smallest: dict[type[nn.Module], tuple[int, nn.Module]] = {}
     for layer in module.modules():

@@ -17,7 +17,7 @@ from fedsw.mathematics.clipping.rules.rule import Factored, Rule, Worst, inner_p
 _MOST_BITS, _WHOLE = 24, 30
 """Binary digits of a part, which float32 has too; and of a slot with its part, which int32 has."""
 _TILE, _FEW = 4096, 512
-"""Records whose sums are scattered together, and whose hats are written: few enough to stay in the cache."""
+"""Records that are scattered and written together: few enough to stay in the cache."""
 
 
 class HatLinear(nn.Module):
@@ -29,7 +29,7 @@ class HatLinear(nn.Module):
 
     A record's inputs are q + 1 whole numbers of 32 bits, as `inputs` makes them: for every column a slot, and the part
     of the way to the next; and the bits of the float32 that is minus the squared length of h, or of (h - centre)
-    matrix, or of a little more. No number leads beyond the slots; slot 0 is nobody's, and the last number, as one below
+    matrix, or of a little more. No number leads beyond the slots; slot 0 is unused, and the last number, as one below
     0, leads there. THE LENGTH IS BELIEVED: measuring it behind a map takes more time than all else, so `write` and
     `measure` do it once for a record.
 

@@ -15,20 +15,20 @@ TILE, ACCELERATOR_TILE = 2**20, 2**26
 
 
 def tiled(n: int, floats_per_record: int, device: torch.device, part_gram: Callable[[slice], Tensor]) -> Tensor:
-    """Concatenate `part_gram` over slices of the n records whose temporaries stay near a tile: (n, ...)."""
+    """Concatenate `part_gram` over slices of the n records, with temporaries near the size of a tile: (n, ...)."""
     grams = [part_gram(part) for part in tiles(n, floats_per_record, device)]
     return grams[0] if len(grams) == 1 else torch.cat(grams)
 
 
 def tiles(n: int, floats_per_record: int, device: torch.device) -> list[slice]:
-    """The n records in slices whose temporaries stay near a device's tile: at least one."""
+    """The n records in slices, with temporaries near the size of a device's tile: at least one."""
     tile = TILE if device.type == "cpu" else ACCELERATOR_TILE
     rows = max(1, tile // max(1, floats_per_record))
     return [slice(start, min(start + rows, n)) for start in range(0, max(n, 1), rows)]
 
 
 def inner_products(rows: Sequence[Tensor]) -> Tensor:
-    """Gram matrices (n, d, d) of d tensors whose leading dimension counts the records."""
+    """Gram matrices (n, d, d) of d tensors, records first."""
     n, d = rows[0].shape[0], len(rows)
     flat = [row.reshape(n, -1 if n else 0) for row in rows]
     if d == 1:
@@ -217,7 +217,7 @@ def trains(layer: Any, name: str) -> bool:
 
 
 def all_but_cancelling(*shape: int) -> Tensor:
-    """One record's input (1, *shape) whose entries along the last axis nearly cancel each other, pair by pair."""
+    """One record's input (1, *shape): its entries along the last axis nearly cancel each other, pair by pair."""
     places = torch.arange(torch.Size(shape).numel())
     signs = 1.0 - 2.0 * (places % 2)
     return (signs * (1.0 + _NEARLY * places)).reshape(1, *shape)
