@@ -5,8 +5,8 @@ of cells that `formats`, `containers` and `blocks` read;
 `settings` are sections [data] and [partition], `sources` finds and reads the records that they say, `own_records` those
 of Python objects;
 `cells` and `distinct` look at what stands in them, `encoding` codes them, `made_up` draws others like them; `records`
-are what a client holds, `units` whose they are, `downloads` the files of shipped data sets.
-Names are imported when they are first used: whoever reads a column's declaration alone needs no tensor.
+are what a client holds, `units` their privacy units, `downloads` the files of shipped data sets.
+Names are imported when they are first used: reading a column's declaration needs no tensor.
 """
 
 from typing import TYPE_CHECKING

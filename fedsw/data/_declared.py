@@ -33,7 +33,7 @@ _Role = TypeVar("_Role", Group, Label, Number)
 class DeclaredRecords(Records):
     """Records, and what is public of them, which is all that they print: their number, and their declaration in short.
 
-    ``read_off`` says "groups" and "classes", as far as nobody declared them: their lists are those of the records,
+    ``read_off`` says "groups" and "classes", as far as they are undeclared: their lists are those of the records,
     which makes public what occurs among them.
     """
 
@@ -83,12 +83,12 @@ def as_records(
     """Records from a table in Python, every cell checked as a file's would be: the same table gives the same records.
 
     Names of columns, the groups, the classes, bounds and edges are **public**, and should come from you: a list of
-    groups or classes that is left out is taken from the data, and is a public fact from then on. Clients whose data
+    groups or classes that is left out is taken from the data, and is a public fact from then on. Clients with data that
     lack a value then disagree; declare `groups` and `classes`.
 
     Args:
         source: a torch tensor or NumPy array (n, ...), a mapping or structured array of columns, a pandas DataFrame, a
-            torch Dataset with a length whose items are (x,), (x, y), (x, y, group) or dicts, a Hugging Face
+            torch Dataset with a length and items (x,), (x, y), (x, y, group) or dicts, a Hugging Face
             `datasets.Dataset`, or a function without arguments that returns one of these.
         group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
             {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all". A Series
@@ -103,7 +103,7 @@ def as_records(
         groups: the values of `group`, in the order of their numbers.
         classes: the values of `target`, in the order of their numbers.
         edges: cut a numeric `group` here; see `fedsw.data.columns.declared_kinds.Group`.
-        unit: the column that says whose a record is, or an array (n,): all rows of a person are then one unit, a batch
+        unit: the column of privacy-unit ids, or an array (n,): all rows of a person are then one unit, a batch
             has one row of each of its units, and guarantees and sizes are those of units. None: each record is one.
         columns: a whole declaration in place of all of these; `DeclaredRecords.columns` of other records, say.
         names: of the columns of a tensor or array, which else is a column "x" of its width: "x0", "x1", ...
@@ -112,7 +112,7 @@ def as_records(
         Features (n, inputs) float32, groups (n,) int64, classes (n,) int64 or targets (n, t) float32; ids 0, 1, ...
 
     Raises:
-        BadRecords: naming the column, and the row (from 0) of the first fault with its value, for whoever holds the
+        BadRecords: naming the column, and the row (from 0) of the first fault with its value, for the holder of the
             records; or the container, with those that are accepted.
         ExperimentError: for a declaration that does not hold together.
     """

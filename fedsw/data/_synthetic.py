@@ -111,7 +111,7 @@ def gaussians(
     std: float = MODE_STD,
     seed: int = 0,
 ) -> Dataset:
-    """A mixture of equally likely isotropic Gaussians whose centres are evenly spaced on a circle.
+    """A mixture of equally likely isotropic Gaussians with centres evenly spaced on a circle.
 
     With the defaults a record lies outside the unit ball with probability below 6e-7 (five standard deviations
     from its centre to the sphere), and neighbouring centres of five are 0.94 apart, over 23 standard deviations.

@@ -36,7 +36,7 @@ TABLES = ".csv, .tsv, .txt, .parquet or .npz"
 
 
 def is_text(path: Path) -> bool:
-    """Say, by its name, whether a file is text whose cells are parted by the declared separator."""
+    """Say, by its name, whether a file is text with the declared separator between cells."""
     return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
 

@@ -64,7 +64,7 @@ def cells_of_table(
     """The cells of a table of the declared columns, as text, by column in their declared order.
 
     Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
-    in their format, decimals with the declared sign. Of a declared unit every row is another one, that nobody is.
+    in their format, decimals with the declared sign. With a declared unit every row is a fictitious unit of its own.
 
     Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are no codes.
     """
@@ -192,7 +192,7 @@ def _shown_in(child: Path) -> str:
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:
-    """Whose the records of a file are, each once (units,), ascending, by the declared unit's column alone."""
+    """The unit ids in a file, each once (units,), ascending, read from the declared unit's column only."""
     kind = format_of(path)
     units = [np.empty(0, dtype=np.int64)]
     with readable(str(path)):
@@ -225,7 +225,7 @@ def read_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
 class Checked:
     """Result of checking every cell of a file.
 
-    ``groups`` (groups,) and ``classes`` (classes,) count units and rows whose own cell fits; ``faults`` are in the
+    ``groups`` (groups,) and ``classes`` (classes,) count units and rows with a valid cell there; ``faults`` are in the
     order of rows, at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults,
     cells that seem to be missing, by column and as messages show them; ``missing`` and ``cut`` those that the
     declaration allows; ``names`` are the numbers of declared units, the same in every file; ``records`` are there if
@@ -252,7 +252,7 @@ MOST_FAULTS = 50
 
 
 def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool = False, keep: bool = False) -> Checked:
-    """Every fault of chunks of cells, and how many records there are, for whoever holds them; classes may be public."""
+    """Every fault of chunks of cells, and how many records there are, for their holder; classes may be public."""
     totals = Checked(np.zeros(len(columns.groups), np.int64), np.zeros(len(columns.classes), np.int64))
     noted: dict[str, int] = {}
     owned, labelled, gathered = Owned(), Owned(), Gathered(columns)

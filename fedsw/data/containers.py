@@ -152,12 +152,12 @@ def kind_of(source: object) -> str:
 
 
 def aligned(values: object, labels: Any, what: str) -> object:
-    """Values in the order of a table's rows, whose ``labels`` pandas gave: a Series of the same labels, put in order.
+    """Values in the order of a table's rows with pandas ``labels``: a Series of the same labels, put in order.
 
     Anything else stays as it is, and so does a Series where rows have no labels.
 
     Raises:
-        BadRecords: if the Series has other labels, or one twice: which value is whose is not known.
+        BadRecords: if the Series has other labels, or one twice: values cannot be assigned to rows.
     """
     if labels is None or not _is_a(values, "pandas", "Series"):
         return values
@@ -220,7 +220,7 @@ def _of_series(series: Any) -> object:
 
 
 def _local(series: Any) -> object:
-    """Moments in a time zone as what its clocks showed, whose day is the one that text of them has."""
+    """Moments in a time zone as its clocks showed them, so that days are those that their text has."""
     moments = series.dt if hasattr(series, "dt") else series
     return np.asarray(moments.tz_localize(None), dtype="datetime64[ns]")
 
@@ -366,7 +366,7 @@ def _of_parts(parts: Mapping[str, Any], kind: str, *, roles: bool) -> Table:
 
 
 def _is_a(value: object, module: str, *names: str) -> bool:
-    """Say whether a value is of a library's class; a library that nobody imported has no objects."""
+    """Say whether a value is of a library's class; a library that is not imported has no objects."""
     library = sys.modules.get(module)
     classes = [operator.attrgetter(name)(library) for name in names if hasattr(library, name.partition(".")[0])]
     return any(isinstance(value, known) for known in classes)

@@ -1,4 +1,4 @@
-"""Faults of cells, rows that are gathered chunk by chunk, and whose they are."""
+"""Faults of cells, rows that are gathered chunk by chunk, and their units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 class CellFault:
     """A cell that does not fit: its row as its file counts, its column, the cell for a message, and what is declared.
 
-    `value` may quote a record: it is for whoever holds the records. `remedy` is what to declare if the cell is right.
+    `value` may quote a record: it is for the holder of the records. `remedy` is what to declare if the cell is right.
     """
 
     row: int
@@ -85,7 +85,7 @@ class Growing:
 
 
 class Owned:
-    """Whose the records of all chunks are, and one public fact of them: gathered to check that a unit has one."""
+    """The units of all chunks' records, with one public fact of each: gathered to check that a unit has only one."""
 
     def __init__(self) -> None:
         self._units, self._values, self._rows = Growing(np.int64), Growing(np.int32), Growing(np.int32)

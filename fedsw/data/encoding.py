@@ -117,7 +117,7 @@ class Gathered:
         self._targets.append(targets)
 
     def close(self, units: NDArray[np.int64]) -> None:
-        """End a table, whose rows are those of these units (n,); nobody's where no unit is declared."""
+        """Finish a table; `units` are the privacy-unit ids of its rows (n,), if a unit is declared."""
         self._units.append(units)
         self._ends.append(len(self._groups))
 
@@ -137,7 +137,7 @@ def _flush(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def units_of(chunk: Chunk, columns: Columns, *, where: str, counted: str) -> NDArray[np.int64]:
-    """Whose the rows of a chunk are, (rows,); nothing else of it is looked at."""
+    """The unit ids of a chunk's rows, (rows,); no other column is read."""
     encoder = Encoder(chunk, columns, every=False)
     units = encoder.unit(columns.unit)
     if encoder.faults:
@@ -194,7 +194,7 @@ class Encoder:
         return self._places(group)
 
     def unit(self, column: str | None) -> NDArray[np.int64]:
-        """Numbers of the units whose the rows are, (rows,); see `fedsw.data.units.unit_numbers`. 0 without a column."""
+        """Numbers of the rows' units, (rows,); see `fedsw.data.units.unit_numbers`. 0 without a column."""
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
         cells = by_value(self._cells[column])

@@ -63,7 +63,7 @@ _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_ar
 
 
 class BadRecords(ValueError):
-    """Records that cannot be used, with file, row, column, value and limit: for whoever holds the records."""
+    """Records that cannot be used, with file, row, column, value and limit: for the holder of the records."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Own:
 
     @property
     def read_off(self) -> tuple[str, ...]:
-        """Lists of the declaration, "groups" or "classes", that nobody wrote and that are read off the records."""
+        """Lists of the declaration, "groups" or "classes", that are undeclared and read off the records."""
         return tuple(sorted({listed for part in self.parts for listed in part.read_off}))
 
     @property

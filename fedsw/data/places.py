@@ -1,4 +1,4 @@
-"""Whose the tables of a folder are: one for all clients, or one in a folder of each."""
+"""Assign the tables of a folder to clients: one for all clients, or one in a folder of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsw.data.units import one_file_twice
 
 @dataclass(frozen=True)
 class Place:
-    """One file of records and whose it is: a client's number, or None for the file of all clients."""
+    """One file of records and its owner: a client's number, or None for the file of all clients."""
 
     client: int | None
     table: Path
@@ -70,7 +70,7 @@ def _require_numbered(folder: Path) -> None:
 
 
 def _require_no_second_set(folder: Path, numbers: Sequence[int]) -> None:
-    """Refuse a table of all clients beside tables of each: of one or the other nobody would learn anything."""
+    """Refuse a table of all clients beside tables of each: one or the other would be silently ignored."""
     held = next((number for number in numbers if tables_in(folder / str(number))), None)
     if held is not None:
         raise BadRecords(
@@ -82,8 +82,8 @@ def _require_no_second_set(folder: Path, numbers: Sequence[int]) -> None:
 def require_places(files: Sequence[Place], folder: Path, clients: int) -> None:
     """Refuse tables of a folder that are not those of so many clients, or of which two are one.
 
-    A client without a folder would have no records; of a folder without a client nobody would learn anything, and
-    nobody would be told.
+    A client without a folder would have no records; a folder without a client would be silently
+    ignored.
     """
     if files[0].client is not None and len(files) != clients:
         fits = f"--clients {len(files)}, or federation.clients = {len(files)}"

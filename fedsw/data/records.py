@@ -28,7 +28,7 @@ class Records(Short):
         sensitive: (n,) int64, the group of each record.
         target: (n,) int64 for classes, or (n, t) float32 for regression.
         ids: (n,) int64, 0 or more, global record ids: a record has the same id at every client, in every run.
-        unit: (n,) int64, whose record each is: rows of one unit have one number. None: every record is a unit.
+        unit: (n,) int64, the privacy unit of each record: one number for all its rows. None: every record is a unit.
     """
 
     features: Tensor
@@ -86,7 +86,7 @@ class Records(Short):
         return self._each(lambda values: values[start:end])
 
     def copied(self) -> Records:
-        """The same records in memory of their own: who changes these changes them for nobody else."""
+        """A copy of the records: changing it changes no other object."""
         return self._each(torch.clone)
 
     def renumbered(self, ids: Tensor) -> Records:
@@ -197,7 +197,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _units_of(parts: Sequence[Records]) -> Tensor | None:
-    """Whose every record is; None if each is a unit."""
+    """The privacy unit of every record; None if each is a unit."""
     units = [part.unit for part in parts if part.unit is not None]
     if not units:
         return None
@@ -219,7 +219,7 @@ def validate(
     """Check every value once, at load time, so that no round ever raises or branches on a record.
 
     Values are looked at as far as names of groups, classes (empty for regression) and features are given. ValueError,
-    naming whose records they are, row and column of the first fault, its value and its limit.
+    naming the client, row and column of the first fault, its value and its limit.
     """
     if len(records) == 0:
         raise ValueError(f"{name}: there are no records; a client takes part with at least one")
@@ -280,7 +280,7 @@ def within_reach(numbers: Tensor, count: int, what: str, owner: str, setting: st
     """Refuse numbers (n,) of classes, groups or cells that are not 0 .. count - 1, when records are loaded.
 
     Raises:
-        ValueError: naming the first record and its number, whose range it is and what sets it.
+        ValueError: naming the first record and its number, the range, and the setting behind it.
     """
     outside = (numbers < 0) | (numbers >= count)
     if bool(outside.any()):
@@ -303,7 +303,7 @@ def _require_unique(ids: Tensor, name: str) -> None:
 
 
 def public_half(dataset: Dataset) -> Records:
-    """The first half of the training records, which belongs to nobody: encoders may learn from it."""
+    """The first half of the training records, which no client holds: encoders may learn from it."""
     return dataset.train.take(torch.arange(len(dataset.train) // 2))
 
 

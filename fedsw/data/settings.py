@@ -75,7 +75,7 @@ Target = Literal["class", "point", "mean"]
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Clients' own files; the ``folder`` is where those of a simulation are, None while nobody has said so."""
+    """Clients' own files; the ``folder`` is where those of a simulation are, None while unset."""
 
     folder: Path | None
 
@@ -109,12 +109,12 @@ class Data(Section):
 
     With `source` "files" every client brings its own; `columns` declares what is in them, and `held_out` names the
     file at the server, if there is one, that metrics are measured on. Rows of it that a private file holds too are
-    refused. `held_out_overlap` "other-people" is the word of whoever runs this that equal rows there are of other
-    people: the guarantee and the verdict stay, and the record says whose word it is; persons by a unit in common, and
-    more equal rows than private ones have among themselves, are refused still. With "allow" nobody says so, the run
+    refused. `held_out_overlap` "other-people" is the user's unproven assertion that equal rows there are of other
+    people: the guarantee and the verdict stay, and the record names the assertion; persons by a unit in common, and
+    more equal rows than private ones have among themselves, are refused still. With "allow" nothing is asserted, it
     goes on, and the record says epsilon = infinity for its reader.
 
-    `unit` names the column of own records that says whose a row is: all rows of a person are one unit, every batch
+    `unit` names the column of privacy-unit ids in own records: all rows of a person are one unit, every batch
     draws units and one row of each, and the guarantee, sizes and ledgers are those of units. It is the same as
     `columns.unit`.
 
@@ -127,7 +127,7 @@ class Data(Section):
     another; with "object" they are passed to `fedsw.run(experiment, data=...)`, which replaces it by
     "object:" and a random name, and writes down in `objects` what is public of them.
 
-    `read_off` is written by a run, too: which lists of `columns`, "groups" or "classes", nobody declared, so that they
+    `read_off` is written by a run, too: which lists of `columns`, "groups" or "classes", are undeclared, so that they
     are those of the records (`fedsw.as_records` without `groups` or `classes`).
 
     `account` is the name of the data set: all runs that name it have one budget (`fedsw account`).

@@ -85,7 +85,7 @@ def stated_shape(source: RecordSource) -> Shape:
 
 
 def second_of_two(classes: int) -> int | None:
-    """The class that is positive where nobody declares one: the second of two, and none of more."""
+    """The class that is positive if none is declared: the second of two, and none of more."""
     return 1 if classes == 2 else None
 
 
@@ -147,7 +147,7 @@ def visible_tables(spec: Data, clients: int) -> list[Path]:
 
 
 def visible_places(spec: Data, clients: int) -> list[Place]:
-    """Whose those files are: of everybody, or one of each client, neither more nor fewer; none is another's copy.
+    """Assign files to owners: one of all clients, or one of each client, no more and no fewer; none is a copy.
 
     Whatever reads clients' files of one machine finds them here. FileNotFoundError, BadRecords, ExperimentError as
     `fedsw.data.places` says.
@@ -238,7 +238,7 @@ def require_file_apart(
 
     With `others`, somebody's word that equal rows are of other people, rows may be shared as often as private rows are
     among themselves. The private records may have been read already. The refusal is itself an un-noised function of
-    them, for whoever owns both.
+    them, for the owner of both.
     """
     _require_other_file(path, tables, what)
     tables_records = shared_tables(tables, columns) if private is None else private
@@ -283,7 +283,7 @@ def _require_other_persons(
 def _require_no_rows(
     common: int, rows: int, what: str, where: str, remedy: str, alike: Sequence[Records] | None
 ) -> None:
-    """Refuse rows in common; with private records whose rows are said to be `alike` by chance, more than chance makes.
+    """Refuse rows in common; if rows of private records are said to be `alike` by chance, more than chance makes.
 
     Rows of other people from the same population equal a private row as often as private rows equal one another.
     """

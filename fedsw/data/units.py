@@ -1,4 +1,4 @@
-"""Whose privacy counts: units of one record or more, of which a batch holds one row each, drawn anew every time."""
+"""Privacy units of one record or more (user-level DP): a batch holds one row of each, drawn anew every time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MOST_PAIRS = 5
 class Units:
     """The units of some records, numbered in the order of their identifiers; each record is one where none is declared.
 
-    How many units there are is public. Which rows a unit has is not: nothing but its own row of a batch, and the screen
-    of whoever holds the records, may depend on it. So a unit's number follows from who is there, and from no row.
+    How many units there are is public. Which rows a unit has is not: only its own row of a batch, and the screen
+    of the holder of the records, may depend on it. So a unit's number follows from the ids present, and from no row.
 
     ``rows`` (n,) are those of the records, unit after unit, ``starts`` (units + 1,) where each unit's begin; ``names``
     (units,) is what `Records.unit` calls them, else the records' ids; a seeded run draws by ``ids`` (units,), the
@@ -104,7 +104,7 @@ class Units:
         return rows
 
     def require_alike(self, values: Tensor, what: str, name: str) -> None:
-        """Refuse units whose rows differ in what is public of them (n,), the stratum that they are drawn in."""
+        """Refuse a unit with rows of different public strata (n,): it is drawn in one stratum."""
         facts = torch.as_tensor(values).cpu().numpy()
         first = np.repeat(self.firsts, np.diff(self.starts))
         if len(wrong := np.flatnonzero(facts[self.rows] != facts[first])):

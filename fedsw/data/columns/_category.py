@@ -1,4 +1,4 @@
-"""Listed values: categories, one for all spellings of a value, and codes, whose letters and zeros all count."""
+"""Listed values: categories, one for all spellings of a value, and codes, compared letter by letter."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Columns(Declared):
         sensitive: the column of the groups; without it all records are one group, "all".
         target: the column of the classes.
         targets: the numbers of a regression, one or more.
-        unit: the column that says whose a row is; all rows with one value there are one unit, whose privacy counts.
+        unit: the column of privacy-unit ids; all rows with one value there are protected as one unit.
         separator: what parts the cells of a CSV file, one character.
         decimal: what parts the decimals of numbers in text, "." or ",".
         thousands: what parts their thousands, ",", ".", " " or "'"; nothing if it is left out, and such numbers are
@@ -137,7 +137,7 @@ class Columns(Declared):
 
     @property
     def listed(self) -> frozenset[str]:
-        """The columns of declared values and of truth values, whose cells are few different ones."""
+        """The columns of declared values and of truth values: few different cells."""
         features = (feature.name for feature in self.features if feature.reader.stored == "texts")
         labels = (label.name for label in (self.sensitive, self.target) if label is not None and label.values)
         return frozenset((*features, *labels))
@@ -166,7 +166,7 @@ class Columns(Declared):
 
     @property
     def positive(self) -> int | None:
-        """The number of the favourable class; None where there is none, or nobody said which of more than two."""
+        """The number of the favourable class; None if there is none, or none is declared of more than two."""
         return None if self.target is None else self.target.favourable
 
     @property
@@ -240,7 +240,7 @@ MOST_CODES = 2_000
 """Codes of all columns together: a sketch of pairs measures about half their square."""
 
 LOWEST = 2.0**-40
-"""Part of a range whose numbers count as its lowest one: it is far above what processors flush to zero."""
+"""Part of a range that counts as its lowest number: it is far above what processors flush to zero."""
 
 _FINE = (5, 7, 10)
 """Numbers are cut at their low end too, after 2^-5, 2^-7 and 2^-10 of their range: many columns are mostly there."""
@@ -281,12 +281,12 @@ def coded_columns(
     """How every declared column is written as codes, by public numbers alone.
 
     Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
-    parts of their declared range and finer ones at its low end, whose lowest value has a code of its own, and whole
+    parts of their declared range and finer ones at its low end; its lowest value has a separate code, and whole
     numbers of at most 2 `bins` values are a code each. A missing cell has one more. The column of the classes is none
     of them, unless it is asked for (``with_class``): it is the block that a record is in, and so are the groups where
     they are kept apart by blocks, too.
 
-    ExperimentError names a column of numbers without bounds, one whose numbers are groups in blocks and an input, or
+    ExperimentError names a column of numbers without bounds, one of groups in blocks and an input, or
     the widest of more than ``most`` codes.
     """
     coded, first, group = [], 0, columns.sensitive

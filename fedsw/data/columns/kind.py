@@ -1,7 +1,7 @@
 """A kind of column: an object that reads, writes, words, makes up and describes its cells, and codes them as inputs.
 
 `ColumnKind` is the type (`registered.KINDS` has those that declarations may name), `Bins` public parts
-of a range, `Form` a reading of cells whose kind nobody declared.
+of a range, `Form` a reading of cells of an undeclared kind.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Bins:
 
 @dataclass(frozen=True)
 class Form:
-    """A way to read cells whose kind nobody declared: the kind's name, a date's format, how numbers are written."""
+    """A way to read cells of an undeclared kind: the kind's name, a date's format, how numbers are written."""
 
     kind: str
     format: str | None = None
@@ -142,7 +142,7 @@ class ColumnKind(ABC):
         return chance.integers(int(np.ceil(low)), int(np.floor(high)), count, endpoint=True).astype(np.float64)
 
     def bounds(self, column: DeclaredColumn) -> tuple[float, float] | None:
-        """The least and the largest of the column's own numbers; None where nobody declared any."""
+        """The least and the largest of the column's own numbers; None if undeclared."""
         return None if column.low is None or column.high is None else (column.low, column.high)
 
     def fill(self, column: DeclaredColumn) -> float | None:

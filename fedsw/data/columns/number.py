@@ -221,7 +221,7 @@ _AMOUNT = re.compile(r"(?=.*[$€£¥%()]|.*-$)\(?[+-]?\s*[$€£¥]?\s*[+-]?\d[
 
 @functools.cache
 def _grouped(thousands: str, decimal: str) -> re.Pattern[str]:
-    """A number whose thousands are parted, as 1,234,567.8 and 12,34,567 are."""
+    """A number with separated thousands, as 1,234,567.8 and 12,34,567."""
     part, point = re.escape(thousands), re.escape(decimal)
     return re.compile(rf"[+-]?[1-9]\d{{0,2}}(?:{part}\d{{2,3}})*{part}\d{{3}}(?:{point}\d*)?")
 
