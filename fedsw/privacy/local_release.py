@@ -186,7 +186,7 @@ class RecordRelease:
         return Sensitivity(2 * self.radius, "diameter", norm=self.norm)
 
     def bounded(self, features: Tensor) -> Bounded:
-        """Rows (n, p) in the ball, to be released once; every row is protected on its own, whoever sees the others.
+        """Rows (n, p) in the ball, to be released once; every row is protected on its own, even if all others are seen.
 
         The number of rows is public. ValueError if the features are not a matrix, or do not fit `dct`.
         """

@@ -41,7 +41,7 @@ class BadKey(ValueError):
 
 @dataclass(frozen=True)
 class MaskKey:
-    """A site's key pair, whose private key never leaves it; what it shares with others is kept in memory alone."""
+    """A site's key pair; the private key never leaves the site, and shared secrets are kept in memory only."""
 
     private: X25519PrivateKey
     _shared: dict[bytes, bytes] = field(default_factory=dict, repr=False, compare=False)
@@ -73,7 +73,7 @@ class MaskKey:
     def mask(self, others: Iterable[bytes], request: bytes, length: int) -> Whole:
         """This site's mask (length,): with the masks of all others for the same request it adds up to 0 mod 2^64.
 
-        Guarantee: whoever knows neither this site's private key nor that of one of the `others` cannot tell the mask
+        Guarantee: a party knowing neither this site's private key nor that of one of the `others` cannot tell the mask
         from uniform numbers, up to the advantage against X25519, HKDF-SHA256 and ChaCha20, as long as each `request`
         is masked once. Two sites' parts cancel if both got the same request; else they are independent.
 
@@ -81,7 +81,7 @@ class MaskKey:
         are asked, with the nonces of all of them (`digest_of`).
 
         Raises:
-            BadKey: as `shared`; for this site's own key, or one that is named twice, whose masks would not cancel.
+            BadKey: as `shared`; for this site's own key, or one that is named twice: its masks would not cancel.
         """
         public, total, others = self.public, np.zeros(length, dtype=np.uint64), list(others)
         if len({public, *others}) <= len(others):

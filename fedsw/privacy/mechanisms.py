@@ -71,7 +71,7 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
 
 
 def _least_multiplier(epsilon: float, delta: float) -> float:
-    """Least sigma / sensitivity whose exact delta(epsilon) is at most delta: the upper end of a bisection."""
+    """Least sigma / sensitivity with an exact delta(epsilon) of at most delta: the upper end of a bisection."""
     at = np.array(epsilon)
 
     def meets(multiplier: float) -> bool:
@@ -213,7 +213,7 @@ def _moves(offsets: NDArray[np.float64], scale: float, stream: Stream, refinemen
 
 
 def _doubtful(words: NDArray[np.uint64], remainders: NDArray[np.float64]) -> Iterable[int]:
-    """Pairs whose radius is extreme, or one of whose coordinates is close to a rounding boundary; in order."""
+    """Pairs with an extreme radius, or with a coordinate close to a rounding boundary; in order."""
     pairs = len(words) // 2
     uniforms = np.abs(words[:pairs].view(np.int64).astype(np.float64) + 0.5) * 2.0**-63
     radii = np.sqrt(-2 * np.log(uniforms))
@@ -225,7 +225,7 @@ def _doubtful(words: NDArray[np.uint64], remainders: NDArray[np.float64]) -> Ite
 def exact_normals(radius: Sequence[int], angle: Sequence[int]) -> tuple[Decimal, Decimal]:
     """The two Box-Muller normals of uniforms of 64 bits a word, most significant word first, to 115 digits.
 
-    The first words are those of `fedsw._tools.randomness.box_muller`, whose definition this extends: the words of each
+    The first words are those of `fedsw._tools.randomness.box_muller`; this extends its definition: the words of each
     uniform are one signed integer W of b bits, u = |W + 1/2| / 2^(b-1) and t = pi (W + 1/2) / 2^(b-1).
     """
     with localcontext(_DIGITS):
@@ -296,7 +296,7 @@ def _laplace_moves(
 
 
 def _exact_move(word: int, offset: float, scale: float, more: Stream) -> int:
-    """offset + scale Z rounded, for the Z whose uniform has the bits of `word` and goes on with those of `more`."""
+    """offset + scale Z rounded, for the Z with a uniform of the bits of `word`, continued by those of `more`."""
     bits, whole = 64, word
     negative = word >= 1 << 63
     while True:
@@ -340,7 +340,7 @@ class Mechanism:
             function of values plus noise of that scale.
         norm: the norm of the sensitivities that it is scaled to.
         joint: from the mu = sensitivity / scale of several values of one sample to the mu of all together. None if
-            nobody says how they add up: one value alone may then leave for a payment.
+            it is unknown how they add up: only one value may then leave for a payment.
         ratio: what scale / sensitivity is called in a guarantee's statement.
     """
 
@@ -395,7 +395,7 @@ def mechanism(
 
     Nothing proves that the epsilon of these accountants, computed from sensitivity / scale, bounds the cost of a
     release with this noise. With ``upper_bound`` you state that it does, and every epsilon is shown with that
-    statement; without it nobody vouches for epsilon. A payment covers one value. The law is tried on zeros: ValueError
+    statement; without it epsilon is not asserted. A payment covers one value. The law is tried on zeros: ValueError
     if it adds nothing to one, or returns anything but noised numbers of the same shape; for a name that is taken, or
     unknown accountants.
     """

@@ -29,7 +29,7 @@ class Relation:
 
     Attributes:
         sampling: of the steps that account for it.
-        narrower: relations whose neighbours are all neighbours under this one: a bound for it holds for them.
+        narrower: relations under which neighbours are all neighbours under this one: a bound for it holds for them.
     """
 
     name: str
@@ -58,7 +58,7 @@ def require_relation(what: str, bound: str, wanted: str) -> None:
 
 
 def require_sampling(relation: str, samplings: Iterable[str]) -> None:
-    """Refuse charges whose sampling is not that of steps for a relation: ValueError."""
+    """Refuse charges with other sampling than steps have for a relation (adjacency): ValueError."""
     expected = RELATIONS.get(relation).sampling
     for sampling in samplings:
         if sampling != expected:

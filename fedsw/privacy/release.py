@@ -2,7 +2,7 @@
 
     Bounded(value, sensitivity, ...)  --release(bounded, guarantee, ledger)-->  Released(value, sigma, spent)
 
-Nothing else in fedsw adds noise to private values or spends from a ledger. Where nobody is trusted with a sum,
+Nothing else in fedsw adds noise to private values or spends from a ledger. If no party is trusted with a sum,
 `release_share` hands out whole numbers with a site's share of the noise, under masks. Several values that are computed
 from one sample (`local-gradient`: a table, then a contribution) are paid for together with `pay`, and leave one by one
 with `release_paid`. `pay_together` and `release_paid_together` are the same for many ledgers at once: one wait for the
@@ -55,7 +55,7 @@ class Spends(Protocol):
 
 
 class NoLedger:
-    """A ledger that takes every charge and counts none, for values of made-up or public records: nobody pays."""
+    """A ledger that takes every charge and counts none, for values of simulated or public records."""
 
     accountant = mechanism = relation = nominal = None
 
@@ -155,8 +155,8 @@ class Sample:
 class Bounded:
     """A private value with how far one replaced record can move it. It is no tensor, and prints without its value.
 
-    Whoever makes one proves the bound: a clipped sum, a histogram, a projection onto a ball, or a function of a user's
-    own with a bound that they state.
+    The code that makes one proves the bound: a clipped sum, a histogram, a projection onto a ball, or a custom function
+    with a stated bound.
 
     Args:
         value: float64 of any shape (else TypeError); only `release` and `release_paid` read it.
@@ -286,7 +286,7 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
 
     Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
     that a crash over-counts what left, never under-counts. The released value is the exactly noised one, rounded to a
-    grid (`mechanisms.noised`). The value's bound is for the neighbours of plan and ledger, whose accountant takes the
+    grid (`mechanisms.noised`). The value's bound is for the neighbours of plan and ledger, and its accountant takes the
     noise. What stays public is what the value's sensitivity says.
 
     BudgetExhausted if it would exceed the ledger's epsilon, AlreadySpent if this round and attempt are in the ledger,
@@ -397,7 +397,7 @@ def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, pa
 
 
 def _joint(parts: Sequence[Part]) -> float:
-    """The mu of all parts of a payment together; ValueError where nobody says how theirs add up."""
+    """The mu of all parts of a payment together; ValueError if it is unknown how they add up."""
     noised_ones = [part for part in parts if part.mechanism != NO_NOISE]
     exact = max((mu_of(part.sensitivity, 0.0) for part in parts if part.mechanism == NO_NOISE), default=0.0)
     mus = [mu_of(part.sensitivity, part.scale) for part in noised_ones]
@@ -460,7 +460,7 @@ def release_share(
 ) -> Whole:
     """Noise a site's part of a masked sum with its share, round it to the grid of all sites, and mask it.
 
-    Guarantee: to whoever lacks one key of the mask the result is uniform. In the sum with the sites whose masks cancel
+    Guarantee: to a party lacking a key of the mask the result is uniform. In the sum of sites that cancel its masks
     it has noise of its own, N(0, scale^2 m / H) of the part's scale, so that with those of any H honest clients the
     sum is released with Gaussian noise of that scale (docs/guarantees/distributed.md, Theorem M1).
 

@@ -17,7 +17,7 @@ STATED = "stated by the user"
 """Name of the bound of a user's own penalty."""
 
 SLACK = 1.001
-"""Enlarges sensitivities for float32 passes whose sums are in float64: docs/guarantees/sampling.md."""
+"""Enlarges sensitivities for float32 passes with sums in float64: docs/guarantees/sampling.md."""
 
 _LEAST_REACH = 1e-4
 """Outputs nearer to each other, or further apart than its inverse, have powers that float64 may round to 0 or infinity:
@@ -88,7 +88,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two samples whose Wasserstein distance is penalised: ``n`` records of it are in the batch.
+    """One of the two samples with a penalised Wasserstein distance between them: ``n`` records of it are in the batch.
 
     Its outputs are projected onto the ball of the ``radius``, or a public sample has no larger norm; its per-sample
     Jacobians are clipped to the spectral norm ``jacobian``, 0 without parameters; ``private`` records are protected.

@@ -84,7 +84,7 @@ def steps(
     """Largest number of steps within epsilon; 0 if one is too many, at most ``MOST_STEPS``.
 
     Guarantee: epsilon of the returned number of steps, as computed by the accountant, is at most ``epsilon``. Steps
-    whose round-off would use delta up (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
+    that use delta up by their round-off (about a million at 1e-10) are too many. Raises as :func:`noise_multiplier`.
     """
     _check(epsilon, sampling_rate, accountant, mechanism)
     if not noise_multiplier > 0.0:

@@ -251,7 +251,7 @@ class Account:
 
 
 class SelectedAccount(Account):
-    """The account of a run that is the best of several: its epsilon is the selection's, whose delta is the only one."""
+    """The account of a run that is the best of several: its epsilon and only delta are the selection's."""
 
     def __init__(self, groups: Iterable[str], accountant: str, mechanism: str, selection: Selection) -> None:
         super().__init__(groups, accountant, mechanism)

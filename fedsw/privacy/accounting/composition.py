@@ -55,7 +55,7 @@ class Composition:
     pairs, so for any mechanisms with these sampling rates and sensitivities, under the steps' relation, against
     an observer of all releases. Parameters of the steps may not depend on the data. Accuracy: epsilon exceeds the
     exact value for the pairs by less than 1e-3, and by less than 1e-3 of the loss's standard deviation. Low-noise steps
-    (mu > 100), whose losses no grid holds that finely, cost about a millionth of their longest loss for every step of
+    (mu > 100), too large for a grid that fine, cost about a millionth of their longest loss for every step of
     the composition, at most; low-noise slices half a percent.
 
     Losses are put on grids and composed on the ``device``, in float64: on the processor instead of a device that has
@@ -270,7 +270,7 @@ def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:
 def lower_epsilon(steps: StepCounts, delta: float) -> float:
     """Compute epsilon of (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1) at every step, the worse direction, from below.
 
-    That is the leak of a record whose replacement moves a sum to which all others add a constant; it grows with every
+    That is the leak when replacing a record moves a sum to which all others add a constant; it grows with every
     p and mu.
     The discretisation error is estimated, see :meth:`Composition.lower_epsilon`.
     """

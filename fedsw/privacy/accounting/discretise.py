@@ -43,7 +43,7 @@ class LossMoments:
 
 @functools.lru_cache(maxsize=512)  # clients of one run, and their server, charge the same steps on the same grids
 def step_moments(step: Step, orientation: Orientation, spacing: float) -> LossMoments:
-    """Moments of one step, on an uneven grid whose nodes are multiples of the spacing (0: any losses).
+    """Moments of one step, on an uneven grid of multiples of the spacing (0: any losses).
 
     That grid dominates the even one of the same spacing and reach, being coarser, and E exp(r L), r > 0, is an
     f-divergence: the first of ``tails`` bounds that of :func:`grid_masses` from above. The second only places the
@@ -76,7 +76,7 @@ def grid_masses(step: Step, orientation: Orientation, spacing: float, device: De
 
 
 def dominating_masses(above: Curve, below: Curve, up: Values, down: Values) -> tuple[Values, Values, Values]:
-    """Connect the dots: the discrete privacy loss whose profile interpolates the pair's at the nodes.
+    """Connect the dots: the discrete privacy loss with the profile that interpolates the pair's at the nodes.
 
     Guarantee: its profile, piecewise linear in e^epsilon, is nowhere below that of the pair, which is
     convex in e^epsilon; a coarser set of nodes gives a profile nowhere below that of a finer one.
@@ -158,7 +158,7 @@ class Harmonics:
     above 1e-19. By Parseval, delta(epsilon) = (1/N) sum_k F_k S_k(epsilon), where S_k, the transform of the
     hockey stick on the grid, is a difference of two geometric sums: a reading costs O(frequencies).
 
-    ``coefficients`` (k,) are F_0 ... F_{k-1}, k <= N / 2, of a grid of ``size`` N whose lowest loss is ``first`` times
+    ``coefficients`` (k,) are F_0 ... F_{k-1}, k <= N / 2, of a grid of ``size`` N with the lowest loss ``first`` times
     the ``spacing``; ``excess`` is mass that counts in full as delta.
 
     Source: docs/guarantees/accounting.md.

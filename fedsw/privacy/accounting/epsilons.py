@@ -38,7 +38,7 @@ Own = Callable[[Counts, float], float]
 """(steps, delta) to epsilon."""
 
 _TRIED = (((Step(1.0, 0.5), 1),), ((Step(0.01, 1.0), 100), (Step(0.3, 0.2), 20)), ((Step(0.05, 2.0), 10),))
-"""Steps whose epsilon, from below, a stated bound is compared with."""
+"""Steps with a known lower bound on epsilon, to compare a stated upper bound with."""
 
 
 def accountant(
@@ -52,12 +52,12 @@ def accountant(
     """Give this process an accountant of one's own: `@accountant("mine", note=...)` over (steps, delta) to epsilon.
 
     The function is not asked about steps that cost nothing, that have no noise, or that `covers` leaves out. Nothing
-    proves that its epsilon is an upper bound: the record of a run says whose word it is, a client with a limit on
+    proves that its epsilon is an upper bound: the record of a run says who asserts it, a client with a limit on
     epsilon refuses it, and an audit recomputes nothing for it.
 
-    Its name is that of `privacy.accountant`, and in ledgers, which open where it is registered alone; for ``note``,
-    ``covers`` and ``takes`` see `fedsw.privacy.accountants.Accountant`. Whoever states that its epsilon is an
-    ``upper_bound`` has it compared with what is known from below: ValueError where it is smaller.
+    Its name is that of `privacy.accountant`, and in ledgers, which open only where it is registered; for ``note``,
+    ``covers`` and ``takes`` see `fedsw.privacy.accountants.Accountant`. A stated
+    ``upper_bound`` on epsilon is compared with known lower bounds: ValueError if it is smaller.
     """
 
     def registered(function: Own) -> Own:

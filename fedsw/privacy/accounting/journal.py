@@ -87,7 +87,7 @@ class Journal:
     """Rows of JSON with unique keys; a row is on disk, fsynced, when :meth:`append` returns.
 
     The sequence counts 1, 2, ...; each digest is the SHA-256 of the previous digest and the row, the first of the
-    header's. Whoever remembers a :class:`Head` can tell a file that was put back from an earlier copy.
+    header's. A remembered :class:`Head` detects a file that was restored from an earlier copy.
     """
 
     def __init__(self, path: Path, lock: int | None) -> None:

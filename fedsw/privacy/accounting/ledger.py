@@ -47,7 +47,7 @@ def account_beside(path: Path) -> Path:
 
 
 def _belonging(path: Path) -> str | None:
-    """The data set in whose account a ledger counts, by the files beside it: its own, or that of its run's folder."""
+    """The data set that a ledger's account is of, by the files beside it: its own, or that of its run's folder."""
     in_run = path.name == files.LEDGER_OF_A_RUN
     beside = [account_beside(path), *([path.with_name(files.ACCOUNT_OF_A_RUN)] if in_run else [])]
     for file in beside:
@@ -105,7 +105,7 @@ class Ledger:
     """The account of one run: its groups of records, one (epsilon, delta), one writer.
 
     Guarantee: when :meth:`spend` returns, its charge is on disk (SQLite, WAL, fsynced); a process killed at any
-    instant leaves every charge whose ``spend`` returned. The total never exceeds the ledger's epsilon, but for
+    instant leaves every charge for which ``spend`` returned. The total never exceeds the ledger's epsilon, but for
     rounding (`Accountant.may_differ`). Epsilon is that of the worst group, for the neighbouring relation of the
     charges. The file holds no data: rates, sensitivities, noise, public group names.
 
@@ -225,7 +225,7 @@ class Ledger:
         Raises:
             BudgetExhausted: if the total would exceed the ledger's epsilon.
             AlreadySpent: if this (round, attempt) was charged before.
-            Uncounted: if the ledger belongs to an account, and nobody asks it (`limiter`).
+            Uncounted: if the ledger belongs to an account that is not asked (`limiter`).
             ValueError: if a group is missing, repeated or unknown, or a number is out of range.
             LedgerBusy: if this process may not write. In all these cases nothing is written.
             LedgerReplaced: if the run went on in another copy of its folder. The charge stays, and nothing may be
@@ -379,7 +379,7 @@ class Ledger:
     def require(self, head: Head, by: str) -> None:
         """Refuse a file that was put back from an earlier copy, or that belongs to another run: LedgerReplaced.
 
-        ``head`` is the last row that this account had at some time, by whoever remembers it (``by``).
+        ``head`` is the last row that this account had at some time, as ``by`` remembers it.
         """
         with self._mutex:
             if not self._journal.passes(head):
@@ -440,7 +440,7 @@ def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
     """:meth:`Ledger.spend` for many ledgers with one wait for the disk.
 
     Guarantee: that of `spend`, for every ledger of which an epsilon is returned: its charge is on disk. One that
-    refuses, or that the disk does not take, keeps nobody else from spending. Where the disk failed, the ledger is
+    refuses, or that the disk does not take, keeps no other ledger from spending. If the disk failed, the ledger is
     closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
 
     Returns, for each, in their order, epsilon or what `spend` raises (OSError where the disk failed). ValueError if a

@@ -26,8 +26,8 @@ class Repetitions:
     """The truncated negative binomial law of a number K >= 1 of runs, drawn before the first and kept secret.
 
     P(K = k) is in proportion to (1 - gamma)^k times the product of (l + eta) / (l + 1) for l = 0 .. k-1 (for eta = 0:
-    to (1 - gamma)^k / k). eta = 1 is the geometric law, eta = 0 the logarithmic one, whose selection costs less and
-    whose K is more spread.
+    to (1 - gamma)^k / k). eta = 1 is the geometric law, eta = 0 the logarithmic one: its selection costs less and
+    its K is more spread.
 
     ``eta`` is above -1, ``gamma`` in (0, 1).
     """
@@ -80,7 +80,7 @@ def with_mean(mean: float, eta: float = 0.0) -> Repetitions:
 
 
 def worst_curve(curves: Iterable[Renyi]) -> Renyi:
-    """Largest Renyi divergences of several runs: those of a run whose settings are drawn without seeing records."""
+    """Largest Renyi divergences of several runs: those of a run with settings drawn without seeing records."""
     divergences = [dict(zip(curve.orders, curve.divergences, strict=True)) for curve in curves]
     orders = sorted(set.intersection(*(set(by_order) for by_order in divergences)))
     return Renyi(tuple(orders), tuple(max(by_order[order] for by_order in divergences) for order in orders))
@@ -106,7 +106,7 @@ class Selection:
     """A private selection that a run came out of, as the best of a random number of runs. All of it is public.
 
     It is in the run's configuration, its ledger and its summary, so that no file of the run states less. ``plans`` is
-    what a candidate's run takes at most, one step so often, once for each candidate whose plan differs; ``settings``
+    what a candidate's run takes at most, one step so often, once for each candidate with another plan; ``settings``
     are those of this run, ``among`` those of all candidates, as on the command line; ``metric`` is the score.
     """
 

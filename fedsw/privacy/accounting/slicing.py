@@ -67,7 +67,7 @@ def law_of_share(slicing: Slicing) -> ShareLaw:
 
 @lru_cache(maxsize=256)
 def gaussian_mixture(slicing: Slicing, mu: float) -> tuple[Array, Array]:
-    """Means and weights of normal laws whose mixed profile is at least E_B delta of N(mu sqrt(B), 1) against N(0, 1).
+    """Means and weights of normal laws with a mixed profile of at least E_B delta of N(mu sqrt(B), 1) against N(0, 1).
 
     For every epsilon >= 0 that delta is an increasing convex function of its value at epsilon = 0. So B is rounded up
     on a fine lattice, and then every value is split between two of a few nodes so that the mean of delta(0) stays.

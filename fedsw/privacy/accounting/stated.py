@@ -138,7 +138,7 @@ class Renyi(_OneOfItsKind):
 
 @dataclass(frozen=True)
 class Tabled(_OneOfItsKind):
-    """Any mechanism whose profile is at most that of a table, plus what is left out.
+    """Any mechanism with a profile of at most that of a table, plus what is left out.
 
     ``values`` are delta at ``losses``, 0 and upwards, from `convex_below`: linear in e^loss in between, convex, and 0
     at the last; ``left_out`` counts in full beside it.

@@ -59,7 +59,7 @@ class Binding:
     def write_alone(self, path: Path) -> None:
         """Write this down beside a ledger in place of any other run: one ledger has one run.
 
-        What another run set aside, whose ledger never began here, is given back.
+        A reservation of another run, if its ledger never began here, is given back.
 
         Raises:
             ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.

@@ -99,7 +99,7 @@ class Cost:
 
     @classmethod
     def of(cls, groups: Iterable[Counts]) -> Cost:
-        """The cost of a run whose groups take these steps."""
+        """The cost of a run with these steps by group."""
         parts: list[Counts] = []
         for group in groups:
             if not any(not uncovered(group, other) for other in parts):
@@ -277,8 +277,8 @@ def composed_epsilon(steps: Iterable[Counts], delta: float) -> float:
 def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     """Epsilon at delta of runs together, for the replacement of one record within the groups of all of them.
 
-    A run costs a record what the group costs that it is in. Whose group that is in a later run may have been chosen by
-    what an earlier one released, so each run counts with one step whose profile is the largest of its groups'. Where
+    A run costs a record what its group costs. Which group that is in a later run may have been chosen by
+    what an earlier one released, so each run counts with one step: the pointwise largest profile of its groups. If
     delta is too small for what such a step sets aside, a run counts with steps that cover those of all of its groups.
 
     Guarantee: an upper bound, as `composed_epsilon`.

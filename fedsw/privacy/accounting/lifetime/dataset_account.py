@@ -1,4 +1,4 @@
-"""One account for one data set: what all runs on it together have spent, on disk, whoever runs them."""
+"""One account for one data set: what all runs on it together have spent, on disk, under any user."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class DatasetAccount:
     or goes on in two copies (`Reservation` sees to both) and no older copy of the files is put back unseen. What a run
     costs, and where it stops, may follow from what earlier ones released (`Limit`); which limits are set may not.
 
-    The account of one client's records may be `within` that of all clients' records, beside it. A run whose clients
-    have ledgers of their own then counts in that, too: once, with what it costs the client that a record is at,
+    The account of one client's records may be `within` that of all clients' records, beside it. A run with clients that
+    keep their own ledgers then counts in that, too: once, with what it costs the client that a record is at,
     whichever that is in this run.
 
     Attributes:
@@ -144,7 +144,7 @@ class DatasetAccount:
 
         What the run counts with already stays. Its name is the same when it is resumed; the steps are of all its
         releases, by groups, of which a record is in one; witnesses are rows that this file had at some time, with who
-        remembers each. `among` others of the run's clients, whose records are not these, the steps are those of one
+        remembers each. `among` others of the run's clients, with other records, the steps are those of one
         more group.
 
         Raises:
@@ -220,7 +220,7 @@ class DatasetAccount:
         return settled
 
     def settle_among(self, run: str) -> None:
-        """Let a run count with what it cost the clients whose accounts are within this one, once all have settled."""
+        """Count a run with what it cost the clients with accounts within this one, once all have settled."""
         if run not in self.state().runs:
             return
         parts: list[Counts] = []
