@@ -41,7 +41,7 @@ class Coding(nn.Module):
         line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset;
             None where nothing does.
         offset: (p,).
-        kept: whether it costs so much that whoever holds records codes them once.
+        kept: whether it costs so much that a holder of records codes them once.
     """
 
     kept = False
@@ -79,7 +79,7 @@ class Unit:
     """One number that a column becomes: 1 where its input, number ``source``, is from ``low`` to ``high``; less beyond.
 
     Both are the knot of a hat, and the ends of a bin. It falls to 0 at 1/``rising`` below and 1/``falling`` above, and
-    stays 1 on a side where this is 0. It is 0 in a record whose input number ``absent`` is 1. A record that has this
+    stays 1 on a side where this is 0. It is 0 in a record with the input number ``absent`` at 1. A record that has this
     unit alone has the inputs ``line``.
     """
 
@@ -376,7 +376,7 @@ def _encoded(feature: Feature, value: float) -> float:
 
 
 def _filled(feature: Feature, start: int) -> tuple[tuple[int, float], ...]:
-    """The inputs that stand for a missing cell of a column whose inputs begin at a place."""
+    """The inputs that stand for a missing cell of a column, given where the column's inputs begin."""
     if (fill := feature.filled_category) is not None:
         return ((start + fill, 1.0),)
     if feature.categories or not isinstance(feature.fill, int | float):

@@ -25,7 +25,7 @@ _SLOPE = 0.2
 
 
 class ImageAutoencoder(nn.Module):
-    """The autoencoder of the private sliced-Wasserstein autoencoder, for images whose side is a multiple of 4.
+    """The autoencoder of the private sliced-Wasserstein autoencoder, for images with sides of a multiple of 4.
 
     Encoder: three 3x3 convolutions without bias (8, 16, 16 filters, leaky ReLU of slope 0.2), 2x2 means after the
     first two, then linear layers of 128, 64 and `latent` units with ReLU between them. Decoder: linear layers of
@@ -78,7 +78,7 @@ class ImageAutoencoder(nn.Module):
 
 
 class Adaptor(nn.Module):
-    """A classifier of images whose features are compared across domains.
+    """A classifier of images with features that are compared across domains.
 
     Encoder: two convolutions of stride 2 (5x5, 16 filters; 3x3, 32 filters), a linear layer of 128 units, each with
     ReLU, and a linear layer of `features` units. The classifier is linear on the features.

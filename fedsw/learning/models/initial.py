@@ -147,7 +147,7 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def require_doubled_twice(side: int, channels: tuple[int, int], **sizes: int) -> None:
-    """Refuse the sizes of a generator whose image is doubled twice: a side that is no multiple of 4, or one below 1."""
+    """Refuse sizes for a generator that doubles its image twice: a side that is not a multiple of 4, or one below 1."""
     require_multiple(side, 4, "the image is doubled twice")
     require_positive(**sizes, first_channels=channels[0], second_channels=channels[1])
 

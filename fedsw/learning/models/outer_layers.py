@@ -30,7 +30,7 @@ def rescalable(model: nn.Module, features: int) -> bool:
 
 
 def rescaled(model: nn.Module, features: int, scale: float, shift: Sequence[float]) -> nn.Module:
-    """A copy of a `rescalable` model whose outputs are those of the model times `scale`, and `shift` (d,) more."""
+    """A copy of a `rescalable` model with outputs multiplied by `scale`, and `shift` (d,) added."""
     model = copy.deepcopy(model)
     last = last_layer(model, features)
     if last is None:

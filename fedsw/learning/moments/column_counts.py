@@ -91,7 +91,7 @@ class ColumnCounts:
 def counts_of_columns(columns: Columns, model: Model) -> ColumnCounts | None:
     """Return what is counted before a model's moments; None where no column of numbers has bends to place.
 
-    A column is left out whose knots are declared, or whose few whole numbers have a knot each. The bins that a model
+    A column with declared knots is left out, and one of few whole numbers, a knot each. The bins that a model
     has make no difference: they may have been read off these counts.
     """
     if not MODELS.get(model.kind).columns:

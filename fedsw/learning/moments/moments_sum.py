@@ -97,7 +97,7 @@ class Layout:
         reach: float,
         least: float = 1.0,
     ) -> Layout:
-        """The layout whose weights share B^2 = k^2 + R^2 + t^2 Y^2 among the constant, the inputs and the targets.
+        """The layout with weights that share B^2 = k^2 + R^2 + t^2 Y^2 among the constant, the inputs and the targets.
 
         R^2 is what the inputs reach and Y^2 what the targets do. The noise in a mean of targets is B^2/(k t): each of k
         and t Y gets a third of R, which makes that of a square 5/3 of what it is without weights, and that of a mean
@@ -288,7 +288,7 @@ def sums_of(problem: Problem, layout: Layout, records: Records) -> Tensor:
     """Sums over records by cell, WITHOUT NOISE, in whole steps of `STEP`: (cells, w) int64.
 
     Products of whole numbers up to 2^14 are summed in float64 over so few records at a time that every sum is below
-    2^53, hence exact; the sums are then added as integers. The records are one row of every unit; whoever calls draws
+    2^53, hence exact; the sums are then added as integers. The records are one row of every unit; the caller draws
     it. ValueError if there are more than MOST_RECORDS.
     """
     if len(records) > MOST_RECORDS:

@@ -37,14 +37,14 @@ SHAKEN_ERROR = 0.15
 """The same of a number that is predicted, as a part of the target's standard deviation."""
 
 SHAKEN_BY_NOISE = 0.3
-"""The same of inputs "by-noise", whose length follows from it, and is no smaller either: the steps of few rounds in
+"""The same of inputs "by-noise", with a length that follows from it, and no smaller either: the steps of few rounds in
 noise are then as long as answers bear. Chosen on sets that judge nothing (`python -m benchmarks.rivals.shapes`)."""
 
 LEAST_VARIED = 0.05
 """Least variance of such an input, as a part of what it would be if nothing were hidden."""
 
 SEEN_OF_IMAGES = 0.1
-"""Part of lambda that is added to the eigenvalues of filtered images, whose spectrum is steep: most directions vary
+"""Part of lambda that is added to the eigenvalues of filtered images. Their spectrum is steep: most directions vary
 little, and so many of them together tell classes apart. Chosen on USPS."""
 
 
@@ -128,7 +128,7 @@ def _of_images(moments: Moments) -> Preparation:
 
 
 def _by_noise(problem: Problem, moments: Moments) -> Preparation:
-    """The preparation whose length follows from the known noise of the rounds, for a linear model of numbers.
+    """The preparation with a length that follows from the known noise of the rounds, for a linear model of numbers.
 
     Inputs of squared length s^2 and a constant have the noise N (1 + s^2) in an answer before its sigmoid, where N is
     that of a parameter with gradients of one record clipped as if its inputs had length 1: clips are longer by
@@ -173,7 +173,7 @@ def _most_shaken(moments: Moments) -> float:
 
 
 def _span(moments: Moments, least: float) -> float:
-    """How far answers before their sigmoid go for a deviation of the targets, whose variance is at least so much."""
+    """How far answers before their sigmoid go for a deviation of the targets, given a lower bound of their variance."""
     deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), least))
     means = moments.target_mean
     steep = math.sqrt(float(np.mean((means * (1 - means)) ** 2)))
@@ -309,7 +309,7 @@ def closed_form(moments: Moments, preparation: Preparation) -> tuple[NDArray[np.
 
 
 def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-odds, up to a common term, of classes with one covariance, whose inverse is the square of the whitening."""
+    """Log-odds, up to a common term, of classes with one covariance: the inverse of the squared whitening."""
     shares = moments.target_mean
     noise = moments.noise_of_products * np.linalg.norm(matrix) / shares
     means = _shrunk((moments.class_shifts @ matrix).T, noise)

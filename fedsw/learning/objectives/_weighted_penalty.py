@@ -46,7 +46,7 @@ class WeightedPenalty(ABC):
 
     Attributes:
         alpha: its weight in the objective.
-        word: whose word stands behind its bound.
+        word: who vouches for its bound.
         other_side: the kind of sample that private records are compared with; None where it is other private records.
         order: the order p of its distances W_p^p; tables of outputs give ranks for order 2 alone.
     """

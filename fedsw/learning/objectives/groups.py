@@ -145,7 +145,7 @@ class BetweenGroups(WeightedPenalty):
     ) -> tuple[list[Tensor], None]:
         """Slot means (k, bins) of every cell against those that it is compared with; see `histograms.matched`.
 
-        TypeError for another order than 2, whose derivative slot means do not give.
+        TypeError for another order than 2: slot means do not give its derivative.
         """
         self.require_slot_means()
         return histograms.matched(counts, self, radius), None
@@ -167,7 +167,7 @@ class BetweenGroups(WeightedPenalty):
 
         Guarantee: for two batches with these cell sizes that differ by one record replaced at its position in
         cell j, the summed contributions differ by at most the j-th value in l2 norm. Protects every record
-        against whoever sees the noised sum; the record's cell and all sizes stay public.
+        against any observer of the noised sum; the record's cell and all sizes stay public.
 
         ``sizes`` are records of every cell in the batch, d the dimension of the outputs, ``spread`` of the directions;
         ``alone`` is the penalty's part, without the task loss.

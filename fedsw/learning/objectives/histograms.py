@@ -1,6 +1,6 @@
 """Ranks from noised tables: histograms of projections that a client may release, and the cotangents they allow.
 
-A penalty whose ranks tables give says what it compares (`WeightedPenalty.pairs`, `reach`); any other raises TypeError.
+A penalty with ranks from tables names what it compares (`WeightedPenalty.pairs`, `reach`); any other raises TypeError.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def histograms(outputs: Tensor, directions: Tensor, radius: float, bins: int) ->
 
 
 def histograms_by(outputs: Tensor, owner: Tensor, owners: int, directions: Tensor, radius: float, bins: int) -> Tensor:
-    """`histograms` of many holders' outputs (n, d) at once, by whose each row is, (n,): (owners, k, bins), float64."""
+    """`histograms` of many holders' outputs (n, d) at once, by each row's holder (n,): (owners, k, bins), float64."""
     k = directions.shape[1]
     where = bin_of(_slices(outputs, directions), radius, bins)
     where = where.add_(torch.arange(k) * bins).add_((owner * (k * bins))[:, None]).reshape(-1)
@@ -95,7 +95,7 @@ def matched(counts: Sequence[Tensor], penalty: WeightedPenalty, radius: float) -
 def matched_to_sample(counts: Tensor, sample: Tensor, directions: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Ranks between the records of a table and a public sample: post-processing of the table.
 
-    Counts are (k, bins) of the records (`monotone`), the sample (m, d), whose quantiles are exact, directions (d, k)
+    Counts are (k, bins) of the records (`monotone`), the sample (m, d), with exact quantiles, directions (d, k)
     unit columns. With the slot means (k, bins) that the records see comes the derivative (m, d) of SW2^2, float64.
     """
     slices = _slices(sample, directions)

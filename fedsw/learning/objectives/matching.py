@@ -21,7 +21,7 @@ class Matching(WeightedPenalty):
 
     The other side is a `prior` (a public sample without parameters; the private side is an encoder), a
     `generator` (the private records are fixed points and only the generator has parameters), or a public `domain`
-    whose records go through the same encoder as the private ones.
+    with records that go through the same encoder as the private ones.
 
     The weight alpha is between 0 and 1: only a prior comes with a private task loss. The other side's outputs are in a
     ball of ``radius`` A; a generator's alone need none, as no bound on records without parameters looks at it. For a
@@ -110,7 +110,7 @@ class Matching(WeightedPenalty):
 
     @property
     def pairs(self) -> tuple[tuple[int, int, float], ...]:
-        """The one cell with a public sample, whose ranks need no table."""
+        """The one cell with a public sample; its ranks need no table."""
         return ((0, 0, 1.0),)
 
     def reach(self, radius: float) -> float:
@@ -122,7 +122,7 @@ class Matching(WeightedPenalty):
     ) -> tuple[list[Tensor], Tensor]:
         """Slot means of the one cell against the sample (m, d), and the derivative there; ValueError without it.
 
-        TypeError for another order than 2, whose derivative slot means do not give.
+        TypeError for another order than 2: slot means do not give its derivative.
         """
         self.require_slot_means()
         if sample is None:
@@ -144,7 +144,7 @@ class Matching(WeightedPenalty):
 
         Guarantee: for two batches of `sizes[0]` records that differ by one record replaced at its position, the
         sums of all clipped contributions, the other side's included, differ by at most the value in l2 norm.
-        Protects every private record against whoever sees the noised sum; sizes and the other sample are public. With
+        Protects every private record from any observer of the noised sum; sizes and the other sample are public. With
         `both` the value is the larger of the bounds of either side, m = n.
 
         There are ``sizes[0]`` private records in the batch; d is the dimension, ``spread`` of the directions; ``alone``

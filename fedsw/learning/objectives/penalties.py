@@ -30,7 +30,7 @@ Outputs = Callable[[Any, Any], Tensor]
 class Penalty:
     """Base of all penalties; one of your own derives from it.
 
-    It has `parts`, penalties whose sum it is and whose bounds are proven; or `pull` and `bound`, a derivative and how
+    It has `parts`, penalties with proven bounds that it is the sum of; or `pull` and `bound`, a derivative and how
     far one record moves it, which the record then names as stated by you. `require_bound` looks for a counterexample.
 
     Weights of an objective add up to at most 1. ``outputs`` names what is compared: the task's own (None), one of the
@@ -288,7 +288,7 @@ def made_of(thing: Any, arguments: Mapping[str, Any]) -> Penalty:
 
 
 def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
-    """The penalties, those of parts replaced by their parts, whose weights are 1 together at most."""
+    """The penalties, those of parts replaced by their parts; the weights are 1 together at most."""
     flat: list[Penalty] = []
     for penalty in penalties:
         if not isinstance(penalty, Penalty):

@@ -60,7 +60,7 @@ class WeightedSum:
 
     @cached_property
     def parts(self) -> tuple[WeightedPenalty, ...]:
-        """Every penalty alone, with its weight; TypeError for one whose sensitivity and derivative nobody knows."""
+        """Every penalty alone, with its weight; TypeError for one without a known sensitivity and derivative."""
         parts = tuple(penalty.between() for penalty in self.penalties)
         for part in parts:
             if not isinstance(part, WeightedPenalty):
@@ -114,7 +114,7 @@ class WeightedSum:
 
     @property
     def word(self) -> Word:
-        """Whose word the bound is: proven where that of every penalty is."""
+        """Who vouches for the bound: proven if that of every penalty is."""
         return "proven" if all(part.word == "proven" for part in self.parts) else "stated"
 
     def task_weight(self, batch: int) -> float:

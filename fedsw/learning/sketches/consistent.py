@@ -33,7 +33,7 @@ class Tables:
 
 
 def consistent(*sketches: NoisedSketch) -> Tables:
-    """Read the tables off sketches whose only part is `Pairs`, of the same columns, and make them agree.
+    """Read the tables off sketches with `Pairs` as their only part, of the same columns, and make them agree.
 
     Whatever several tables say of one thing, how often a cell, a code or a pair is there, is averaged with the inverse
     variances of its noise: the weighted least squares of it. What a table says beyond is moved by least squares to

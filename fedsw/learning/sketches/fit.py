@@ -197,7 +197,7 @@ def fit_generator(
         later: sketches of later stages, each with its law drawn: their squared distances are added to the first's, off
             which it is read how often a cell is generated.
         restarts: the same network from other initial weights. With any, each of them and `network` take the first
-            quarter of the steps, and the one whose samples are then nearest to the sketches goes on, as `network`. What
+            quarter of the steps, and the one with samples nearest to the sketches then continues, as `network`. What
             was not chosen yet when a training stopped is begun again, to the same end.
         observer: called every `every` steps and after the last; of restarts, of the chosen one alone.
         checkpoint: a file that is written at the same times, and read first if it is there; see `tried_in`.
@@ -300,7 +300,7 @@ def _step(
     settings: FitSettings,
     optimizer: torch.optim.Optimizer,
 ) -> Tensor:
-    """One step; returns the batch's distance before it, summed over stages: a scalar that nobody waits for here."""
+    """One step; returns the batch's distance before it, summed over stages: a scalar that is not waited for here."""
     generator = seeded_generator(settings.seed, "generator training", step)
     like = targets[0].target.blocks
     sampled_cells = cells.drawn(generator, like.device)

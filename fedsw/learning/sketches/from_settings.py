@@ -54,7 +54,7 @@ FIRST = Stage()
 
 
 def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Classifier:
-    """The classifier whose layers later stages look at, untrained."""
+    """The classifier with the layers that later stages look at, untrained."""
     return Classifier(shape.features, max(1, shape.classes), experiment.sketch.hidden, seed=seed)
 
 

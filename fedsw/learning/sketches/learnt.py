@@ -23,9 +23,9 @@ _FILTER = 5
 
 
 class Classifier(nn.Module):
-    """A small classifier whose layers a later sketch looks at: LeNet for images, a perceptron for other features.
+    """A small classifier with layers that a later sketch looks at: LeNet for images, a perceptron for other features.
 
-    Images whose side is a multiple of 4: two 5x5 convolutions of 8 and 16 filters, each with ReLU and the largest of
+    Images with sides of a multiple of 4: two 5x5 convolutions of 8 and 16 filters, each with ReLU and the largest of
     2x2 pixels, then a hidden layer. Other features: two hidden layers. Records are treated one by one. The ``widths``
     are the numbers of the "early" layer (the second pooled one, or the first hidden one) and of the "late" one.
 

@@ -235,7 +235,7 @@ def _moved(squares: Tensor, shifts: int) -> list[Tensor]:
 
 _TURN = 2 * math.pi
 _FOLDS = 3
-"""Whole turns on either side whose Gaussians are added up: the next ones are below the last digit."""
+"""Whole turns on either side, to add up their Gaussians: the next ones are below the last digit."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Scattering:
     """Local means of an image and of the moduli of its wavelet coefficients, on a grid of places 2^scales apart.
 
     Order 0 is the low-passed image, order 1 the low-passed modulus |x * psi| for every scale and orientation, order 2
-    that of ||x * psi| * psi'| for every psi' of a larger scale. Places whose image moves by a pixel keep most of them.
+    that of ||x * psi| * psi'| for every psi' of a larger scale. They hardly change if the image moves by a pixel.
 
     The map is non-expansive, ||S x - S y|| <= ||x - y||, on real images: see `filter_bank`, and for the proof
     docs/guarantees/sketches.md. Images stand among zeros, at least 2^scales of them between opposite edges.

@@ -148,10 +148,10 @@ def sketch_sensitivity(law: Law) -> Sensitivity:
 def least_noise_shares(sketchers: Sequence[Sketcher]) -> tuple[float, ...]:
     """Choose the shares of the budget (of mu^2) of several releases of the same records, with sum 1.
 
-    In the mean of part k of a release, a vector of F_k numbers whose squared norm is at most w_k, the part's weight,
+    In the mean of part k of a release, a vector of F_k numbers with squared norm at most w_k, the part's weight,
     noise has the squared norm F_k sigma^2 / n^2 in every cell, with sigma = m Delta / sqrt(share). Noise over signal,
     summed over the parts of all releases, is least where shares are proportional to Delta sqrt(sum_k F_k / w_k). n, the
-    cells and the whole budget are factors of all of it and drop out: whoever knows the laws comes to the same shares,
+    cells and the whole budget are factors of all of it and drop out: the laws give the same shares everywhere,
     before any record is counted. Numbers that a law leaves at 0 do not count.
     """
     roots = []
@@ -162,7 +162,7 @@ def least_noise_shares(sketchers: Sequence[Sketcher]) -> tuple[float, ...]:
 
 
 def bounded_sketch(sketcher: Sketcher, features: Tensor, cells: Tensor, *, attempt: int = 0) -> Bounded:
-    """The sketch of a set of records, to be released with noise of its own (a client that trusts nobody, one machine).
+    """The sketch of a set of records, to be released with noise of its own (a client by itself, one machine).
 
     Guarantee: `sketch_sensitivity`. It states one charge, of the whole set at sampling rate 1. A second release of the
     same records is charged again, under another attempt.

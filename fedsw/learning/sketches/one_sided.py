@@ -1,4 +1,4 @@
-"""Parts whose vectors never point in opposite directions, whatever a map makes of a record: codes and moments."""
+"""Parts with vectors that never point in opposite directions, whatever a map makes of a record: codes and moments."""
 
 from __future__ import annotations
 

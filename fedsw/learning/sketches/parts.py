@@ -56,7 +56,7 @@ def gaussian_frequencies(
     In orthogonal blocks the directions of up to q frequencies of one bandwidth are orthonormal and their lengths are
     independent, with the law of |z|: each keeps its normal law, and the kernel is met with less variance.
 
-    The ``width`` q is that of the features, in whose units bandwidths are; D ``pairs`` are divided over the bandwidths
+    The ``width`` q is that of the features; bandwidths have their units; D ``pairs`` are divided over the bandwidths
     as evenly as possible. ``fractions`` of the kernels are divided by their sum; none for equal ones. The stream is
     public randomness, apart from the data. ValueError if a number is out of range.
 
@@ -153,7 +153,7 @@ class DrawnPart(nn.Module):
         return self.coordinates
 
     def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:
-        """A random subset whose squared norms have the mean of the whole's, for cheap steps of training.
+        """A random subset: its squared norms have the mean of the whole's, for cheap steps of training.
 
         With the module come its places (m,) among the coordinates, and what coordinates of the whole are multiplied by.
         """
@@ -171,7 +171,7 @@ class DrawnPart(nn.Module):
 
 @dataclass(frozen=True)
 class GaussianKernel:
-    """Cosines and sines at random frequencies, whose inner products estimate a Gaussian kernel.
+    """Cosines and sines at random frequencies: inner products estimate a Gaussian kernel.
 
     The ``map`` is what the frequencies (`gaussian_frequencies`) look at; for columns and weight see `PartOfSketch`.
     """
@@ -200,7 +200,7 @@ class GaussianKernel:
 
 @dataclass(frozen=True)
 class SlicedCramer:
-    """Cosines and sines along random directions, whose squared distance is the sliced Cramer distance over `scale`.
+    """Cosines and sines along random directions: squared distances are sliced Cramer distances over `scale`.
 
     The ``map`` is what the directions (`cramer_frequencies`) look at; for columns and weight see `PartOfSketch`.
     """
@@ -270,7 +270,7 @@ class Waves(DrawnPart):
         return torch.cat([angles.cos() * self.amplitudes, angles.sin() * self.amplitudes], dim=1)
 
     def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
-        """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), whose norms are known."""
+        """As `DrawnPart.summed`, (cells, 2 D) and (cells,), without the vectors (n, 2 D), given known norms."""
         turned = looked(self.looked_at, rows, seen) @ self.turns
         cosines, sines = _SummedWaves.apply(turned, members)  # type: ignore[no-untyped-call]
         norm = self.amplitudes.square().sum()

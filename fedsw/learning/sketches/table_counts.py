@@ -44,10 +44,10 @@ class Pairs(TablePart):
             together, sum_t c_t / w_t, least; "codes" lies between that and equal noise in all tables' total variation.
         chosen: pairs of columns i < j that have the whole squared norm, balanced; all other numbers are then 0. None
             for single columns and all pairs.
-        among: the column whose pairs with all others are measured, and no other pairs; None for all pairs.
+        among: only pairs of this column with all others are measured; None for all pairs.
 
     Sources: McKenna, Miklau, Sheldon 2021 (marginals of a table, noised); Zhang and others 2021, PrivSyn (noise of
-        unequal tables); Liu, Vietri, Wu 2021 (GEM: a network whose outputs are products of chances).
+        unequal tables); Liu, Vietri, Wu 2021 (GEM: a network with products of chances as outputs).
     """
 
     singles: Share = 0.2
@@ -113,7 +113,7 @@ class PairsOfCodes(TablesOfCodes):
 
     A code of each column is multiplied by ``single`` (K,), a product of two by ``pair`` (K, K), a coordinate by its one
     of the ``weights``; the codes of every product are at the places ``first`` and ``second`` (coordinates - q,) among
-    all, and ``column`` (q,) says whose each code is.
+    all, and ``column`` (q,) has the column of each code.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ _APART = math.sqrt(2)
 
 
 def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
-    """How often every code of every column is there, in a sketch whose only part is `Pairs`, of one-hot codes.
+    """How often every code of every column is there, in a sketch with `Pairs` as its only part, of one-hot codes.
 
     A column's frequencies stand in the sketch once by themselves, and once with every other column, as the pairs with
     any of its codes; the noise of each is known and independent, and they are averaged with the inverse variances.
@@ -214,7 +214,7 @@ def column_means(sketch: NoisedSketch) -> tuple[Means, ...]:
 
 
 def pairs_measured(sketch: NoisedSketch) -> PairsOfCodes:
-    """Return the module of a sketch whose only part is `Pairs`, in float64, on its device; else ValueError."""
+    """Return the module of a sketch with `Pairs` as its only part, in float64, on its device; else ValueError."""
     (part,) = sketch.law.parts if len(sketch.law.parts) == 1 else (None,)
     if not isinstance(part, Pairs):
         raise ValueError("the sketch measures no single columns: only those of a declared table (kind 'table') do")

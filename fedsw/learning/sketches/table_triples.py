@@ -130,7 +130,7 @@ class TriplesOf:
 
 
 def triples_within(sizes: Sequence[int]) -> tuple[Triple, ...]:
-    """All triples of columns, of so many codes each, whose table has at most `MOST_CODES` numbers in a cell."""
+    """All triples of columns, of so many codes each, with a table of at most `MOST_CODES` numbers in a cell."""
     every = itertools.combinations(range(len(sizes)), 3)
     return tuple((i, j, k) for i, j, k in every if sizes[i] * sizes[j] * sizes[k] <= MOST_CODES)
 

@@ -1,4 +1,4 @@
-"""Records of an additive model as places in their columns, for whoever holds them; `HatLinear` reads them.
+"""Records of an additive model as places in their columns, at their holder; `HatLinear` reads them.
 
 `reads_places` says where that is done, `layer_of` makes the layer, `placed` its inputs of features and `remeasured` of
 such inputs behind another map; `written` is all numbers that they stand for.
@@ -18,9 +18,9 @@ from fedsw.learning.tasks.task import Task
 from fedsw.mathematics.clipping.rules import HatLinear
 
 _AT_ONCE, _WRITTEN_AT_ONCE = 8_192, 2_048
-"""Records that are placed, and whose numbers are written out, together."""
+"""Records that are placed and written out together."""
 _SHIPPED = "fedsw.learning.tasks.kinds."
-"""Where tasks are whose code is known: those of predictors read what the model returns, and never its inputs."""
+"""Modules of tasks with known code: those of predictors read what the model returns, and never its inputs."""
 
 
 class Mapped(Protocol):

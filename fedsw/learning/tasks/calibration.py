@@ -191,7 +191,7 @@ def calibration_of(
     Of records that are None, since their number is secret, the noised counts say how many they are.
 
     For each counted class the posterior of p = sigmoid(a z + b + c) is computed on a grid of (a, c) from what its bins
-    hold beyond p, whose noise has a known variance. In a bin z is where logits lie by the law that all bins' totals
+    hold beyond p, with noise of known variance. In a bin z is where logits lie by the law that all bins' totals
     tell of. Of two classes b is 0: what noise hides leaves their boundary as it is. Several have one b, at which they
     add up to 1 on average, one a, and each its own c. The answer is the scale and shift of least expected log loss
     under that posterior; of several classes the mean scale, and the shifts that give each class's probability its own
@@ -254,7 +254,7 @@ class _Fit:
 
 @dataclass(eq=False)
 class _ClassPosterior:
-    """The posterior of scale and shift by one class's noised counts (2, bins), whose noise has this variance (bins,).
+    """The posterior of scale and shift by one class's noised counts (2, bins) with noise variances (bins,).
 
     Of n records these `parts` (bins,) are in the bins, and `within` (bins, places) of a bin's at its places; `base`
     (scales, 1, 1) is the intercept before counts are seen, when shifts from it have the probabilities `of_shifts`.

@@ -43,7 +43,7 @@ def divergence(weights: Iterable[Tensor], answer: Callable[[], Any] | None = Non
 
 
 def stopped_diverged(why: str, *, round_: int, planned: int, spent: str, promised: str) -> str:
-    """How a training ends whose model has diverged: what is spent, and what is left."""
+    """Describe the end of a training with a diverged model: what is spent, and what is left."""
     left = planned - round_
     return (
         f"stopped after round {round_}: the model has diverged ({why}). {left} of {planned} rounds are left and cost "
@@ -53,7 +53,7 @@ def stopped_diverged(why: str, *, round_: int, planned: int, spent: str, promise
 
 
 def lost_direction(theta: Tensor) -> Tensor:
-    """The direction (r,) of a round whose generated points are not finite: NaN, so that the model is, too.
+    """The direction (r,) of a round with infinite or NaN generated points: NaN, so that the model is, too.
 
     Points follow from what was released. The round ends as any other, and the run says that the model has diverged.
     """

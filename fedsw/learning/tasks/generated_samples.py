@@ -88,7 +88,7 @@ def image_classifier(
 
 
 def accuracy_of(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of images (n, p) whose largest logit is that of their label (n,) int64; nan where one is not finite."""
+    """Share of images (n, p) with the largest logit at their label (n,) int64; nan if one is not finite."""
     with torch.no_grad():
         parts = [metrics.most_probable(model(x)) for x in torch.split(images.to(torch.float32), _CHUNK)]
         return metrics.accuracy(torch.cat(parts), labels)

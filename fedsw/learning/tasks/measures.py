@@ -89,7 +89,7 @@ def measure(
 
 
 class Measuring:
-    """Held-out records under a model; see `fedsw.learning.tasks.task.HeldOut`. What nobody asks for is not computed."""
+    """Held-out records under a model; see `fedsw.learning.tasks.task.HeldOut`. Metrics are computed on demand."""
 
     def __init__(self, problem: Problem, records: Records, model: nn.Module) -> None:
         self._problem, self._model = problem, model

@@ -3,8 +3,8 @@
 Every function sees un-noised outputs and records: what it returns is a release. Held-out records that were
 declared outside the guarantee are the place for it.
 
-Rates are over groups 0 .. groups - 1. A rate over no records is nan, and so is one over a record whose outputs are not
-finite, of which no class can be read, and everything that depends on either.
+Rates are over groups 0 .. groups - 1. A rate over no records is nan, and so is one over a record with infinite or NaN
+outputs, of which no class can be read, and everything that depends on either.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from fedsw.mathematics.transport.sliced import sliced_w2
 
 NO_CLASS = -1
-"""Among predicted classes: that of a record whose outputs are not finite."""
+"""Among predicted classes: that of a record with infinite or NaN outputs."""
 
 
 def predictions(outputs: Tensor) -> Tensor:
     """The classes (n,) that a classifier's probabilities (n, d) stand for; with d = 1 that of class 1 of two.
 
-    A record whose outputs are not finite has `NO_CLASS`.
+    A record with infinite or NaN outputs has `NO_CLASS`.
     """
     if outputs.shape[1] > 1:
         return most_probable(outputs)
@@ -38,7 +38,7 @@ def most_probable(scores: Tensor) -> Tensor:
 
 
 def accuracy(predicted: Tensor, target: Tensor) -> float:
-    """Share of records whose predicted class (n,) is the true one (n,); nan where one has `NO_CLASS`."""
+    """Share of records with the predicted class (n,) equal to the true one (n,); nan if one has `NO_CLASS`."""
     _require_columns(predicted=predicted, target=target)
     if bool((predicted == NO_CLASS).any()):
         return math.nan
@@ -117,7 +117,7 @@ def classification(
     classes both are fairlearn's if every group has records of every class; if not, what depends on a rate over no
     records is nan, and fairlearn leaves a group without records out and counts other such rates as 0. `od_y` is
     `w2_squared`, with its ``directions``, among the records of true class y, `ks` there if outputs have d = 1. What
-    depends on a record whose outputs are not finite is nan.
+    depends on a record with infinite or NaN outputs is nan.
 
     Raises:
         ValueError: for unequal lengths, what is out of range, or a positive class that is none of the classes.

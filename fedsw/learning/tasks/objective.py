@@ -116,7 +116,7 @@ class ClippedObjective:
         """The clipped gradient (r,) on a batch that lies at one place, and how far one record of a stratum moves it.
 
         Guarantee: replacing one record of a stratum moves it by at most that stratum's sensitivity, whatever records
-        and model hold. ``sizes`` are records of every stratum, in whose order the batch is; public.
+        and model hold. ``sizes`` are records of every stratum, in the order of the batch; public.
         """
         directions = self.directions(round_, attempt)
         spreads = [1.0 if len(block) == 1 else spread(block) for block in directions]

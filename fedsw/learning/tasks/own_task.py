@@ -114,7 +114,7 @@ def require_fit(
     heads: Compared = lambda raw, batch: (),
     declared: Tensor | None = None,
 ) -> None:
-    """Refuse a task and a model whose outputs and losses are not (n, d) and (n,), finite, differentiable, per record.
+    """Refuse a task and a model unless outputs and losses are (n, d) and (n,), finite, differentiable, per record.
 
     Refused, too, are those that change the records that they are called with. The features are made up and so are the
     targets: no record is looked at. What this cannot see: values that are not finite, or records that are mixed, for

@@ -227,7 +227,7 @@ class Problem:
         return self.coding is not None and self.coding.kept
 
     def of_holder(self) -> Problem:
-        """The problem of whoever holds records: with codes that are made once, and of hats, where it can be, places."""
+        """The problem at a holder of records: with codes that are made once, and of hats, if possible, places."""
         places = reads_places(self.experiment, self.task, self.objective, self.coding, self.device)
         return replace(self, ready=places or self.keeps, places=places)
 

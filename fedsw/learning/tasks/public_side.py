@@ -84,7 +84,7 @@ class Prior(PublicSide):
 
 
 class Modelled(PublicSide):
-    """A side whose sample comes of the task's model, on a tape from `sample` to `contribution`."""
+    """A side with a sample from the task's model, on a tape from `sample` to `contribution`."""
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
@@ -189,7 +189,7 @@ class Learner:
         return self._points.detach().to("cpu", torch.float64)
 
     def gradient(self, cotangents: Tensor) -> Tensor:
-        """Flat gradient (r,), float64, of the loss whose derivative in the points is `cotangents` (m, p).
+        """Flat gradient (r,), float64, of the loss with the derivative `cotangents` (m, p) in the points.
 
         Beside a public task loss it has the weight alpha, and the task's 1 - alpha.
         """

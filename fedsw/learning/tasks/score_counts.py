@@ -63,7 +63,7 @@ class ScoreCounts:
 
     @property
     def counted(self) -> int:
-        """k, the number of classes whose probability is counted."""
+        """k, the number of classes with a counted probability."""
         return 1 if self.classes == 2 else self.classes
 
     @property

@@ -1,4 +1,4 @@
-"""Tallies of records that were kept out of training: a short vector each under a model, whose sum may be released.
+"""Tallies of records that were kept out of training: a short vector each under a model; their sum may be released.
 
 A tally is made so that one replaced record moves the sum little, whatever the record and the model are: counts, and
 numbers that are cut to [0, 1]. `vectors` are what each record adds to its group, of outputs (n, d), finite or not, and
@@ -179,7 +179,7 @@ class RegressionSums:
 
     @property
     def cut_at(self) -> Cut:
-        """The cut; none of numbers in [0, 1] where nobody said one."""
+        """Clipping bounds; by default no clipping of numbers in [0, 1]."""
         return Cut.whole(self.targets) if self.cut is None else self.cut
 
     @property

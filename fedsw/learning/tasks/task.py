@@ -142,7 +142,7 @@ class Task(ABC):
     def tally(self, shape: Shape) -> Tally | None:
         """Return the sums over records kept out of training that are released with noise; None where none are.
 
-        It is one of those of `fedsw.learning.tasks.tally`, whose bounds are proven; a run refuses any other.
+        It is one of those of `fedsw.learning.tasks.tally`, with proven bounds; a run refuses any other.
         """
         return None
 

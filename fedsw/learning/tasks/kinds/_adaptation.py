@@ -1,4 +1,4 @@
-"""Domain adaptation: private records' features are matched to labelled public ones', whose classifier is the loss."""
+"""Domain adaptation: private records' features are matched to labelled public ones', on which the loss is."""
 
 from __future__ import annotations
 
