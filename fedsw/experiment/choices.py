@@ -110,11 +110,11 @@ def references(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 _SHIPPED = {"objective.task": "fedsw.learning.tasks.kinds", "model.kind": "fedsw.learning.models"}
-"""Where the shipped tasks and models are defined, whose classes a stored experiment may name as `module:name`."""
+"""Modules of the shipped tasks and models; a stored experiment may name their classes as `module:name`."""
 
 
 class CodeRefused(ExperimentError):
-    """A stored experiment names modules that nobody has allowed here."""
+    """A stored experiment names modules that are not allowed here."""
 
     def __init__(self, message: str, modules: tuple[str, ...]) -> None:
         super().__init__(message)

@@ -250,7 +250,7 @@ def find_experiment(name: str) -> Path:
 
 
 def of_unit(unit: str) -> str:
-    """Name in words what epsilon covers where a unit is declared: nobody sees its records at other clients."""
+    """Name in words what epsilon covers under a declared unit: its records at this client only."""
     return f"all records of one {unit!r}, at each client by itself"
 
 

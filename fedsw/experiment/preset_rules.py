@@ -96,7 +96,7 @@ then get further. Of two classes it is less where many columns have categories: 
 AUC and .014 of log loss there (email, births, credit-card), and gained .013 and .011 elsewhere (anes96, OJ, cells;
 `python -m benchmarks.rivals.probabilities`)."""
 _SEEN_BY_NOISE, _SEEN_OF_COLUMN, _MOST_SEEN = 1.5, 0.2, 12.0
-"""The same of numbers whose steps are as long as the noise of answers allows; where no column has categories it is so
+"""The same of numbers with steps as long as the noise of answers allows; if no column has categories it is so
 much for each column, up to the last: columns of numbers vary together, and a few directions tell most."""
 _ALL_NUMBERS, _MOSTLY_NUMBERS = 0.58, 0.65
 """Typical lengths beyond which columns have categories, too, and beyond which many have."""
@@ -109,7 +109,7 @@ classes of `_MANY` records 3 knots beat columns about their middle at b = 3.1 (.
 accuracy on four sets), and are level at 4.5; of fewer records (six sets) they are level at 2, and lose .009 of accuracy
 at 3.1 (`python -m benchmarks.rivals.probabilities --at-noise`)."""
 _SEEN_OF_IMAGES = 200.0
-"""The same of filtered images, whose spectrum is steep."""
+"""The same of filtered images: their spectrum is steep."""
 _ROUNDS_OF_IMAGES, _MOMENTUM_OF_IMAGES, _LOSS_OF_IMAGES, _RATE_OF_IMAGES = 25, 0.5, 0.05, 3.2
 """What is chosen for filtered images after moments, on USPS: gradients are cut short, so that every record counts
 alike, and steps are long; the rate is that at the momentum which the rules choose elsewhere."""

@@ -71,7 +71,7 @@ class Facts:
     ``sketched`` its records leave once, as a sum by label, before anything is learnt from them.
 
     A trained model ``answers`` a record with probabilities of classes, predicted numbers, codes or outputs
-    (`fedsw.Task.answers`). Runs are compared and searched by how they are ``judged``; None where nobody knows.
+    (`fedsw.Task.answers`). Runs are compared and searched by how they are ``judged``; None if unknown.
     """
 
     role: Role = "predictor"

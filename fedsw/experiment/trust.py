@@ -86,7 +86,7 @@ class NoGuarantee(RunGuarantee):
 class TrustModel:
     """Who is trusted with what, and who adds the noise: all that differs from one trust model to another.
 
-    An object is asked for a value, a text or what to do; it has no flags, so that nobody else decides what follows from
+    An object is asked for a value, a text or what to do; it has no flags, so that no caller decides what follows from
     one. Experiments and their sections are given to its methods as they are (`fedsw.experiment`), which this file, that
     the sections stand on, cannot name; so are problems, sites, nodes and contexts of a federation.
 
@@ -110,7 +110,7 @@ class TrustModel:
         protectable: values of `objective.protected` that it has noise for.
         most_penalties: penalties of an objective, at most.
         most_order: the largest order of a penalty: 2 where noised tables of outputs give slot means and nothing more.
-        own_bounds: whose words on the bound of a penalty of one's own it takes; none where it takes no such penalty.
+        own_bounds: the assertions on a custom penalty's bound that it accepts; none if it takes no such penalty.
         held_out_to: values of `data.held_out_to` that it can do.
         relations: values of `privacy.relation` that its releases are bounded for.
         masks: values of `federation.masks` that it takes; none where no sum is masked.
@@ -119,7 +119,7 @@ class TrustModel:
         sections: classes of its sections of an experiment, by name, where it has settings of its own: derived from
             those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
             `Sketch`. A setting that is in none of its classes is refused under it.
-        sketching: the object of the same name for a task whose records leave as a sketch; None where it is the same for
+        sketching: the object of the same name for a task on a sketch of records; None if it is the same for
             every task.
         beside: parts of the sums that may leave once beside its rounds, where these release gradients.
         once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
@@ -357,7 +357,7 @@ def comparing(comparison: Comparison) -> tuple[str, ...]:
 
 
 def releasing_gradients() -> tuple[str, ...]:
-    """The names of trust models whose rounds release gradients, with which moments before them and presets go."""
+    """The names of trust models with rounds that release gradients: moments before them and presets go with these."""
     return tuple(n for n, model in trust_models().items() if model.beside)
 
 

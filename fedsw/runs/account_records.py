@@ -20,7 +20,7 @@ USUAL_DELTA = 1e-6
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
     """An account as plain values: limit, spent, left, and a row for every run.
 
-    `epsilon` is of all runs together, as if all had been planned before the first, and infinite for whoever saw one
+    `epsilon` is of all runs together, as if all had been planned before the first, and infinite for a reader of one
     that has no guarantee; `epsilon_of_others` is that of the runs that have one. `epsilon_however_chosen` is the latter
     where each run may follow from what the ones before released: by it a limit is kept, None without one. `left` is
     the epsilon of a run that the account lets in: of the shapes of its runs and of one release of all records the one
@@ -77,12 +77,12 @@ def _runs_of(states: Sequence[State], delta: float) -> list[TakenRun]:
 
 
 def _guarded(runs: Iterable[TakenRun]) -> list[TakenRun]:
-    """The runs whose readers have a guarantee."""
+    """The runs with a guarantee for their readers."""
     return [run for run in runs if not run.unnoised and run.unprotected is None]
 
 
 def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
-    """Epsilon of all runs, infinite where one has no guarantee for whoever saw it, and of those that have one."""
+    """Epsilon of all runs, infinite if one has no guarantee for its readers, and of those that have one."""
     runs = _runs_of(states, delta)
     guarded = _guarded(runs)
     others, without = total_epsilon((run.cost for run in guarded), delta), len(runs) - len(guarded)

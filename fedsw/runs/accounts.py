@@ -88,10 +88,10 @@ class Budgeted:
 
 
 def counted_by_clients(directory: Path, account: DatasetAccount, run: str, delta: float, *, resumed: bool) -> Budgeted:
-    """A run whose clients have reserved and are charged by themselves, in the data set's account or elsewhere.
+    """A run with clients that reserve and charge for themselves, in the data set's account or elsewhere.
 
     Raises:
-        LimitReached: if the account has a limit, and they count elsewhere, where nobody composes the run with others.
+        LimitReached: if the account has a limit, and they count elsewhere: the run is then composed with no others.
     """
     state = account.state()
     if run in state.runs:
@@ -176,7 +176,7 @@ class RunLedgers:
 
     ``account`` has them in numbers: budget, what the rows cost when replayed, by group (named as declared), and every
     row. Where every client has a ledger of its own the groups are the clients', the totals those of the worst client,
-    and `clients` has each one's. `unit` says whose epsilon it is: a record's, or the column whose values are units.
+    and `clients` has each one's. `unit` is the privacy unit of epsilon: a record, or the column of unit ids.
 
     ``cost`` is that of all releases for a record: by its groups, or by client where clients have their own ledgers.
     ``steps`` are those of each group in the worst ledger; ``claimed`` are its epsilons, where it is the best of
@@ -206,7 +206,7 @@ class RunLedgers:
 def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = None) -> RunLedgers:
     """Replay the ledgers of a run, opened for reading only, so that it works while the run goes on.
 
-    Groups are called by ``names``, ``unit`` is the column whose values are units.
+    Groups are called by ``names``, ``unit`` is the column of privacy-unit ids.
 
     Raises:
         FileNotFoundError: if the run spent nothing yet. ValueError: if the folder holds links.

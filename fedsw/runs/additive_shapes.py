@@ -46,7 +46,7 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
 def keep_shapes(directory: Path, experiment: Experiment) -> None:
     """Store the functions of the model that a run has released, with the digests of the files that they are made of.
 
-    Nothing is stored of another model, nor of one whose numbers are not all finite.
+    Nothing is stored of another model, nor of one with infinite or NaN parameters.
     """
     if not _has_shapes(directory, experiment):
         return

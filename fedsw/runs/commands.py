@@ -34,7 +34,7 @@ def command_to_charge(directory: Path) -> str:
 
 
 def command_to_go_on(directory: Path) -> str:
-    """The same for a folder whose checkpoint lacks rounds that were released, which are then released again."""
+    """The same for a folder with a checkpoint that lacks released rounds: these are then released again."""
     return _command_with(directory, "go-on")
 
 

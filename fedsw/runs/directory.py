@@ -217,7 +217,7 @@ class RunDirectory:
         return (self.path / RunFile.MOMENTS_ALONE).exists() and not self._stopped_after_moments()
 
     def go_on_after_moments(self) -> None:
-        """Let a run that stopped there go on: whoever holds its lock and resumes it wants more."""
+        """Let a run that stopped there go on: its lock is held, and resuming it asks for more rounds."""
         if self._stopped_after_moments():
             (self.path / RunFile.MOMENTS_ALONE).unlink(missing_ok=True)
 

@@ -14,7 +14,7 @@ _CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
 
 @dataclass(frozen=True)
 class Names:
-    """Declared names of groups and classes, by their numbers; empty where nobody declared any.
+    """Declared names of groups and classes, by their numbers; empty if undeclared.
 
     Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
     are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty.
@@ -48,7 +48,7 @@ class Names:
 
 
 UNNAMED = Names()
-"""The names of a run whose groups and classes nobody named."""
+"""The names of a run with unnamed groups and classes."""
 
 
 def names_of_plan(plan: Mapping[str, Any], columns: Columns | None = None) -> Names:

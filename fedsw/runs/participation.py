@@ -100,7 +100,7 @@ def begun(
 def note(folder: Path, part: Participation, round_: int | None) -> None:
     """Write down that a node was greeted, or answered in a round (0: beside the rounds).
 
-    Of runs that it never took part in, it keeps no more than `MOST_REFUSED`: whoever asks may ask for ever.
+    Of runs that it never took part in, it keeps no more than `MOST_REFUSED`: requests may never end.
     """
     path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None

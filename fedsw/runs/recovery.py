@@ -142,7 +142,7 @@ def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Le
     What comes after the planned ``rounds`` has no checkpoint: of that all rounds before are known to be done.
 
     A process that dies between a charge and the checkpoint of its round leaves one round that is not on file, which
-    nobody has seen. More are missing where a file was damaged, cut or removed, or the machine itself died within the
+    has not been seen. More are missing if a file was damaged, cut or removed, or the machine itself died within the
     second before its file was synchronised.
 
     Raises:

@@ -75,7 +75,7 @@ def read_roll(folder: Path) -> tuple[Called, ...]:
 
 
 def _read(entry: Mapping[str, Any]) -> Called:
-    """An entry of the file, whose texts may be a stranger's."""
+    """An entry of the file; its texts may be a stranger's."""
     if (state := entry["state"]) not in get_args(RollState):
         raise ValueError(f"no client of a roll call is {state!r}")
     client, clock = entry["client"], entry["clock"]

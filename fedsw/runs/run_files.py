@@ -87,7 +87,7 @@ RUNS_TOLD = "FEDSW_RUNS_TOLD"
 
 
 def tell_run(directory: Path) -> None:
-    """Say where a run is, to whoever started this process and asks for it; nobody, where nobody does."""
+    """Report a run's folder to the starter of this process, if it asked for it."""
     if path := os.environ.get(RUNS_TOLD):
         with files.opened(Path(path), "a") as file:
             file.write(f"{json.dumps(str(directory.resolve()))}\n")
@@ -249,7 +249,7 @@ def find_run(name: str, runs: Path) -> Path:
 def in_order(folders: Iterable[Path]) -> list[Path]:
     """Folders of one experiment's runs in the order in which they were begun, the latest last.
 
-    The number in a folder's name says it. One whose name has none, of an older version or renamed, comes after those
+    The number in a folder's name gives it. A name without one, of an older version or changed, comes after those
     that were begun before it, as its config.json says in UTC; within one second the number at the end of its name says.
     """
     numbered = sorted((folder for folder in folders), key=lambda folder: (files.number_of(folder), folder.name))

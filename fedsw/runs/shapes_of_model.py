@@ -49,7 +49,7 @@ def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[
     """The share of records at each place of a column, (w,) that add up to 1, about which its function is drawn.
 
     Numbers that are predicted move by what depends on where the other columns are: in the flat part of the sigmoid,
-    where nobody is, by next to nothing. So shares are those that released moments tell, noise below 0 left out; of
+    without records, by next to nothing. So shares are those that released moments tell, noise below 0 left out; of
     classes, and where no moments are, all places count alike.
     """
     alike = [np.full(width, 1 / width) for width in coding.by_column]

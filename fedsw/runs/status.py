@@ -43,7 +43,7 @@ class Status:
     longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
     its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
     their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
-    ``seconds_since`` it last wrote. ``unit`` says whose records epsilon is for, at each client by itself; ``roll`` is
+    ``seconds_since`` it last wrote. ``unit`` is the privacy unit of epsilon, at each client by itself; ``roll`` is
     the roll call, for the operator too.
     """
 

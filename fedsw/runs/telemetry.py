@@ -65,7 +65,7 @@ class JsonLines(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A private log file whose write errors are ignored: a full disk is reported where the run must write."""
+    """A private log file; write errors are ignored: a full disk is reported where the run must write."""
 
     def _open(self) -> TextIOWrapper:
         file: TextIOWrapper = files.opened(Path(self.baseFilename), self.mode)  # type: ignore[assignment]
@@ -117,7 +117,7 @@ METRICS_TOKEN = "FEDSW_METRICS_TOKEN"
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread for each connection: who sends a request byte by byte keeps nobody waiting."""
+    """One thread for each connection: a request sent byte by byte delays no other."""
 
     daemon_threads = True
 

@@ -201,7 +201,7 @@ _OBJECTS = (
     "moments", "calibration", "thresholds", "held_out_at_thresholds",
 )  # fmt: skip
 _OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
-"""Objects whose values are numbers."""
+"""Objects with numbers as values."""
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def write_entry(directory: Path, path: Path | None = None) -> Path:
 def draw_run(directory: Path, allow_modules: Collection[str] = ()) -> list[Path]:
     """Draw what a run's files allow into its plots/ folder; returns the files written.
 
-    Works for runs that stopped early or were resumed: a figure whose data are missing is left out. Modules that are
-    allowed may say which pictures a task of its own has.
+    Works for runs that stopped early or were resumed: a figure without its data is left out. Modules that are
+    allowed may say which pictures a custom task has.
     """
     view = read_run(directory)
     drawn = {"metrics": draw_metrics(view), "privacy": draw_privacy(view)}

@@ -30,7 +30,7 @@ FEW_RECORDS = 1000
 """Fewer records than this are said to be few where delta is "auto"."""
 
 DEFAULT_DELTA = "auto"
-"""The delta of whoever names none: settings, drafts and budgets."""
+"""The default delta of settings, drafts and budgets."""
 
 _READABLE = "a number, 'auto', '0.1/n' or '1/n^2'"
 
@@ -185,7 +185,7 @@ class Privacy(Section):
 
 
 class SketchPrivacy(Privacy):
-    """The guarantee of an experiment whose records leave as a sketch, under a trust model that is for others, too."""
+    """The guarantee of an experiment on a sketch of records, under a trust model that is for others, too."""
 
     @property
     def model(self) -> TrustModel:

@@ -221,10 +221,10 @@ class Sketch(SketchPart):
         averaging: of a stage's steps, that the exponential average of the generator's weights looks back on, which is
             what is released; 0 for the weights of the last step.
         restarts: initial weights that are tried: each takes the first quarter of the first stage's steps, and the
-            generator goes on whose samples are then nearest to the released sketch.
+            generator continues that has samples nearest to the released sketch by then.
         generated: labelled samples that a classifier is trained on to measure a generator by.
         generator: "table": what rows are drawn from: the trained "network"; a "tree" of pairs of columns, fitted to the
-            released counts; or, "auto", the one of them whose rows are nearer to the sketch.
+            released counts; or, "auto", the one of them with rows nearer to the sketch.
         independent: whether generated labels do not depend on the group: how often each label and group is generated is
             then the product of both, and the generator is trained for that law. It needs labels and groups.
     """
@@ -326,7 +326,7 @@ class Sketch(SketchPart):
     def shares(self) -> tuple[float, ...]:
         """Shares of the budget (of mu^2) of each stage, with sum 1.
 
-        Stages that state none, or whose share is still to be chosen, have equal parts of the rest.
+        Stages that state none, or have a share still to be chosen, have equal parts of the rest.
         """
         said = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
         equal = (1 - sum(share or 0.0 for share in said)) / (1 + said.count(None))

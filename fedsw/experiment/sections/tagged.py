@@ -26,8 +26,8 @@ TAGGED: Mapping[str, tuple[type[Section], type[Section]]] = {
     "local": (Local, Local),
     "sketch": (Sketch, Section),
 }
-"""Sections of an experiment that depend on the trust model: what each is without a class of the trust model's own, and
-whose settings then have a meaning."""
+"""Sections of an experiment that depend on the trust model: the class if the trust model has none of its own, and
+the class with the settings that then apply."""
 
 _BY_TASK: Mapping[str, type[Section]] = {
     "data": Data, "objective": ObjectiveSettings, "clip": ClipSettings, "slicing": SlicingSettings,

@@ -305,7 +305,7 @@ def quality_of(task: Problem, outputs: Tensor, records: Records) -> Quality:
 
 
 def measured_on(experiment: Experiment) -> str:
-    """Say whose records the held-out metrics are of, or why there are none."""
+    """Name the source of the held-out records, or why there are none."""
     if not experiment.data.own:
         return "the data set's held-out part, which the guarantee does not cover"
     if experiment.data.held_out_released:

@@ -57,7 +57,7 @@ class Scores(OnceReleased):
 
 
 def keep(folder: Path, scores: Scores) -> None:
-    """Put the release on disk, in a run's folder: nobody can pay for it again."""
+    """Put the release on disk, in a run's folder: it cannot be paid for again."""
     calibrated = {} if scores.calibration is None else {"calibration": scores.calibration.said()}
     write_json(folder / RunFile.SCORES, scores.content() | calibrated)
 
@@ -139,7 +139,7 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
 
     They are of the released probability of the class ``positive``: a calibrated one, where the release calibrated it.
 
-    A group whose share above a threshold is noise, or that has fewer than `FEWEST` records, gets the threshold of all
+    A group with a share above a threshold that is noise, or with fewer than `FEWEST` records, gets the threshold of all
     records together; where that is noise, too, all get 1/2.
     """
     if rule not in RULES:
@@ -196,7 +196,7 @@ def _cut(share: Array, rate: float) -> float:
 
 
 def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array:
-    """Thresholds (groups,) whose accuracy less the largest gap in a class's selected share is greatest.
+    """Thresholds (groups,) that maximise accuracy less the largest gap in a class's selected share.
 
     One threshold a group cannot make both rates alike. Tried are, for every point of a group's curve of both rates, the
     nearest points of all others.
@@ -218,7 +218,7 @@ def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array
 
 
 def scores_of_outputs(outputs: HeldOutOutputs, *, groups: int, positive: int) -> Scores:
-    """Counts of held-out outputs in the form of a release, without noise: for whoever may look at them."""
+    """Counts of held-out outputs in the form of a release, without noise: for those who may look at them."""
     counts, sensitive = ScoreCounts(groups, positive), outputs.sensitive
     places = counts.places(torch.from_numpy(outputs.values), torch.from_numpy(outputs.target)).numpy()
     values = np.zeros((groups, counts.width))

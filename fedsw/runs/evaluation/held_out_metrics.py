@@ -60,7 +60,7 @@ class Tallied(OnceReleased):
 
 
 def keep(directory: RunDirectory, tallied: Tallied) -> None:
-    """Put the release on disk: nobody can pay for it again."""
+    """Put the release on disk: it cannot be paid for again."""
     write_json(directory.path / RunFile.HELD_OUT, tallied.content())
 
 
@@ -122,7 +122,7 @@ class _Table(Answers):
     """
 
     def __init__(self, tally: Counts, tallied: Tallied, positive: int | None, *, hidden: bool = False) -> None:
-        """With `hidden` nobody knows how many records there are but by these counts: a share is of a noised number."""
+        """With `hidden` the number of records is known from these counts only: a share is of a noised number."""
         self.groups, self.classes, self.positive, self._hidden = tally.groups, tally.classes, positive, hidden
         self.records, self._sigma = tallied.records, tallied.sigma
         answered, scored = np.split(tallied.values, [tally.classes**2], axis=1)
@@ -279,7 +279,7 @@ def _area(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
 
 
 def _miscalibration(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
-    """The calibration error by noised counts (bins,) of both classes, whose scores lie about the middle of a bin.
+    """The calibration error by noised counts (bins,) of both classes, for scores about the middle of a bin.
 
     The value is less what noise adds to a gap's square.
     """
@@ -359,7 +359,7 @@ class _Errors:
         return cls(error, constant, around, (math.sqrt(apart**2 + moved), drawn / math.sqrt(records)))
 
     def times(self, square: float) -> _Errors:
-        """The same in units whose square is so many of these."""
+        """Rescale errors, intervals and spreads by `square`."""
         one, other = (Interval(square * low, square * high) for low, high in self.around)
         spreads = (square * self.spreads[0], square * self.spreads[1])
         return _Errors(square * self.error, square * self.constant, (one, other), spreads)
@@ -461,7 +461,7 @@ def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Int
 
 
 def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
-    """A share of records whose number is noised itself: what no true share makes too unlikely (Fieller's way).
+    """A share of records with a noised number of them: what no true share makes too unlikely (Fieller's way).
 
     The noise in u * hits + v * misses has the standard deviation `spread(u, v)`.
     """

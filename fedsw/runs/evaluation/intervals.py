@@ -1,7 +1,7 @@
 """Intervals of 95 % for shares, means, and what is made of them, from counts with and without noise.
 
 Every one is found by asking which true values could have given what was seen, with the noise in it: no draw starts from
-an estimate that was cut to what is possible. Whoever has several rows counts once: rows are gathered by unit, and few
+an estimate that was cut to what is possible. Rows are gathered by unit, so that each unit counts once, and few
 units take Student's quantile.
 
 Source: mid-P limits of a share, Lancaster (1961), here of a binomial count plus Gaussian noise; effective sizes, Korn
@@ -84,7 +84,7 @@ UNKNOWN = Rate(math.nan, lambda level: WHOLE)
 
 
 def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) -> Interval:
-    """Where a probability lies whose `total` trials came out `count` times, plus Gaussian noise.
+    """Confidence interval of a probability, after `count` of `total` trials plus Gaussian noise.
 
     A count outside [0, total], which noise can make, is taken as its nearest end: the limit is then that of what noise
     allows to see, and never below it.
@@ -102,7 +102,7 @@ def counted(count: float, total: float, noise: float = 0.0) -> Rate:
 
 
 def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
-    """The share of rows that hit, whose rows are units' (n,): by an effective number of rows, few units by Student."""
+    """The share of rows that hit, by unit (n,): with an effective number of rows; few units take Student's quantile."""
     count = len(hits)
     if not count:
         return UNKNOWN

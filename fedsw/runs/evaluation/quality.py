@@ -66,7 +66,7 @@ class Quality:
 
 
 def units_of(records: Records) -> Places:
-    """Whose each record is (n,): rows of one unit have one number."""
+    """The unit of each record (n,): rows of one unit have one number."""
     if records.unit is None:
         return np.arange(len(records))
     return records.unit.cpu().numpy()
@@ -134,7 +134,7 @@ def class_named(number: int, names: Sequence[str]) -> str:
 def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[float, float] | None = None) -> Quality:
     """Intervals around a regression's held-out squared error, of predictions (n, t) of targets (n, t).
 
-    Of one declared number, whose lower bound and width are given, it is in that number's own units.
+    Of one declared number, by its lower bound and width, it is in that number's own units.
     """
     predicted, target = (in_units(values.double().cpu(), units_of_one) for values in (outputs, records.target))
     units = units_of(records)
@@ -219,7 +219,7 @@ class Answers(abc.ABC):
 
     @abc.abstractmethod
     def right(self, group: int) -> Rate:
-        """The share of a group's records whose answer is their class."""
+        """The share of a group's records with a correct answer."""
 
     @abc.abstractmethod
     def answered(self, group: int, answer: int, label: int | None = None) -> Rate:

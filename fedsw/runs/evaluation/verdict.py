@@ -17,7 +17,7 @@ MOST_EPSILON = 10.0
 """Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
 
 SHARES_ALONE = "every record gets the class shares as its probabilities"
-"""Words for a run whose counts of scores do not bear out its model."""
+"""Words for a run with counts of scores that do not bear out its model."""
 
 STARTED = (
     "the start came from the released moments, which did the learning; the rounds added little that can be told from "

@@ -23,7 +23,7 @@ class FactTable(NamedTuple):
 
 
 class Strong(str):
-    """A paragraph that nobody may overlook."""
+    """A paragraph that must not be overlooked."""
 
     kind = "strong"
 

@@ -27,7 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = ("-", "--", ":", "-.")
 
 MOST_BYTES = 90_000
-"""Most bytes of a picture: whoever clones a repository of pictures copies each of them twice."""
+"""Most bytes of a picture: a clone of a repository of pictures copies each of them twice."""
 
 _BINS = 40
 _PALETTE = 128

@@ -1,4 +1,4 @@
-"""A figure inside a page: as SVG whose text stays text, or as PNG, with a sentence for who cannot see it."""
+"""A figure inside a page: as SVG with text as text, or as PNG, with a sentence for who cannot see it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NARROW = 5
-"""Columns that a screen names, of those whose bounds are too wide, and of those that have a coefficient."""
+"""Columns that a screen names, of those with too wide bounds, and of those that have a coefficient."""
 
 
 def summary_screen(view: RunView) -> Document:

@@ -198,7 +198,7 @@ class Objective(Deciding):
         return Bounded(total.double(), sensitivity, round=batch.round, attempt=batch.attempt, charges=charges)
 
     def require_labels(self, records: Records) -> None:
-        """Refuse records whose classes or targets are not those of the objective, when they are loaded.
+        """Refuse records with other classes or targets than the objective's, when they are loaded.
 
         Raises:
             ValueError: naming the first record's label, or the declared classes, and what the objective has.

@@ -75,13 +75,13 @@ class PrivateTrainer:
     Records are not compared, as a digest of them would be one more release.
 
     Args:
-        model: any module whose trainable layers `fedsw.mathematics.clipping` knows.
+        model: any module of trainable layers that `fedsw.mathematics.clipping` knows.
         optimizer: of `torch.optim`, over the model's parameters; weight decay and the like are post-processing.
         objective, clip, plan: what is minimised, the norms, and what was settled for them.
         scheduler: of `torch.optim.lr_scheduler`, made with the optimizer; stepped once a round.
         directory: the training's folder; None for a new one, `private-training/<number>-<time>`, made at first use.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
-        account: the data set whose account the training counts in: its name, or the `Path` of the account's file. None
+        account: the data set with the account that the training counts in: its name, or the `Path` of the file. None
             for no account: nothing then composes the training with other releases of the same records.
 
     Attributes:
@@ -143,7 +143,7 @@ class PrivateTrainer:
         Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
         the account, with whatever else counts there.
 
-        A folder whose training is finished says so in a warning: the model is the one that it ended with.
+        A folder of a finished training gives a warning: the model is the one that it ended with.
 
         Raises:
             Diverged: if the model has diverged; no round after it is charged (`fedsw.learning.tasks.divergence`).

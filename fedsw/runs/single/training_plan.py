@@ -47,7 +47,7 @@ class Plan(plans.NoisePlan, Deciding):
     def batches(self, records: Records, *, ledger: Ledger | None = None, first: int = 1) -> Iterator[Batch]:
         """The batches of rounds `first` to `rounds`: secret, without replacement, by stratum.
 
-        Where records say whose they are (`as_records(..., unit=...)`), units are drawn, and one row of each; the plan's
+        If records have privacy units (`as_records(..., unit=...)`), units are drawn, and one row of each; the plan's
         sizes, rates and guarantee are then those of units.
 
         Args:
