@@ -260,7 +260,7 @@ _MOST_MU = 64.0  # of one step, beyond which a curve says "everything" in any ca
 
 
 class Leakage:
-    """The curves of a run whose steps are C_p(G_{s mu}), indexed by the scale s; s = 1 is the run's own.
+    """The curves of a run with steps C_p(G_{s mu}), indexed by the scale s; s = 1 is the run's own.
 
     A mechanism that leaks more than its guarantee (too little noise, a sensitivity that is exceeded) has a curve
     further along; an attack that excludes the curve at s = 1 has refuted the guarantee. The epsilon of the last

@@ -263,7 +263,7 @@ def audit(
     draws: int | None = None,
     singly: int | None = None,
 ) -> Finding:
-    """Attack the releases of an experiment by whoever knows everything but one record.
+    """Attack an experiment's releases, knowing everything but one record (membership inference on worst neighbours).
 
     Its seed is left out, so that sampling and noise are drawn for real. Of ``trials`` releases of each neighbour so
     many as ``singly`` says are made one by one; ``draws`` are of batches, where records are sampled. Everything that

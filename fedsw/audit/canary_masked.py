@@ -85,7 +85,7 @@ class _Lying(MaskedRounds):
 
 
 class MaskedTrial(Trial):
-    """A `Trial` of trust `distributed`, whose server and C sites are against the holder of the canary."""
+    """A `Trial` of trust `distributed`: the server and C sites collude against the holder of the canary."""
 
     trials = 1_000_000  # every honest site draws noise of its own for each release
 
@@ -124,7 +124,7 @@ class MaskedTrial(Trial):
 
 @contextmanager
 def bounded_ones() -> Iterator[list[Tensor]]:
-    """Record the exact value, flat, of everything that is bounded meanwhile, whoever does it."""
+    """Record the exact value, flat, of everything that is bounded meanwhile, by any code."""
     values, genuine = list[Tensor](), Bounded.__init__
 
     def noting(self: Bounded, value: Tensor, *arguments: Any, **about: Any) -> None:

@@ -1,7 +1,7 @@
-"""The canary attack on sums that are released once: by whoever sees them, and wrote what clients look through.
+"""The canary attack on sums that are released once: the attacker sees them, and wrote what clients look through.
 
 Moments, counts of scores, sums over kept records and the stages of a sketch: every registered sum
-(`fedsw.federation.trust.sums_once.SUMS`), under every trust model whose sides release it.
+(`fedsw.federation.trust.sums_once.SUMS`), under every trust model with sides that release it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OnceRelease:
 def releases_of(task: Problem) -> dict[str, tuple[OnceRelease, ...]]:
     """Everything that a run releases once of all records, or of all kept ones, by part; stages of a sketch together.
 
-    Whoever attacks is the server, too: it sends a model or a network of its own choice, or marks every pair of columns.
+    The attacker is the server, too: it sends a model or a network of its choice, or marks every pair of columns.
     """
     experiment, shape, known = task.experiment, task.shape, dict[str, tuple[OnceRelease, ...]]()
     theta = torch.randn(task.parameters, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -375,11 +375,11 @@ class OnceTrial(Trial):
 
 
 class Unattacked(OnceTrial):
-    """The sites and the plan of a run whose rounds have no worst neighbours here."""
+    """The sites and the plan of a run of rounds without worst neighbours here."""
 
 
 def require_sketch(experiment: Experiment) -> None:
-    """Refuse sketches whose neighbours are no single records."""
+    """Refuse sketches with neighbours that differ in more than a single record."""
     if experiment.data.unit is not None:
         raise ExperimentError(
             f"data.unit is {experiment.data.unit!r}, and a sketch takes a row of each at random; --canary replaces one "

@@ -72,7 +72,7 @@ def free_layer() -> Worst:
 
 
 class Freely(nn.Module):
-    """A model whose outputs, Jacobians and loss gradients the records choose, as a bound lets them.
+    """A model that lets records choose outputs, Jacobians and loss gradients, as a bound lets them.
 
     With u and w in R^d, a pull and a push from the record, and l the sum of what a layer makes of its worst input, over
     the length of its gradient and less its value, the output is u + pull l w, and one coordinate of what is returned
@@ -250,7 +250,7 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
 
 
 def in_front(experiment: Experiment, coding: Coding | None) -> Coding | None:
-    """The map in front of the free model, whose numbers records can choose: the experiment's own, or none for hats.
+    """The map in front of the free model, with numbers that records can choose: the experiment's own, or none for hats.
 
     Of hats two a column are not 0: what reads them is attacked by its rule's own neighbours. ExperimentError for any
     other map, named.
@@ -299,7 +299,7 @@ def staged(worst: Worst) -> Iterator[None]:
 
 
 def _row(task: Problem, strength: float, along: float, *, jacobian: float, loss: float) -> Tensor:
-    """A record whose output is `along` the first axis, about the centre, and the sides that its gradients go to."""
+    """A record with output `along` the first axis, about the centre, and the sides that its gradients go to."""
     row, d = torch.zeros(task.features), task.dimension
     row[_PULL], row[_PUSH] = strength, loss
     row[_UNIT] = 0.0 if task.experiment.data.row_norm is None else 1.0

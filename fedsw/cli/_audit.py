@@ -49,8 +49,8 @@ def audit_command(
 ) -> None:
     """Attack a guarantee: how much of its ε can an attacker show?
 
-    With --canary or --one-run the target is an experiment (settings may follow it), or a run's folder, whose settings
-    are attacked; without either it is a run's folder, or an experiment's name for its latest run, whose files are
+    With --canary or --one-run the target is an experiment (settings may follow it), or a run's folder: its settings
+    are attacked; without either it is a run's folder, or an experiment's name for its latest run: its files are
     checked by recomputation.
     """
     if canary and one_run is not None:

@@ -58,7 +58,7 @@ def budget_command(
     Prints the guarantee, the bracket it lies in, and what other accountants say, each marked as a guarantee or not.
     With --records what is left out is assumed, and printed: `fedsw budget --records 500 --epsilon 2` is a question.
     With --slices and --dimension the releases are features through random directions.
-    With an EXPERIMENT whose records leave as a sketch: each stage's share of the budget, its μ and its noise.
+    With an EXPERIMENT on a sketch of records: each stage's share of the budget, its μ and its noise.
     """
     elsewhere = {
         "--sampling-rate": sampling_rate, "--batch": batch, "--steps": steps, "--slices": slices,

@@ -219,7 +219,7 @@ def check_command(
 ) -> None:
     """List every fault of clients' files, sizes, and what is public.
 
-    Faults quote records: they are for the screen of whoever holds the files. --estimate tries the settings on made-up
+    Faults quote records: they are for the holder of the files only. --estimate tries the settings on made-up
     records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
     """
     from fedsw._tools.settings import FederationError

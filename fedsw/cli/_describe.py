@@ -43,7 +43,7 @@ def describe_command(
 ) -> None:
     """Show a noised histogram of every declared column.
 
-    All columns are one release, whose ε is all that is spent, and which an account counts like any other. Bins,
+    All columns are one release: its ε is all that is spent, and an account counts it like any other. Bins,
     categories and bounds are those declared; no minimum, no maximum and no number without noise is shown. Given a run
     that described a table, it is shown again at no cost.
     """

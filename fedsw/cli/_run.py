@@ -143,7 +143,7 @@ def resume_command(
     """Go on with a run that stopped; what it has spent stays spent.
 
     RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
-    clients of its run answered (a backup, a copy) is refused without --charge-lost, one whose checkpoint was damaged
+    clients of its run answered (a backup, a copy) is refused without --charge-lost, one with a damaged checkpoint
     without --go-on.
     """
     with loading():

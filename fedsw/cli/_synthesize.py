@@ -65,7 +65,7 @@ def synthesize_command(
     """Write a synthetic table that may leave, and its card.
 
     The table has the declared columns; the card, in Markdown and as a page (HTML), says what it keeps of the records.
-    Records leave once, as a noised sketch (one release, whose ε is all that is spent). Given the folder of a run that
+    Records leave once, as a noised sketch (one release; its ε is all that is spent). Given the folder of a run that
     learnt a table, further rows are drawn from it at no cost.
     """
     from fedsw.cli.execution import showing

@@ -43,7 +43,7 @@ def evaluate_command(
     """Measure a run's model on records kept out of its training.
 
     `data.held_out_fraction` keeps them out. RUN is the run's directory, with config.json and model.safetensors, or an
-    experiment's name for its latest run. The metrics have no noise: they are for the screen of whoever holds the
+    experiment's name for its latest run. The metrics have no noise: they are for the holder of the
     records, and nothing is written or sent.
     """
     from fedsw.desk.own_data.evaluate import evaluate, evaluated_view

@@ -28,7 +28,7 @@ def texts_in(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Iterator[st
 
 
 def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> dict[str, Any]:
-    """Columns of equal length (n,) whose names and texts no spreadsheet takes for a formula."""
+    """Columns of equal length (n,), with names and texts that no spreadsheet takes for a formula."""
     written: dict[str, Any] = {}
     for name, values in columns.items():
         numbers = isinstance(values, np.ndarray) and values.dtype.kind not in "OU"

@@ -148,7 +148,7 @@ Made = Literal["the table", "the table of predictions", "the picture", "the page
 
 
 def require_format(output: Path, what: Made) -> None:
-    """Refuse to write something under a name whose ending is none of its format's; a name may have no ending.
+    """Refuse to write something under a name with another format's ending; a name may have no ending.
 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
@@ -225,7 +225,7 @@ def changes_of(
 def in_parts(name: str) -> None:
     """Let modules of the package `name` be imported without its `__init__`, which runs when it is first missed.
 
-    A name that the package does not have yet is its module of that name, or else what `__init__` defines: whoever uses
+    A name that the package does not have yet is its module of that name, or else what `__init__` defines: who uses
     the package later in this process finds all of it. Nothing happens if it is imported already, or not installed.
     For a command's own process: what looks at the package while another thread runs its `__init__` may see half of it.
     """
@@ -318,7 +318,7 @@ class _Group(_OnceEach, TyperGroup):
 
 
 class Verbs(typer.Typer):
-    """A typer application whose commands take an option that has one value once."""
+    """A typer application: its commands take an option that has one value once."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cls=_Group, **options)
@@ -467,7 +467,7 @@ def _ending_on_signals() -> Iterator[list[int]]:
 
 
 def give_up_output() -> None:
-    """Let nothing more be written to a standard output that nobody reads, at the end of Python neither."""
+    """Let nothing more be written to a closed standard output, at the end of Python neither."""
     with contextlib.suppress(OSError, ValueError):  # one that is no file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -87,7 +87,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
 
 
 def _require_allowed(folder: Folder) -> None:
-    """Refuse settings whose code is not allowed; what else is wrong with them, a check says."""
+    """Refuse settings with code that is not allowed; what else is wrong with them, a check says."""
     try:
         _ = folder.settings
     except CodeRefused:

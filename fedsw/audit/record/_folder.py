@@ -65,7 +65,7 @@ class Row:
 class Book:
     """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow.
 
-    After the ``last`` round of training come sums over kept records, and scores. Histograms, whose rows are charged by
+    After the ``last`` round of training come sums over kept records, and scores. Histograms, with rows charged by
     the sensitivity ``of_histograms``, come before moments; it is 0 where none are asked for.
     """
 
@@ -197,7 +197,7 @@ class Folder:
 
     @property
     def delta(self) -> float:
-        """Delta at which the ledgers are kept, also under a noise whose guarantee has none."""
+        """Delta at which the ledgers are kept, also under a noise with a pure guarantee."""
         return float(self.plan.get("delta", self.summary.get("delta", 0.0)))
 
     @cached_property

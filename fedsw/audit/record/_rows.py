@@ -175,7 +175,7 @@ def _masked(folder: Folder, row: Row) -> Expected:
 def _contributions(folder: Folder, row: Row) -> Expected:
     """A client's contribution, jointly with its table, of a share: batches are at most a record larger at each client.
 
-    A client holds records of one group at least, which may be the one whose records move least.
+    A client holds records of one group at least, which may be the one with records that move least.
     """
     settings, task = folder.written, folder.prepared
     share = settings.own(TableSettings).table_share if asks_tables(settings) else 0.0

@@ -223,7 +223,7 @@ def planned_cost(folder: Folder, book: Book) -> Recomputed | None:
 _ITSELF = frozenset(
     ("laplace", "gdp-clt-uniform", "gdp-clt-poisson", "rdp-wor", "bernstein", "bernstein-published", "clt")
 )
-"""Accountants of other papers, closed forms that are nobody else's: the tests compare them with their libraries'."""
+"""Accountants of other papers, closed forms of their own: the tests compare them with their libraries'."""
 
 
 def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recomputed:
