@@ -210,7 +210,7 @@ class BaselineGuarantee:
 
 
 def by_opacus(scored: Scored, accountant: str, *, public: str, **stated: Any) -> BaselineGuarantee:
-    """The guarantee of a model whose steps Opacus accounted for; with a penalty the groups' shares are public, too."""
+    """The guarantee of a model by Opacus's account of its steps; with a penalty the groups' shares are public, too."""
     known = (public,) if scored.gap is None else (public, "the share of each group")
     holds = accountant not in LIMITS
     return BaselineGuarantee(public=known, accountant=f"opacus {accountant}", holds=holds, **stated)
@@ -264,7 +264,7 @@ class Average:
 def train(task: BaselineTask) -> Trained:
     """One Poisson batch a round; alpha > 0 adds the squared gap of the groups' mean scores.
 
-    Guarantee: (epsilon, delta) of all iterates for adding or removing one record of the pool, against whoever reads
+    Guarantee: (epsilon, delta) of all iterates for adding or removing one record of the pool, against any reader of
     them; the pool's keeper sees every record.
     """
     problem, records = task.problem, task.records

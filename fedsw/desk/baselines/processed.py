@@ -1,7 +1,7 @@
 """A model without a penalty, and fair scores afterwards: private histograms by group, and maps to their barycentre.
 
 The model is fedsw's own under trust "central" and takes most of epsilon; one release of histograms of its scores for
-the private records takes the rest, and everything after is free. Whoever uses the scores must know the group.
+the private records takes the rest, and everything after is free. Using the scores takes the group.
 
 Source: Xian, Li, Kamath, Zhao 2024, Differentially private post-processing for fair regression.
 """
@@ -114,7 +114,7 @@ Process = Callable[[NDArray[np.float64], NDArray[np.int64]], NDArray[np.float64]
 
 
 class Processed(Measuring):
-    """Held-out records under a model whose scores go through a function of score and group."""
+    """Held-out records under a model, with scores that go through a function of score and group."""
 
     def __init__(self, problem: Problem, records: Records, model: nn.Module, process: Process) -> None:
         super().__init__(problem, records, model)

@@ -1,8 +1,8 @@
 """The reference without privacy: a model that is well trained on all records in one place, by whatever trains it best.
 
 What a run loses is measured against it, and never against the run's own settings with the noise taken out: rounds,
-clips and step that suit noise may be what a run loses most by. It is nobody's guarantee: epsilon is infinite for
-whoever reads it. It takes records that are public, or those of a simulation, whose server sees everything; in a
+clips and step that suit noise may be what a run loses most by. It has no guarantee: epsilon is infinite for
+its readers. It takes records that are public, or those of a simulation: its server sees everything; in a
 deployment no place holds the records of all.
 """
 
@@ -82,7 +82,7 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False, 
 
     Without a penalty it is scikit-learn's best: linear models, and boosted trees where the problem's model is no linear
     one or any kind will do, chosen by cross-validation on the records; ``plain`` linear models are the same without
-    scikit-learn, whose import takes a second, where there are at most two classes. With a penalty it is the problem's
+    scikit-learn (importing it takes a second) if there are at most two classes. With a penalty it is the problem's
     own model, trained until it is at rest.
     """
     if _penalised(problem.experiment):

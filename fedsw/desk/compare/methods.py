@@ -91,7 +91,7 @@ def methods() -> dict[str, Method]:
 
 
 def tasks() -> dict[str, ComparedTask]:
-    """The tasks whose experiment is shipped, by name."""
+    """The tasks with a shipped experiment, by name."""
     return {name: task for name, task in _comparable().task.items() if name in shipped()}
 
 

@@ -387,7 +387,7 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
 
 
 def _formatted(declared: ColumnAnswer, form: ColumnForm | None, name: str, ask: Ask | None) -> ColumnAnswer:
-    """Add the format of a column's dates, where nobody gave one and its cells may be looked at."""
+    """Add the format of a column's dates, if none is given and its cells may be looked at."""
     if declared.format is not None or form is None or not _of_days(declared.kind) or not _of_days(form.kind):
         return declared
     return _dated(declared, form, name, ask)

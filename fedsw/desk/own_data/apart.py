@@ -1,4 +1,4 @@
-"""Tables that are said to hold nobody's private record: held against the private files, or doubted in words."""
+"""Tables that are asserted to hold no private record: compared with the private files, or doubted in words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedsw.experiment import ExperimentError
 class OtherTable:
     """A table beside the private records, as they are read, and why its reader has no guarantee; empty if he has.
 
-    What is printed of it is not noised: if it held a private record, epsilon would be infinite for whoever sees that.
-    ``word`` says that somebody answers for equal rows.
+    What is printed of it is not noised: if it held a private record, epsilon would be infinite for its readers.
+    ``word``: the user asserts that equal rows are of other people.
     """
 
     records: Records
@@ -31,8 +31,8 @@ class OtherTable:
 def other_table(path: Path, columns: Columns, private: Path | None, *, option: str, others: bool = False) -> OtherTable:
     """Read a table that un-noised functions of will be shown, and hold it against the clients' files in a folder.
 
-    Without a folder (``private``) nobody can know whether it holds private records, which is then said. With `others`,
-    somebody's word that equal rows are of other people, rows may be equal as often as private ones are
+    Without a folder (``private``) it is unknown whether it holds private records; the text reports that. With `others`,
+    an assertion that equal rows are of other people, rows may be equal as often as private ones are
     (`fedsw.data.sources.require_file_apart`), and the answer has words that say so.
 
     Raises:

@@ -41,7 +41,7 @@ def made_table(
     """Draw rows from what a run learnt, compare them with another table, and describe them.
 
     Guarantee: drawing and describing are post-processing. Functions of the ``other`` table have no noise: why its
-    reader has no guarantee, where nobody knows that it holds no private record, is on the card. ``named`` is the file
+    reader has no guarantee, if it may hold a private record, is on the card. ``named`` is the file
     of that table where it is not the experiment's own, `name` that of the table that is made.
     """
     cells = table_cells(learnt, rows, seed=draw)

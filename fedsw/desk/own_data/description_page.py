@@ -22,7 +22,7 @@ _AT_ONCE = 24
 """Columns in one picture."""
 _MOST_CLASSES = 6
 _NAMED = 12
-"""Bins whose names fit below a panel."""
+"""Bins with names that fit below a panel."""
 
 
 def page_of(description: Description, name: str) -> Document:

@@ -67,7 +67,7 @@ _NONE_KEPT = '# held_out = "held-out.csv"   # a table at the server that holds n
 
 @dataclass(frozen=True)
 class DraftRequest:
-    """Request for a draft: declarations on the command line (``words``), and the column that says whose a row is.
+    """Request for a draft: declarations on the command line (``words``), and the column of privacy-unit ids.
 
     Of the classes one is the favourable (``positive``), where somebody says which; ``alpha`` is the weight of equal
     outputs of the groups, where somebody asks for them. With a ``declared`` number of records the guarantee is for
@@ -303,7 +303,7 @@ class Numerals:
 
 
 def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, cut: bool) -> None:
-    """Refuse groups that nobody declared where there would be very many, or one for each number."""
+    """Refuse undeclared groups if there would be very many, or one for each number."""
     kind = None if form is None else KINDS.get(form.kind)
     numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
     declared = group.source.startswith(_SAID)
@@ -580,7 +580,7 @@ def _judged_by(request: DraftRequest, tables: Sequence[Path] | None, *, regressi
 
 
 def _rows_of(tables: Sequence[Path]) -> int | None:
-    """About how many records there are, which is public where every row is somebody's own; None if nobody can tell."""
+    """About how many records there are, which is public if every row is a unit; None if unknown."""
     total = 0
     for table in tables:
         if table.suffix.lower() == ".parquet":

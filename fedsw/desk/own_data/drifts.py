@@ -37,7 +37,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Drifts:
-    """Distances between the sides of a run, why their reader has no guarantee (empty if he has), and whose word it is.
+    """Distances between the sides of a run, why their reader has no guarantee (empty if there is one), who asserts it.
 
     The ``word`` is that rows of a reference which equal private ones are of other people.
     """
@@ -75,10 +75,10 @@ def drifts(
     least probability of so large a distance where there is none (`Drift.doubt`), then the largest lower end.
 
     Guarantee: post-processing of what the run released; it costs nothing. The reference is not protected at all, and is
-    held against the clients' files in `data_dir`; without these ``doubt`` says that nobody did. With `others` somebody
+    held against the clients' files in `data_dir`; without these ``doubt`` says so. With `others` the user
     answers for its rows that equal private ones.
 
-    The run is of trust model `sketch-local`; or of `sketch`, whose clients are one side, with a reference, a *public*
+    The run is of trust model `sketch-local`; or of `sketch`, with all clients as one side and a reference, a *public*
     table; by column it is one that measured a declared table. All intervals hold together at that confidence.
     ExperimentError if it has no such sketch, names a module that is not allowed, or for a reference that is a client's
     table or shares rows with one; BadRecords, FileNotFoundError for a reference that cannot be read.
@@ -156,7 +156,7 @@ def _public(problem: Problem, other: OtherTable, like: NoisedSketch) -> NoisedSk
 
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:
-    """The sketches of a run by whose they are: each client's own, or one of all."""
+    """The sketches of a run by owner: each client's own, or one of all."""
     law, run = law_of_problem(problem), RunDirectory(directory)
     releases = Releases(run.releases)
     held = (read_json(directory / RunFile.SUMMARY) or {}).get("sketch", {}).get("records_by_client", {})

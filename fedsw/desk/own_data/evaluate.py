@@ -1,4 +1,4 @@
-"""A released model on the records that clients kept out of training: for the screens of whoever holds the records."""
+"""A released model on the records that clients kept out of training: for the screens of their holders."""
 
 from __future__ import annotations
 

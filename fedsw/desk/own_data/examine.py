@@ -1,4 +1,4 @@
-"""Columns that look as if they said whose a row is; what is found in cells is for whoever holds the records."""
+"""Columns that look like ids of persons; what is found in cells is for the holder of the records."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class _Seen:
 class Examined:
     """Counts and faults of one file.
 
-    Of those whose own cell fits, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
+    Of those with a valid cell, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
     read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
     show them; ``doubts`` say of columns that they may be read in two ways; ``listed`` counts the cells of
     every declared value.
@@ -277,7 +277,7 @@ class Examination:
 def examine(experiment: Experiment, folder: Path, client: int | None = None) -> Examination:
     """Read every file and collect all faults: of each cell, and of the files together.
 
-    The folder has a folder for each client or one file for all; with `client`, whose records alone are looked at, it
+    The folder has a folder for each client or one file for all; with `client`, to look at its records only, it
     may be that client's own.
     """
     if experiment.data.own_files is None:

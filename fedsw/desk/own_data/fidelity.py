@@ -160,7 +160,7 @@ def _nearest(one: Records, other: Records) -> tuple[float, float]:
 def _rates(
     synthetic: Records, held_out: Records, groups: tuple[str, ...], shown: int
 ) -> dict[str, tuple[float, float]]:
-    """Return the frequency of a class in each group, in both tables; nan where nobody is."""
+    """Return the frequency of a class in each group, in both tables; nan for empty groups."""
 
     def rate(records: Records, group: int) -> float:
         return float((records.target[records.sensitive == group] == shown).double().mean())

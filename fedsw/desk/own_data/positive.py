@@ -46,7 +46,7 @@ _NOT = re.compile(r"(?:not|no|non)[ _-]*(.+)|un(.+)")
 
 @dataclass(frozen=True)
 class Positive:
-    """The favourable class, None where none is named; why, for a comment; `sure` where nobody has to look at it."""
+    """The favourable class, None where none is named; why, for a comment; `sure` if no person has to look at it."""
 
     value: str | None
     why: str

@@ -1,6 +1,6 @@
 """Twins of what a run has released: records of its moments' law, to plan the rounds that are left, for nothing.
 
-Twins whose training begins with released moments, as a run's does, have its map of inputs, and start where it does.
+Twins of a run that begins with released moments have its map of inputs, and start where it does.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ SUMMED: Mapping[Law | None, Callable[..., Summed]] = dict.fromkeys(("masked sum"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TabledObjective(Objective):
-    """An objective whose one penalty takes ranks from noised histograms, as the server of `local-gradient` does."""
+    """An objective with one penalty, by ranks from noised histograms, as the server of `local-gradient` does."""
 
     bins: int
     deviation: float

@@ -66,7 +66,7 @@ def trained(
     release of all records in place of them all, by which moments are noised.
 
     Raises:
-        TypeError: for records that nobody said are public: what is released here is charged to nobody.
+        TypeError: for records that are not declared public: what is released here is charged to no ledger.
         ValueError: if a stratum of sampling has no record.
     """
     _require_public(twins)

@@ -17,11 +17,11 @@ from fedsw.runs.single.training_plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class LinearObjective(Objective):
-    """The task's loss alone, of a model that `is_linear`: for twins, which are nobody's records.
+    """The task's loss alone, of a model that `is_linear`: for twins, which are simulated records.
 
     A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
-    it is formed. The sum is that of `Objective` within rounding; it is not measured again as it is added, and protects
-    nobody. What is stated of the first batch is stated of every other one, all of which have its sizes.
+    it is formed. The sum is that of `Objective` within rounding; it is not measured again when added, and protects no
+    record. What is stated of the first batch is stated of every other one, all of which have its sizes.
     """
 
     _stated: list[Bounded] = field(init=False, repr=False, default_factory=list)
@@ -46,7 +46,7 @@ class LinearObjective(Objective):
         return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
 
     def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
-        """Nothing: one linear layer mixes no records, and these are nobody's."""
+        """Nothing: one linear layer mixes no records, and these are simulated."""
 
 
 def is_linear(model: nn.Module, objective: Objective) -> bool:

@@ -227,13 +227,13 @@ def _plan(experiment: Experiment) -> FederationPlan:
 
 
 def _as_run(plan: FederationPlan) -> Experiment:
-    """A candidate with the noise of its plan in place of the epsilon of one run, which is nobody's guarantee."""
+    """A candidate with the noise of its plan in place of the epsilon of one run, which is not its guarantee."""
     noise = {"epsilon": None, "noise_multiplier": plan.multiplier}
     return plan.task.experiment.with_sections(privacy=noise, data={"account": None})
 
 
 def _of_one_kind(cost: lifetime.Cost) -> Counts:
-    """The steps of a run whose releases are all alike, which is what a selection's bound and its ledgers speak of."""
+    """The steps of a run with releases that are all alike, as a selection's bound and its ledgers assume."""
     if len(cost.parts) > 1 or len(cost.steps) > 1:
         raise ExperimentError(
             "a run of this experiment releases more than its rounds (privacy.moments, calibration.share, "

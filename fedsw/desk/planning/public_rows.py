@@ -131,8 +131,8 @@ LAWS = (
 )
 """Laws that a forecast averages over, by what each lets be learnt: which of them the records are like is not known.
 
-They have columns that use little of their bounds, and a number far from its middle; classes are not rare, as nobody
-knows before moments are released.
+They have columns that use little of their bounds, and a number far from its middle; classes are not rare, as nothing
+is known before moments are released.
 """
 
 
@@ -143,20 +143,20 @@ SKEWED = tuple(
 """Numbers of which most are near the lower bound and a few far larger, as counts and costs are: two thirds of their
 squares are of one record in fifty. Some columns show it and some do not, so that the least of these laws counts."""
 TIGHT = TwinLaw("tight", explained=0.5, common=0.6, middle=0.5, spread=0.2, seed=4, used=(0.02, 0.06))
-"""Columns that use a small part of their bounds: nobody knows it before moments are released, and without these steps
-learn little from them."""
+"""Columns that use a small part of their bounds: unknown before moments are released, and without these steps they
+teach little."""
 BARE = tuple(
     TwinLaw("bare", explained=0.08, common=0.6, middle=0.5, spread=0.2, seed=seed, alike=_ALIKE)
     for seed in range(12, 16)
 )
 """Columns by which a model gains one or two points over a constant, or some hundredths of a number's variance: as
-little as many tables let be learnt, which nobody knows before something is released. There are several, as each is
+little as many tables let be learnt, which is unknown before something is released. There are several, as each is
 mostly chance."""
 RARE = 0.02
 
 
 def with_rare_class(law: TwinLaw, share: float = RARE) -> TwinLaw:
-    """The law with a ``share`` of records outside of the most frequent class: before moments nobody knows it."""
+    """The law with a ``share`` of records outside of the most frequent class: unknown before moments."""
     return replace(law, name="rare", common=1 - share, most=1 - share)
 
 
@@ -171,7 +171,7 @@ def others_share(laws: Sequence[TwinLaw], classes: int) -> float:
 
 
 class PublicRows(DeclaredRecords):
-    """Records that are nobody's secret, twins or rows of a table that is public: training on them charges no ledger."""
+    """Records without privacy, twins or rows of a public table: training on them charges no ledger."""
 
 
 def drawn(columns: Columns, by_group: Mapping[str, int], law: TwinLaw, *, seed: int) -> PublicRows:

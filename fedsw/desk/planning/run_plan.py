@@ -61,7 +61,7 @@ _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
 _WEAK = 0.25
 _WEIGHTS = (0.05, 0.2, 0.5)
-"""Weights of a penalty between groups whose noise a plan says."""
+"""Weights of a penalty between groups for which a plan states the noise."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +70,7 @@ class Planned(Short):
 
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
     Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
-    ``word`` is whose the penalties' bound is; ``penalties`` are weights alpha with the noise that they would take, in
+    ``word`` is who vouches for the penalties' bound; ``penalties`` are weights alpha with the noise they would take, in
     that of the loss alone; ``bought`` are scores on public twins, the mean of all laws, at the weight 0 and at the
     experiment's, where that is more; ``bands`` are two deviations of the noise in a group's share above a threshold,
     where counts for thresholds are released.

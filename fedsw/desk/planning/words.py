@@ -80,7 +80,7 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
 
 
 def _bought(plan: Planned) -> str:
-    """Say how much the penalty changes on public twins, whose groups differ by half a deviation in their traits."""
+    """Say how much the penalty changes on public twins, with groups that differ by half a deviation in their traits."""
     (_, without), (alpha, weighed) = plan.bought.items()
     what, of = ("accuracy", "a class's rate") if without.constant > 0 else ("squared error", "the mean answers")
     gaps, values = apart(weighed.gap, without.gap), apart(abs(weighed.model), abs(without.model))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AnsweringModel(nn.Module):
-    """A trained model whose outputs are what a person asked for; the same for predictions and for exports.
+    """A trained model with the outputs that a person asked for; the same for predictions and for exports.
 
     Called with features (n, p) as the columns are encoded, it returns (n, k) in the model's precision: for classes
     their probabilities, in the declared order; for a regression numbers in the targets' own units; for representations
@@ -291,7 +291,7 @@ def load(
         ValueError: if there is no such run, or it has released no model yet.
         CodeRefused: if the settings name another module; none of its code has run.
         ExperimentError: for thresholds that cannot be; if objects are missing that the run began with.
-        FileNotFoundError: if the run learnt from a shipped data set whose files are not here.
+        FileNotFoundError: if the files of the shipped data set that the run learnt from are not here.
     """
     record = read_run(find_run(str(run), runs))
     require_allowed_code(record.experiment, allow_modules, stored=record.directory)
