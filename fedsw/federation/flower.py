@@ -92,7 +92,7 @@ MODULES: Mapping[str, str] = {
     "subprocess_executor": "flwr.supercore.superexec.executor.subprocess_executor",
     "superlink_program": "flwr.superlink.cli.flower_superlink",
 }
-"""Whole modules, for those whose names are called or replaced in place."""
+"""Whole modules, for names that are called or replaced in place."""
 
 _MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
 _LONGEST = 200  # letters of what a sender wrote, in an error

@@ -1,8 +1,8 @@
 """Origin of a request: the server's signature travels with it, and a client checks it before it reads further.
 
 A network checks who connects, and not always who a message says that it is from. So a server that has a signing key
-puts a record of its own into every request: a number drawn for it alone, which also makes the request's id one that
-nobody can guess; a count, so that no request is taken twice; and a signature over both, the run, the node that is
+puts a record of its own into every request: a number drawn for it only, so that the request's id
+is unguessable; a count, so that no request is taken twice; and a signature over both, the run, the node that is
 asked, the kind of message and the digest of all that it holds. A client that was given the server's public key refuses
 every other request before it decodes anything, draws a batch or charges.
 """
@@ -61,7 +61,7 @@ class Carrier(Grid):
 
 
 class SigningGrid(Carrier):
-    """A grid whose requests the server signs, the run's name in them; the grid that carries them does all else."""
+    """A grid with requests that the server signs, the run's name in them; the grid that carries them does all else."""
 
     def __init__(self, carrier: Grid, run: str, key: Ed25519PrivateKey) -> None:
         self.carrier, self._name, self._key, self._count = carrier, run, key, 0

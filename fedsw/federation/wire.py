@@ -26,7 +26,7 @@ APP_ABSENT = 1
 APP_RAISED = 2
 """Flower's code of the error that a ClientApp raised."""
 ABSENT = (3, 4, 5)
-"""Flower's codes of errors that the network makes up for a node that is not there, or whose reply never came."""
+"""Flower's codes of errors that the network makes up for a node that is not there, or did not reply in time."""
 BUDGET_EXHAUSTED = 1001
 """Code of the error by which a client declines a release that its own ledger does not allow any more."""
 NOT_IN_ROSTER = 1002
@@ -67,7 +67,7 @@ def nonce() -> list[float]:
 
 
 def padded(rows: Tensor, length: int) -> Tensor:
-    """The rows (n, d) and zeros after them, (length, d): a message whose size says nothing of n."""
+    """The rows (n, d) and zeros after them, (length, d): a message with a size that does not reveal n."""
     if len(rows) > length:
         raise ValueError(f"{len(rows)} rows do not fit into {length}")
     values = rows.detach().cpu()

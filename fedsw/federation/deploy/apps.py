@@ -52,7 +52,7 @@ def superexec(arguments: list[str]) -> None:
 
 
 def serverapp(arguments: list[str]) -> None:
-    """`flwr-serverapp` whose grid offers and collects whole messages."""
+    """`flwr-serverapp` with a grid that offers and collects whole messages."""
     FLOWER.run_serverapp(arguments, _push_messages, _pull_messages)
 
 
@@ -128,7 +128,7 @@ def work(descriptor: int, folder: str) -> None:
 def load_client_app(destination: str, content: bytes, fab_hash: str) -> Callable[..., Any]:
     """Unpack a bundle into an empty folder that only this user can write to, and load its ClientApp.
 
-    Flower's own folder would be reused for every bundle of the same name whose hash begins with the same 32 bits.
+    Flower's own folder would be reused for every bundle of the same name and the same first 32 bits of its hash.
 
     Raises:
         RuntimeError: if a module of the bundle was imported from anywhere else: it may be another version's.

@@ -59,7 +59,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
     """Make a certificate that is valid for `hosts` (DNS names and IP addresses), for a server only.
 
     Guarantee: the authority's key exists in memory only, while this function runs. Who trusts `ca.crt` trusts this
-    one server certificate; nobody can issue a second one, and a new one means a new `ca.crt`.
+    one server certificate; a second one cannot be issued, and a new one means a new `ca.crt`.
 
     Raises:
         ValueError: if no host is named, or a name is no host name. FileExistsError: if the files are there already.

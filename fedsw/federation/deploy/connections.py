@@ -104,7 +104,7 @@ class _Counted(socket.socket):
 
 
 class Patience(H11Protocol):
-    """uvicorn's HTTP/1.1, which closes a connection whose next request does not begin, or whose headers never end."""
+    """uvicorn's HTTP/1.1, which closes a connection if its next request does not begin, or its headers never end."""
 
     seconds = HEADER_SECONDS
 

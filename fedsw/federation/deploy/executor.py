@@ -7,8 +7,8 @@ Optional: `flower-supernode` runs the same app with the same key at 6 to 18 seco
 Flower's private interfaces is in ../flower.py; it refuses any other Flower. It runs by path and imports neither the
 apps nor fedsw: both come with the bundle's entries, in a process of their own.
 
-What the SuperLink says of a bundle is not believed: the node computes the SHA-256 of the bytes it received. A node
-whose configuration has `bundle`, a hash, answers for every other bundle with a refusal, before it unpacks anything.
+The SuperLink's claims about a bundle are not trusted: the node computes the SHA-256 of the bytes it received. A node
+with `bundle`, a hash, in its configuration refuses every other bundle before it unpacks anything.
 
 Two processes are at work. The *node* has the key and talks to the SuperLink: one request that waits for a message and
 brings it whole, one that takes the reply whole. The *worker* has the ClientApp and answers message after message. A
@@ -301,7 +301,7 @@ def words_of_refusal(response: Any) -> str:
 
 
 def leave(why: str) -> NoReturn:
-    """End this process with the reason: in a file for whoever started it, or on the terminal."""
+    """End this process with the reason: in a file for its parent, or on the terminal."""
     if path := os.environ.get(REFUSAL):
         Path(path).write_text(why, encoding="utf-8")
         raise SystemExit(1)

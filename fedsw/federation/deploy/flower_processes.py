@@ -93,7 +93,7 @@ class SuperLink:
         self._write_node_keys(known | {node: key.name for node, key in zip(nodes, public_keys, strict=False)})
 
     def revoke_all_but(self, public_keys: Sequence[Path]) -> None:
-        """Refuse from now on every admitted node whose key is not among these; runs go on without it."""
+        """Refuse from now on every admitted node with a key that is not among these; runs go on without it."""
         if self.stock:
             raise RuntimeError("a stock SuperLink is asked with `flwr supernode unregister NODE-ID` (docs/security.md)")
         command = [*_WARM_LINK, "revoke", self.address, str(self.authority), *map(str, public_keys)]
@@ -146,7 +146,7 @@ _WARM_NODE = (sys.executable, "-P", str(Path(__file__).with_name("executor.py"))
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Settings of a client's SuperNode: the options of `fedsw client`, whose help explains each.
+    """Settings of a client's SuperNode: the options of `fedsw client`; its help explains each.
 
     They reach the ClientApp as `context.node_config`, and nothing of them leaves the node. `own_data` says that a
     folder named by the experiment is not read. Without `modules` (None) an experiment may name any, at processes of who

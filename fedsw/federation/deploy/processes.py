@@ -192,7 +192,7 @@ _mutex = threading.Lock()
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on at the moment, and that was not given out lately.
+    """A free port of the loopback interface that was not given out lately.
 
     It is free again until its process binds it, and the system could choose it twice in between.
     """

@@ -12,7 +12,7 @@ checked, stored and counted is the same. The requests of nodes are signed and ch
 
 The role `stock` is Flower's SuperLink as it is, but for its guards.
 
-From other machines it answers SuperNodes only, and of them it takes replies in their own names only. Flower asks nobody
+From other machines it answers SuperNodes only, and of them it takes replies in their own names only. Flower asks no one
 who registers a key or starts a run for a proof of who is asking; here those requests must come from the machine the
 SuperLink runs on.
 """
@@ -77,7 +77,7 @@ def _serve(arguments: list[str], *inner: Callable[..., Any], superexec: list[str
 
 
 def _activated(activate: Callable[[Any, Any], Any], request: Any, state: Any) -> Any:
-    """Admit a node whose key is known and not in use; otherwise refuse it (403 unknown, 409 in use)."""
+    """Admit a node with a known key that is not in use; otherwise refuse it (403 unknown, 409 in use)."""
     from fastapi import HTTPException
 
     if state.get_node_id_by_public_key(request.public_key) is None:
@@ -277,7 +277,7 @@ def register(arguments: list[str]) -> None:
 
 
 def revoke(arguments: list[str]) -> None:
-    """Refuse every node from now on whose public key is not among those given; the SuperLink goes on."""
+    """Refuse every node from now on with a public key that is not among those given; the SuperLink goes on."""
 
     address, authority, *keys = arguments
     admitted = {_FLOWER.try_load_public_key(Path(key)) for key in keys}

@@ -18,7 +18,7 @@ GRACE_SECONDS = 10.0
 
 
 def marked(name: str, mark: str) -> list[psutil.Process]:
-    """Living processes other than this one whose environment holds name=mark."""
+    """Living processes other than this one with name=mark in their environment."""
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedsw.runs.report.render import Page
 
 _SUBMITTED = ("flwr", "deployed")
-"""Engines whose server is another process, which reads what to run from the folder."""
+"""Engines with the server in another process, which reads what to run from the folder."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,7 +92,7 @@ def run(
         task: a `fedsw.Task`, or a class of one, in place of objective.task; engine "inprocess" only.
         metrics: functions of your own by name, for the held-out outputs beside the shipped ones
             (`fedsw.runs.evaluation.evaluator.Metric`); tried before anything is spent.
-        account: the data set whose account the run counts in, in place of data.account: its name, or the `Path` of the
+        account: the data set of the account to count in, in place of data.account: its name, or the `Path` of the
             account's file in $FEDSW_ACCOUNTS. Under local trust it counts there and in an account of each client's.
         moments_alone: stop once moments are released, which costs `privacy.moments` of the budget; `resume` of a run
             that has stopped there goes on.
@@ -144,7 +144,7 @@ def resume(
         allow_modules: modules that the stored settings may name as `module:name`; their code runs.
         charge_lost: of a folder that is older than what the clients of its run answered, or than what an account
             remembers of it: charge all that is missing at the plan's full cost, and go on with what is left.
-        go_on: of a folder whose checkpoint lacks rounds that were released: release and charge them once more.
+        go_on: of a folder with a checkpoint that lacks released rounds: release and charge them once more.
 
     Guarantee: the ledger keeps every round that was ever charged, so the epsilon at the end covers all of what was
     released, before and after.

@@ -35,7 +35,7 @@ def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Contex
 
 
 def delivered(message: Message) -> Message:
-    """The message as its receiver gets it: its own record tree over the same arrays, whose numbers it copies."""
+    """The message as its receiver gets it: its own record tree over the same arrays, with copied numbers."""
     letter: Message = flower.copied(message)
     return letter
 
@@ -43,7 +43,7 @@ def delivered(message: Message) -> Message:
 _FIRST_NODE = 1000
 _PULL_SECONDS = 0.5
 _IDLE_SECONDS = 10.0
-"""After which a thread that nobody asks anything ends, so that a grid that was forgotten leaves none behind."""
+"""After which an idle thread ends, so that a grid that was forgotten leaves none behind."""
 
 
 class InProcessGrid(Carrier):
@@ -130,7 +130,7 @@ class InProcessGrid(Carrier):
 
 @dataclass(frozen=True)
 class _Sent:
-    """A message on its way, and the moment from which nobody waits for it."""
+    """A message on its way, and the moment after which it is not waited for."""
 
     message: Message
     until: float
@@ -180,7 +180,7 @@ class _Worker:
 
 
 def run(server_app: ServerApp, client_app: ClientApp, nodes: int, ledgers: Path) -> None:
-    """Run both apps in this process, with `nodes` simulated nodes whose clients keep their ledgers in a folder."""
+    """Run both apps in this process, with `nodes` simulated nodes; their clients keep ledgers in a folder."""
     grid = InProcessGrid(client_app, node_configs(nodes, ledgers))
     try:
         server_app(grid=grid, context=context(grid.run_id, SERVER_NODE, {}))

@@ -52,7 +52,7 @@ def run_all(
 ) -> None:
     """Do every piece, `jobs` at a time, in processes with one thread each.
 
-    `work`, which is picklable, says whether a piece came to a result. One that raises, or whose process dies, is
+    `work`, which is picklable, says whether a piece came to a result. One that raises, or dies with its process, is
     reported to `failed`, and the others go on. Interrupting ends the processes.
     """
     waiting, running = deque(pieces), dict[Future[bool], Piece]()

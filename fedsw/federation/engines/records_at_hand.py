@@ -170,7 +170,7 @@ def handed_again(
 
 
 def require_at_hand(experiment: Experiment, engine: str) -> None:
-    """Refuse Python objects on engines whose clients are other processes."""
+    """Refuse Python objects on engines with clients in other processes."""
     for key, name in (("model.kind", experiment.model.kind), ("objective.task", experiment.objective.task)):
         if is_held(name) and engine != "inprocess":
             raise ExperimentError(

@@ -174,8 +174,8 @@ class Availability:
         """The sites with a client that can be asked now; those that are away are greeted meanwhile.
 
         Waits for answers to greetings only if fewer than `least` clients are there, and only until messages expire; if
-        `patient`, also for sites that are offline, as long as a message would be waited for: one whose process stood
-        still for half a minute, or is started again, is back by then. After that time nobody is greeted again: a site
+        `patient`, also for sites that are offline, as long as a message would be waited for: one that stood
+        still for half a minute, or is started again, is back by then. After that time no site is greeted again: one
         that answers every greeting too late would be waited for without end. Those `without` do not count, whether
         they are there or not.
         """

@@ -124,7 +124,7 @@ def gather(
     """Wait for the asked number of nodes, greet them, and return them in client order.
 
     Every node loads and validates the records of its clients here, before anything is spent. All are asked before
-    anything is raised. One whose answer is unreadable, or that does not answer, or that says it has answered what it
+    anything is raised. One with an unreadable answer, or that does not answer, or that claims to have answered what it
     cannot have, is lost for the run, by name; the run begins with the others if they are enough. One that refuses is
     lost so, too, where `federation.refusals` says it.
 
@@ -190,7 +190,7 @@ def _understood(
 ) -> tuple[list[_Read], list[str]]:
     """Split replies into those that can be read and reasons why others cannot, each by its client's name.
 
-    Refusals are raised, all in one error with whoever else is lost, unless `settings` count them as lost.
+    Refusals are raised, all in one error with other lost clients, unless `settings` count them as lost.
     """
     answers, lost, refused, alone = list[_Read](), list[str](), list[str](), len(replies) == 1
     for node, reply in replies.items():
@@ -270,7 +270,7 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
 
 
 def _refuse_other_code(client: int, code: str | None, task: Problem) -> None:
-    """Refuse a client whose installed fedsw is another, by its own word, where all must have the same."""
+    """Refuse a client that states another installed fedsw, if all must have the same."""
     federation, model = task.experiment.federation, task.experiment.privacy.model
     if (federation.code or model.sites_code) == "same" and code != code_digest():
         raise FederationError(
@@ -281,7 +281,7 @@ def _refuse_other_code(client: int, code: str | None, task: Problem) -> None:
 
 
 def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
-    """Refuse a node that claims to have answered attempts which nobody asked: it would exhaust their numbers."""
+    """Refuse a node that claims to have answered attempts which were never asked: it would exhaust their numbers."""
     who = f"client {site.clients[0]}" if len(site.clients) == 1 else f"the node of client {site.clients[0]}"
     if known is None and len(site.answered):
         raise FederationError(f"{who} says that it has answered in this run before, and this run is new")
@@ -331,7 +331,7 @@ def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:
 
 
 def _without_rivals(sites: Sequence[Site], lost: Sequence[str], roll: Roll) -> tuple[list[Site], list[str]]:
-    """Drop all sites that claim the same client as another one: nobody can tell which of them has it."""
+    """Drop all sites that claim the same client as another one: it is unknown which of them has it."""
     times = Counter(int(client) for site in sites for client in site.clients)
     twice = sorted(client for client, count in times.items() if count > 1)
     if not twice:

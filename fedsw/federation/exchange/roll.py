@@ -32,7 +32,7 @@ _log = logging.getLogger("fedsw.server")
 class Roll:
     """The list of all nodes that were seen, reported whenever it changes: to the log, and in the run's folder.
 
-    Without a `folder` the clients are of this process: nobody is called unless a name is needed, and nothing is told.
+    Without a `folder` the clients are of this process: none is called unless a name is needed, and nothing is printed.
     """
 
     def __init__(self, grid: Grid, run: str, folder: Path | None = None, keys: Path | None = None) -> None:
@@ -53,7 +53,7 @@ class Roll:
         self.hear()
 
     def keys(self) -> dict[int, str]:
-        """The key file of every node that the SuperLink admitted; empty where nobody says so."""
+        """The key file of every node that the SuperLink admitted; empty if unknown."""
         said: dict[str, Any] = {} if self._keys_file is None else found_json(self._keys_file)
         return {int(node): str(key) for node, key in said.items() if node.isdecimal()}
 

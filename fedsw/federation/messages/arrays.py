@@ -19,7 +19,7 @@ Precision = Literal["run", "float64", "int64"]
 
 
 class Shared(Array):
-    """An array whose receiver, if it is in this process, copies the numbers; bytes are made on demand.
+    """An array: a receiver in this process copies the numbers; bytes are made on demand.
 
     Its dtype, shape and number of bytes are those that another process would get. Once its bytes were asked for, or
     anything of it is changed, it is an ordinary `Array` of bytes. Its sender may change the values (any shape) later.
@@ -96,8 +96,8 @@ class ArrayField(Field):
         filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
         alike: all clients get the same one, alone in its record, and the message holds a `Broadcast` of it.
         by_cell: there is one for each cell, under the cell's number; the first length of cell j is that of `N_j`.
-        length: the symbol of the fields after it whose length is this array's first.
-        totals: the symbol of the fields after it whose lengths are this array's columns' sums: `totals_j` of column j.
+        length: the symbol of the fields after it with this array's first length.
+        totals: the symbol of the fields after it with this array's columns' sums as lengths: `totals_j` of column j.
     """
 
     shape: str

@@ -46,7 +46,7 @@ Up = TypeVar("Up", bound=Message)
 
 @dataclass(frozen=True)
 class Exchange(Generic[Down, Up]):
-    """A message to clients, whose docstring says when it is sent, and their answer; and Flower's type of both.
+    """A message to clients, with a docstring of when it is sent, and their answer; and Flower's type of both.
 
     If it is `followed` by another exchange of the attempt, nothing can be released yet when it is answered.
     """

@@ -116,7 +116,7 @@ class SizesAsked(Greeting):
 
 
 class _OfClients(Message):
-    """The base of what a node says of its clients, whose records are loaded and validated."""
+    """The base of what a node reports of its clients, with records loaded and validated."""
 
     clients: Annotated[
         Tensor,
@@ -136,7 +136,7 @@ class Sizes(_OfClients):
 
 
 class Joined(_OfClients):
-    """A node whose clients can take part: of one, or of many if it is a site."""
+    """A node with clients that can take part: of one, or of many if it is a site."""
 
     nonce = "config"
 

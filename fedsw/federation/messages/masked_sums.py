@@ -50,7 +50,7 @@ class Ready(Message):
 
 
 class MaskedNumbers(Message):
-    """A site's part of a masked sum: uniform numbers to whoever has not those of all other sites."""
+    """A site's part of a masked sum: uniform numbers without those of all other sites."""
 
     values: Annotated[
         Tensor,

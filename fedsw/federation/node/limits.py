@@ -39,8 +39,8 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     """Refuse an experiment beyond this node's own `trust` (names, separated by commas) and `max-epsilon`.
 
     The experiment comes from the server, and under the local trust models the server is not trusted: it could ask for
-    no noise, for noise from a seed that it knows, or for a delta that protects nobody. A node with `max-epsilon` takes
-    part only where its records have that guarantee. On somebody's own machine one of the two is there: `trust` may be
+    no noise, for noise from a seed that it knows, or for a delta that protects no record. With `max-epsilon` it takes
+    part only if its records have that guarantee. On a node outside simulations one of the two is set: `trust` may be
     "any", which its operator writes to take part in whatever the server asks.
 
     Nothing of this needs a record, so that it is settled before a file is opened; `require_delta` is the rest.
@@ -71,7 +71,7 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
 
 
 def require_code(experiment: Experiment, stated: str | None, node_config: Mapping[str, Any]) -> None:
-    """Refuse a server whose installed fedsw, by the digest that it stated, is none that this node's `code` names.
+    """Refuse a server if its installed fedsw, by the digest that it stated, is not in this node's `code`.
 
     Without one any is taken, but where each site's guarantee rests on the code of all: there it must be this node's.
     It is the server's own word, against versions that were mixed up, and not against one that lies.
@@ -112,7 +112,7 @@ def require_room(
 
     The estimate takes public numbers alone: before a network is made or a file is read, it is that of one record;
     afterwards, that of this node's batches. On somebody's own node the limits are half of the machine's memory and a
-    day, unless they are set; on one that whoever wrote the experiment started, all of it and a year.
+    day, unless they are set; on one that the experiment's author started, all of it and a year.
 
     Raises:
         ExperimentError: naming the setting, its value and what it takes; and the limit, but not to another's server,
@@ -164,7 +164,7 @@ def choice_of(node_config: Mapping[str, Any]) -> str:
 
 
 def require_proven(task: Problem, node_config: Mapping[str, Any]) -> None:
-    """Refuse, on a node with `max-epsilon`, a bound that is the word of whoever wrote the experiment."""
+    """Refuse, on a node with `max-epsilon`, a bound that the experiment's author asserts without proof."""
     limit, word = _limit(node_config), task.objective.word
     if limit is not None and word != "proven":
         raise ExperimentError(
@@ -232,7 +232,7 @@ def read_modules(names: str) -> frozenset[str]:
 
 
 def require_own_folder(experiment: Experiment, node_config: Mapping[str, Any]) -> None:
-    """Refuse to read from a folder that the server chose, on a node whose configuration says `own-data`.
+    """Refuse to read from a folder that the server chose, on a node configured with `own-data`.
 
     On a client's machine that path could name anything: only the node's operator says what is read.
     """

@@ -42,11 +42,11 @@ HELD_OUT = "held out"
 """The group of a ledger that holds the records which were kept out of training; no record is in another, too."""
 
 ACCOUNT = "account"
-"""The key of a node's configuration that names the data set, and whose account is then kept on its machine."""
+"""The key of a node's configuration that names the data set; its account is then kept on the node's machine."""
 ACCOUNTS = "accounts"
 """The key that names the folder of accounts."""
 SHARED = "*"
-"""The data set's name on nodes that whoever wrote the experiment started: the one that the experiment gives."""
+"""The data set's name on nodes that the experiment's author started: the one that the experiment gives."""
 
 
 def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:
@@ -54,7 +54,7 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
 
     On a machine of the client's own its operator names the data set; the experiment's name for it, which the server
     wrote, is ignored. In a simulation, and on a node of several clients, every client has an account of its own, with
-    its number, within that of the data set, whose limit holds for all of them.
+    its number, within that of the data set; this one's limit holds for all of them.
     """
     if is_simulated(node_config) or node_config.get(ACCOUNT) == SHARED:
         data = experiment.data.account
@@ -287,7 +287,7 @@ def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
 def held_open(folder: Path) -> Iterator[None]:
     """Hold the ledgers of a folder open from one message to the next: opening one replays all of its rows.
 
-    Only where this process answers every message of the folder's clients: nobody else can write meanwhile. At most
+    Only if this process answers every message of the folder's clients: no other can write meanwhile. At most
     `most_open` of them are held; beyond, those that were not used for longest are closed, and opened again when needed.
     """
     folder = folder.resolve()

@@ -46,7 +46,7 @@ class RosterSite(BaseModel):
 
 
 class Roster(BaseModel):
-    """The sites whose keys the operators exchanged."""
+    """The sites with keys that the operators exchanged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -150,7 +150,7 @@ def write_mask_key(folder: Path) -> Path:
 
 
 def read_mask_key(path: Path) -> MaskKey:
-    """A site's key pair, in a file that nobody but its owner may read."""
+    """A site's key pair, in a file that only its owner may read."""
     try:
         content, mode = path.read_bytes(), path.stat().st_mode
     except OSError as fault:
@@ -164,7 +164,7 @@ def read_mask_key(path: Path) -> MaskKey:
 
 
 def simulated_key(run: str, site: int) -> MaskKey:
-    """The key pair of a simulated site: whoever wrote the experiment runs all of them, and can know it."""
+    """The key pair of a simulated site: the experiment's author runs all of them, and can know it."""
     digest = hashlib.blake2b(f"{run}/{site}".encode(), digest_size=32, person=b"fedsw simulated")
     return MaskKey.of_bytes(digest.digest())
 

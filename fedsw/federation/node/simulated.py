@@ -82,7 +82,7 @@ def with_substitutes(records: Records) -> Records:
 
 
 def exchanged(records: Records, substitutes: Records) -> Records:
-    """The records with those whose ids are among the substitutes replaced by them, each by one of its group."""
+    """The records, with those of the substitutes' ids replaced by them, each by one of its group."""
     order = torch.argsort(substitutes.ids)
     ids = substitutes.ids[order]
     positions = torch.searchsorted(ids, records.ids).clamp(max=len(ids) - 1)

@@ -74,12 +74,12 @@ __all__ = ["Job", "federate"]
 
 
 _WITH_KEYS = ("deployed", *ELSEWHERE)
-"""Engines whose clients are processes of their own, each with a key."""
+"""Engines with clients in processes of their own, each with a key."""
 
 
 @dataclass
 class FederatedRun(ABC):
-    """A run whose clients have joined and whose plan is made; nothing of it is spent yet.
+    """A run after clients have joined and its plan is made; nothing of it is spent yet.
 
     What differs between kinds of run are methods; `TrustModel.runs` names the kind of a trust model.
 
@@ -118,7 +118,7 @@ class FederatedRun(ABC):
         """Rounds, or stages of a sketch, that are on file."""
 
     def require_no_gap(self, state: checkpoint.Checkpoint | None) -> None:  # noqa: B027  of rounds alone
-        """Refuse a folder whose files lack what its ledger has: LedgerReplaced."""
+        """Refuse a folder if its files lack what its ledger has: LedgerReplaced."""
 
     def restore(self, state: checkpoint.Checkpoint | None) -> None:  # noqa: B027  of rounds alone
         """Go on from what was released before."""
@@ -210,7 +210,7 @@ def _roll(grid: Grid, name: str, job: Job) -> Roll:
 
 
 def _require_said(plan: FederationPlan) -> None:
-    """Refuse a plan whose accountant, mechanism or relation differs from the run's stated one: ValueError."""
+    """Refuse a plan if its accountant, mechanism or relation differs from the run's stated one: ValueError."""
     experiment = plan.task.experiment
     require_relation("this run's plan", plan.relation, relation_of(experiment))
     for what, planned, said in (
@@ -490,7 +490,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         return self.plan.task.diverged(self.trainer.theta)
 
     def unsound(self) -> str:
-        """Words for the end of a run whose model has diverged; "" for any other.
+        """Words for the end of a run with a diverged model; "" for any other.
 
         A candidate for the best of several runs goes on to its planned end: when it stopped would be one more release.
         """

@@ -1,4 +1,4 @@
-"""A run whose records leave once, as a sketch: the exchange, then a generator by the code of one machine."""
+"""A run that takes records once, as a sketch: the exchange, then a generator by the code of one machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedsw.runs.releases import StoredSketch, keep, keep_classifier, of_stage, s
 from fedsw.runs.run_files import RunFile
 
 _JUDGED = 4000
-"""Samples whose distance to the sketch the summary states."""
+"""Samples for the distance to the sketch that the summary states."""
 
 
 @dataclass(frozen=True, eq=False)

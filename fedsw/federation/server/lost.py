@@ -156,7 +156,7 @@ def charge_lost_attempt(plan: FederationPlan, ledger: Ledger, sites: Sequence[Si
 
 
 def largest_rates(plan: FederationPlan, sites: Sequence[Site]) -> dict[str, float]:
-    """The largest sampling rate of each cell in an attempt of the plan, whoever of its clients was away."""
+    """The largest sampling rate of each cell in an attempt of the plan, with any of its clients away."""
     experiment, cells = plan.task.experiment, plan.task.objective.cells
     if set(plan.rates) == {1.0}:  # every record is in it, whoever was away
         return dict.fromkeys(cells, 1.0)

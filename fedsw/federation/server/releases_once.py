@@ -139,7 +139,7 @@ def unprepared(task: Problem, theta: Tensor) -> Tensor:
 
 
 def calibrated_by(task: Problem, theta: Tensor, correction: Mapping[str, Any]) -> Tensor:
-    """The parameters (r,) whose probabilities are those at `theta`, with the scale and the shift of a correction."""
+    """The parameters (r,) with the probabilities of those at `theta`, after a correction's scale and shift."""
     model = task.prepared(task.build_model().double(), theta)
     return flatten(rescaled(model, task.features, float(correction["scale"]), correction["shift"]))
 

@@ -60,7 +60,7 @@ def settled_among(
 ) -> Experiment:
     """The experiment to train: `training.preset` is settled by the public sizes that the clients report.
 
-    Nobody is asked if nothing is left open, or only the shares of a sketch's stages: a resumed run keeps the settings
+    No client is asked if nothing is left open, or only shares of a sketch's stages: a resumed run keeps the settings
     that it began with. Raises as `gather`.
     """
 

@@ -129,7 +129,7 @@ class Sides:
         once: the sums that leave once, beside its rounds or in their place.
         epsilon, planned: what a client's own ledger accounts for in a run, at a delta, and what the run costs its
             records at most; for one under which clients have ledgers.
-        require_ready: refuses, at the greeting, a run whose guarantee a client could not give; likewise.
+        require_ready: refuses, at the greeting, a run with a guarantee that a client could not give; likewise.
         require_node: refuses, before a file is opened, a run that a node is not set up for, by its settings.
     """
 

@@ -94,7 +94,7 @@ class LocalMethod(AtClients, ABC):
         """Ask the clients that have not released yet, until enough have (all, if `late`), and keep `arrays` of each.
 
         Enough are `least`, by default `federation.min_clients`. Each release is on disk when it has arrived, whatever
-        becomes of the others: nobody can pay for it again.
+        becomes of the others: it cannot be paid for again.
         """
         least = self._least if least is None else least
         if not late and len(releases.clients) >= least:

@@ -186,7 +186,7 @@ def held_out_budget(
 ) -> HeldOutBudget:
     """The release of kept records, in so many attempts, at the run's own (epsilon, delta): training meets none of them.
 
-    Guarantee: training reads none of the kept records, and this reads no others. So whoever sees both sees, of any one
+    Guarantee: training reads none of the kept records, and this reads no others. An observer of both sees, of any one
     record, a release of (epsilon, delta) and nothing else: for the replacement of one record within its group, the run
     keeps (epsilon, delta) as a whole.
 

@@ -137,7 +137,7 @@ class ServerSide(ABC):
 
     @property
     def records_by_client(self) -> Mapping[int, int]:
-        """Records of every client whose own release is there; empty where the server has their sum alone."""
+        """Records of every client with its own release there; empty if the server has their sum only."""
         return {}
 
     def prepare(self, plan: FederationPlan) -> None:
@@ -227,8 +227,8 @@ class Collector:
     """Ask the sites of a run, in attempts, each with a number that no other attempt of its round ever had.
 
     Availability is settled before an attempt begins (`Availability`: a client that was lost takes part again once it
-    has answered another greeting). Whoever does not answer, or not what was asked, is lost by name, and the others go
-    on; whoever was lost in a round is not asked in its further attempts. A suspended site (`Suspensions`)
+    has answered another greeting). One that does not answer, or not what was asked, is lost by name, and the others go
+    on; one that was lost in a round is not asked in its further attempts. A suspended site (`Suspensions`)
     is not asked either, unless its suspension ends later and the run would end without it now; offline sites are then
     waited for, too, for as long as `federation.timeout`. `least` clients are enough; `remains` says what the run keeps
     when fewer are left, for the message.
@@ -261,7 +261,7 @@ class Collector:
         return FederationError(f"{reason}. {self._lost.describe(self._context.sites)}", recorded=reason)
 
     def too_few(self, round_: int, count: int, away: str) -> FederationError:
-        """Error to raise where fewer clients than `federation.min_clients` are left; `away` says whose, and why."""
+        """Error to raise if fewer clients than `federation.min_clients` are left; `away` names the others, and why."""
         members = sum(len(site.clients) for site in self._context.sites)
         left = f"round {round_}: {count} of {members} clients are left, fewer than the {self.least} of "
         left += "federation.min_clients"

@@ -147,7 +147,7 @@ class Sum(ABC):
     def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
         """Records of some clients that are in the sum, by cell or group, (c,).
 
-        Under additions and removals it is the declared number, whoever is in the sum.
+        Under additions and removals it is the declared number, however many are in the sum.
         """
         if (declared := self.task.experiment.declared) is not None:
             return np.array([declared[0]])
@@ -325,7 +325,7 @@ class TrustedSums(AtServer):
 class LocalSums(LocalMethod):
     """Every client sends a sum that it has noised itself, once; those that came are added up.
 
-    The clients' sums are stored, "noised" with "sigma"; a client whose sum is stored is not asked again, and one
+    The clients' sums are stored, "noised" with "sigma"; a client with a stored sum is not asked again, and one
     without a record that is in the sum is not asked at all.
     """
 
@@ -343,7 +343,7 @@ class LocalSums(LocalMethod):
 
     @property
     def records_by_client(self) -> Mapping[int, int]:
-        """Records of every client whose sum of the last round is there."""
+        """Records of every client that sent its sum of the last round."""
         released = self._stored(self._last).clients
         return {member.client: sum(member.sizes) for member in self._members if member.client in released}
 

@@ -125,7 +125,7 @@ class Rounds(AtServer):
     def _uncompared(
         self, settled: Draw, round_: int, attempt: int, theta: Tensor, present: Sequence[Present]
     ) -> Aggregate | None:
-        """An attempt without a penalty: one exchange, and no outputs, which nobody would look at."""
+        """An attempt without a penalty: one exchange, and no outputs, which would not be used."""
         task = self._plan.task
         terms = [Terms.of(task, S=len(presence.here)) for presence in present]
         model, weight = Broadcast.of(theta, terms[0]), task.objective.task_weight(settled.total)

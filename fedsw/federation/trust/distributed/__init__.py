@@ -1,4 +1,4 @@
-"""Trust model `distributed`: masked sums with shares of noise; nobody is trusted, at the noise of one server."""
+"""Trust model `distributed`: distributed DP by secure aggregation: masked sums with shares of one server's noise."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Distributed(OwnLedgers):
         return table_share(problem, batch, bound, directions, bins), bins
 
     def misfit(self, settings: Any) -> str | None:
-        """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave nobody honest."""
+        """See `TrustModel`: what is not summed under masks yet, and numbers of clients that leave none honest."""
         if (why := nobody_honest(settings)) is not None:
             return why
         if settings.sketch != Sketch():
@@ -113,7 +113,7 @@ class DistributedSketch(Sketching, Distributed):
         return attempts_at_one(experiment)
 
     def misfit(self, settings: Any) -> str | None:
-        """See `TrustModel`: what is about rounds, and numbers of clients that leave nobody honest."""
+        """See `TrustModel`: what is about rounds, and numbers of clients that leave none honest."""
         if settings.privacy.moments:
             return "privacy.moments are released before rounds, and a sketch has none: leave it out"
         if settings.local.changed("bins"):

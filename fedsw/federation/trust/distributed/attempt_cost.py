@@ -69,7 +69,7 @@ class Attempt(Agreed):
 
 
 def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> Attempt:
-    """The noise and the cost of an attempt of a cohort, whose numbers a site has checked, on directions (d, k).
+    """The noise and the cost of an attempt of a cohort, with numbers that a site has checked, on directions (d, k).
 
     Guarantee: any H = T - C clients of the cohort add noise of the planned multiplier to each of the attempt's sums, at
     the sensitivity of the worst cell (docs/guarantees/distributed.md).

@@ -60,7 +60,7 @@ def masked_sum(message: Message, context: Context) -> Message:
 
 
 def _charged(exchange: AnyExchange, node: Node, request: Request, context: Context, state: State) -> Answering[Attempt]:
-    """Check and charge an attempt's first sum, and settle the key of the sample: once, whoever of the site is in it.
+    """Check and charge an attempt's first sum, and settle the key of the sample: once, for any of the site's clients.
 
     A request that was answered leaves the key as it is: both sums of an attempt are of one sample.
     """

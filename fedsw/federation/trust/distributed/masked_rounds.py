@@ -180,7 +180,7 @@ class MaskedSums(AtClients, ABC):
             self._context.suspensions.fail(site, round_, planned=planned, sites=sites)
 
     def _exclude(self, sites: Sequence[Site], declined: Mapping[int, int]) -> None:
-        """Leave out a site that most rosters lack, or else the sites whose rosters lack it."""
+        """Leave out a site that most rosters lack, or else the sites with rosters that lack it."""
         excluded: dict[int, str] = {}
         for stranger in sorted(set(declined.values())):
             by = [site for site in sites if declined.get(site.node) == stranger]

@@ -40,7 +40,7 @@ from fedsw.runs.observer import Outcome
 
 
 def agreed_sum(total: Sum, cohort: Cohort) -> Agreed:
-    """The noise and the cost of an attempt at a sum, whose cohort a site has checked.
+    """The noise and the cost of an attempt at a sum, with a cohort that a site has checked.
 
     Guarantee: any H = T - C clients of the cohort add the noise that a trusted server would, at the sum's share of the
     budget and for the attempts that are planned (docs/guarantees/distributed-tasks.md, Theorem D3).

@@ -19,7 +19,7 @@ from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
 @dataclass(frozen=True)
 class RankedPenalty:
-    """A penalty whose ranks come from tables, one of each of its cells; `owners` are the strata's cells in it."""
+    """A penalty with ranks from tables, one of each of its cells; `owners` are the strata's cells in it."""
 
     number: int
     part: WeightedPenalty

@@ -11,7 +11,7 @@ from fedsw.federation.trust import OwnLedgers
 
 
 class LocalGradients(OwnLedgers):
-    """Nobody is trusted: each client noises its histograms of outputs and its contribution for its own guarantee."""
+    """No trust in others: each client noises its histograms of outputs and its contribution for its own guarantee."""
 
     name = "local-gradient"
     once = "sketch-local"

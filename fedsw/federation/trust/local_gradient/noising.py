@@ -249,7 +249,7 @@ def _released(
     request: Asked,
     purpose: Purpose,
 ) -> Found:
-    """Every client's own noise: of its own stream in a seeded run, else all of one stream that nobody can reproduce."""
+    """Every client's own noise: of its own stream in a seeded run, else all of one irreproducible stream."""
     name = "table" if purpose == "table" else "contribution"
     if (seed := node.task.experiment.seed) is None:
         payments = [paid[client] for client in bounded]
@@ -267,7 +267,7 @@ def _released(
 
 
 def _keep(state: State, paid: Mapping[int, Paid], released: Found, request: Asked) -> None:
-    """Keep what the second exchange needs of the clients whose tables left: their payments, and the sizes asked."""
+    """Keep what the second exchange needs of the clients that sent tables: their payments, and the sizes asked."""
     answered = [position for position in paid if not isinstance(released[position], Exception)]
     parts = [paid[position].parts["contribution"] for position in answered]
     columns = (

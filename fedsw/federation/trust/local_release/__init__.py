@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LocalReleased(OwnLedgers):
-    """Nobody is trusted: each client noises its records themselves and sends them once."""
+    """No trust in others: each client noises its records themselves and sends them once."""
 
     name = "local-release"
     serves = "fedsw.federation.trust.local_release.released_records:SIDES"

@@ -98,7 +98,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
 class LocalRelease(LocalMethod):
     """One exchange; then rounds of post-processing in which a generator learns from the privatised records.
 
-    The released rows (N_c, p) are stored, as "released"; a client whose rows are stored is not asked again.
+    The released rows (N_c, p) are stored, as "released"; a client with stored rows is not asked again.
     """
 
     def __init__(self, context: Context) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LocalSliced(OwnLedgers):
-    """Nobody is trusted: each client noises random projections of its features, fresh every round or stored once."""
+    """No trust in others: each client noises random projections of its features, fresh every round or stored once."""
 
     name = "local-slices"
     serves = "fedsw.federation.trust.local_slices.noised_slices:SIDES"

@@ -158,7 +158,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
 class LocalSlices(LocalMethod):
     """Gradients of a sliced distance to noised slices (DP-SWD), or steps of a particle flow towards them.
 
-    The slices of a one-release flow are stored; a client whose slices are stored is not asked again.
+    The slices of a one-release flow are stored; a client with stored slices is not asked again.
     """
 
     def __init__(self, context: Context) -> None:

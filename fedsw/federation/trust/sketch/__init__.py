@@ -78,7 +78,7 @@ class Sketched(Sketching):
 
 
 class SketchedLocally(Sketching, OwnLedgers):
-    """Nobody is trusted: each client's sum of waves by label leaves once, noised by itself."""
+    """No trust in others: each client's sum of waves by label leaves once, noised by itself."""
 
     name = "sketch-local"
     once = "sketch-local"
