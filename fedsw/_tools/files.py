@@ -89,9 +89,9 @@ def private_folder(path: Path) -> Path:
 
 
 def new_folder(path: Path) -> Path:
-    """Make a folder and what is missing above it, each for its owner alone; those that are there stay as they are.
+    """Make a folder and what is missing above it, each for its owner only; those that are there stay as they are.
 
-    `Path.mkdir` gives its mode to the last folder only, and leaves to the umask who enters the others.
+    `Path.mkdir` gives its mode to the last folder only; the umask decides on access to the others.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     if dangling := next((folder for folder in missing if folder.is_symlink()), None):
@@ -146,7 +146,7 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> list[OSError | None]:
     """`sync` of many files, and of the folders that name them; all wait for the disk at the same time.
 
-    It returns what the disk said of each file, in their order: None where its content and its name are on it.
+    It returns what the disk said of each file, in their order: None if its content and its name are on it.
     """
     folders = sorted({path.parent for path in paths})
     with ThreadPoolExecutor(min(AT_ONCE, len(paths) + len(folders)) or 1) as waiting:
@@ -177,18 +177,18 @@ def appending(path: Path) -> int:
 
 
 def append(handle: int, content: bytes) -> None:
-    """Write at the end of a file, without waiting for the disk; who dies meanwhile leaves a beginning of it."""
+    """Write at the end of a file, without waiting for the disk; a crash meanwhile leaves a beginning of it."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def lock(path: Path) -> int:
-    """Take a lock alone, without waiting; the file is made if it is missing, and is left as it is otherwise.
+    """Take an exclusive lock, without waiting; the file is made if it is missing, and is left as it is otherwise.
 
     The kernel frees it when the last process that has the handle closes it or dies, whatever killed it. A second
     handle of the same process does not get it either. The handle that is returned can be read and written; closing it
-    frees the lock. BlockingIOError if somebody has it, OSError if the file cannot be opened, or its file system has no
+    frees the lock. BlockingIOError if it is taken, OSError if the file cannot be opened, or its file system has no
     locks.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
@@ -219,7 +219,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Say whether somebody on this machine has the lock; the file is neither made nor changed by looking."""
+    """Say whether a process on this machine has the lock; the file is neither made nor changed by looking."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

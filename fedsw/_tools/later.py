@@ -1,6 +1,6 @@
-"""Libraries that are imported when they are first used: who reads settings, files or a ledger's rows does not wait.
+"""Libraries that are imported when they are first used: reading settings, files or a ledger's rows does not wait.
 
-A module that uses torch in its functions alone has it from here, and names its types for a checker alone. What derives
+A module that uses torch in its functions alone has it from here, and names its types for a checker only. What derives
 from torch's classes imports torch itself.
 """
 

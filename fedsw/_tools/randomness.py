@@ -168,7 +168,7 @@ def split_sample(keys: NDArray[np.uint64], ends: NDArray[np.int64], size: int) -
 
 
 def hypergeometric(stream: Stream, held: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Multivariate hypergeometric counts (holders,): who holds how many of `size` of all things, drawn uniformly.
+    """Multivariate hypergeometric counts (holders,): of `size` things drawn uniformly, each holder's number.
 
     The law is that of `split_sample` with fresh keys. Where few things of many are drawn, it costs as much as is drawn
     and not as much as there is: uniform places are drawn until that many different ones came, in their order, which is

@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 
 Word = Literal["proven", "stated", "none"]
-"""Basis of a bound: a proof in docs/guarantees, the user's statement, or none, so that it is no guarantee."""
+"""Basis of a bound: a proof in docs/guarantees, the user's statement, or none, so that it is not a guarantee."""
 
 
 class Unknown(ValueError):
@@ -23,11 +23,11 @@ class Unknown(ValueError):
 class Registry(Generic[T]):
     """Things of one kind by name, or by a class that they belong to, in the order in which they were registered.
 
-    By class, as layers' rules are, a thing is found for that class alone: a subclass may do anything, and has its own.
+    By class, as layers' rules are, a thing is found for that class only: a subclass may do anything, and has its own.
 
     Args:
         what: the setting or the kind of thing, for messages: "objective.penalty".
-        kind: what every thing is an instance of; None where that says nothing, as of functions.
+        kind: what every thing is an instance of; None if that says nothing, as of functions.
         custom: from `module:Name` to a thing of a user's own; it raises where that may not or cannot be loaded. None
             where such a thing is registered by the module that defines it, and not named so.
         group: entry points by which installed packages bring things of their own, in every process.

@@ -60,7 +60,7 @@ def read_setting(text: str) -> Setting:
 
 
 def apply_setting(raw: dict[str, Any], keys: tuple[str, ...], value: Any) -> None:
-    """Write `value` under `keys` of a nested mapping, making sections; ExperimentError where one is a plain value."""
+    """Write `value` under `keys` of a nested mapping, making sections; ExperimentError if one is a plain value."""
     node = raw
     for section in keys[:-1]:
         node = node.setdefault(section, {})

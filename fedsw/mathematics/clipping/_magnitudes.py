@@ -20,7 +20,7 @@ def magnitudes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Batches of made-up records like the given ones, with numbers far beyond them; none if no input has numbers.
 
     Normal ones; one batch of many sizes, with outliers of either sign and a record of equal numbers; and a
-    batch of each size. What is no number of an input is taken from the given ones in turn.
+    batch of each size. What is not a number of an input is taken from the given ones in turn.
     """
     if not any(isinstance(value, Tensor) and value.is_floating_point() for value in inputs):
         return

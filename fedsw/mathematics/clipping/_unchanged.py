@@ -93,7 +93,7 @@ class UnsupportedModule(ValueError):
 
 
 class _Copied:
-    """A value known by a copy alone: it is made by other code than Python's, and cannot be put back from within."""
+    """A value known by a copy only: it is made by other code than Python's, and cannot be put back from within."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -342,7 +342,7 @@ _HANDLERS: tuple[tuple[type | tuple[type, ...], Any], ...] = (
 
 @functools.lru_cache(maxsize=4096)
 def _handler(cached: Hashable) -> Any:
-    """The method of `StateBefore` that takes values of a type; None where nothing of them changes."""
+    """The method of `StateBefore` that takes values of a type; None if nothing of them changes."""
     kind = cast(type, cached)
     if kind in _PLAIN or issubclass(kind, _FIXED):
         return None
@@ -408,7 +408,7 @@ def _in_shipped(module: Any) -> bool:
 
 
 def _opaque(value: Any) -> bool:
-    """Say whether a value has a state of its own that is not reached by attributes, and is known by a copy alone."""
+    """Say whether a value has a state of its own that is not reached by attributes, and is known by a copy only."""
     if type(value) in _PLAIN or isinstance(value, _FIXED):
         return False
     return _kind_opaque(cast(Hashable, type(value)))

@@ -44,7 +44,7 @@ class Safety:
 def clip_cotangents(
     gram: Tensor, cotangents: Tensor, bound: float, *, mode: Mode = "spectral", safety: Safety | None = None
 ) -> Tensor:
-    """Cotangents q~ with J^T q~ = (J clipped)^T q, from G = J J^T alone.
+    """Cotangents q~ with J^T q~ = (J clipped)^T q, from G = J J^T only.
 
     "spectral" is the exact clip of the singular values of J at the bound L, the Frobenius projection onto
     {||J||_2 <= L}: with G = V diag(lambda) V^T, q~ = V min(1, L/sqrt(lambda)) V^T q. "row" clips each of the

@@ -81,7 +81,7 @@ class Block:
 def pulled_back(
     outputs: Sequence[Tensor], targets: Sequence[Tensor] | Sequence[GradientEdge], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Pull cotangents, of the outputs' shapes, back to targets in their graph, which is kept; None where none arrives.
+    """Pull cotangents, of the outputs' shapes, back to targets in their graph, which is kept; None if none arrives.
 
     Computed as the gradient of the sum of all outputs times their cotangents: torch compares the shape of a cotangent
     that it is handed by its compiler's symbolic algebra, and importing that takes longer than many a training.
@@ -153,7 +153,7 @@ class Products:
         return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
 
     def summed_apart(self, factors: Tensor, runs: Sequence[int]) -> Mapping[str, Tensor] | None:
-        """`summed` of runs of so many records each, side by side (S, ...); None where the rule has no way to do so."""
+        """`summed` of runs of so many records each, side by side (S, ...); None if the rule has no way to do so."""
         if self.rule.apart is None:
             return None
         self._replace()

@@ -261,7 +261,7 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
 
 
 def _view(module: nn.Module) -> str | None:
-    """A weight that is no parameter of its own: its gradient would belong to whatever it was computed from."""
+    """A weight that is not a parameter of its own: its gradient would belong to whatever it was computed from."""
     trained = any(parameter is not None and parameter.requires_grad for parameter in module._parameters.values())
     for key in _names(module):
         value = getattr(module, key, None)

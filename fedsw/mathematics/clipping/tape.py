@@ -290,7 +290,7 @@ class Tape:
         return torch.stack(slopes).to(torch.float64).T
 
     def _below(self, head: Tensor, cotangents: Tensor) -> list[Tensor | None]:
-        """Pull cotangents of a head back to the module's outputs; None where none arrives."""
+        """Pull cotangents of a head back to the module's outputs; None if none arrives."""
         pulled = pulled_back((head,), self._live, (cotangents,))
         by_leaf = {id(leaf): cotangent for leaf, cotangent in zip(self._live, pulled, strict=True)}
         return [by_leaf.get(id(leaf)) for leaf in self._leaves]

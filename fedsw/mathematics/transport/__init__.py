@@ -1,6 +1,6 @@
 """Optimal transport between samples: slices and rank matching, entropic, smoothed and flow variants.
 
-Every function takes numbers, arrays and tensors alike, and refuses by name what is no finite number, no direction of
+Every function takes numbers, arrays and tensors alike, and refuses by name what is not a finite number, no direction of
 length 1, or no sample (`given`).
 """
 

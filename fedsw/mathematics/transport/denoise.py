@@ -36,7 +36,7 @@ def wavelet_denoise(
 
     Rows (n, p) are square images, row by row, or vectors; cosine coefficients are decoded first. The noise of every
     value has this standard deviation. Thresholds, in units of it, one for every level, the coarsest first, are in place
-    of it; they cost no privacy where they come from public data alone. ValueError for rows that do not fit.
+    of it; they cost no privacy where they come from public data only. ValueError for rows that do not fit.
 
     Source: Chang, Yu, Vetterli 2000 (BayesShrink).
     """

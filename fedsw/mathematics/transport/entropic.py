@@ -28,7 +28,7 @@ def l1_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Distances(torch.autograd.Function):
-    """l1 distances with their derivative: in x_ik the sum over j of w_ij sign(x_ik - y_jk), 0 where both are equal."""
+    """l1 distances with their derivative: in x_ik the sum over j of w_ij sign(x_ik - y_jk), 0 if both are equal."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class _Scaling:
         return error
 
     def settled(self) -> float:
-        """A plain update of v alone, so that columns are uniform; returns the l1 error of the rows that is left."""
+        """A plain update of v only, so that columns are uniform; returns the l1 error of the rows that is left."""
         n, m = self._kernel.shape
         self._v = 1.0 / (m * (self._u @ self._kernel))
         return float(np.abs(self._u * (self._kernel @ self._v) - 1.0 / n).sum())

@@ -58,7 +58,7 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     the law of so many columns of a whole one, at a cost that follows k, not d. "iid" normalises the columns. In
     dimension 1 there is one direction up to sign, and all are 1.
 
-    Guarantee: the result depends on `normals` alone. Sensitivities (docs/guarantees/sensitivity.md) need directions
+    Guarantee: the result depends on `normals` only. Sensitivities (docs/guarantees/sensitivity.md) need directions
     that are drawn independently of the data.
 
     The normals, finite, have the shape of `direction_shape`; None if d is 1.
@@ -195,7 +195,7 @@ def cotangents(
     columns, independent of the data; ties and memory are as in `slot_means`. Cotangents are (n, d) and (m, d), float64.
 
     Raises:
-        ValueError: for shapes that do not fit, a number that is not finite, directions that are no unit columns, or an
+        ValueError: for shapes that do not fit, a number that is not finite, directions that are not unit columns, or an
             order below 2.
 
     Source: RLL, equation (5) and Proposition 3.2; docs/guarantees/sensitivity.md and orders.md for the guarantee.
@@ -254,7 +254,7 @@ def sliced_w2(
     time, its root to 1e-7 of that distance.
 
     Raises:
-        ValueError: for shapes that do not fit, a number that is not finite, or directions that are no unit columns.
+        ValueError: for shapes that do not fit, a number that is not finite, or directions that are not unit columns.
     """
     memory_limit, (sample, other) = whole(memory_limit, "memory_limit", least=1), samples(sample=sample, other=other)
     theta = unit_columns(directions, sample.shape[1])
@@ -283,7 +283,7 @@ def _turned(points: Tensor, centre: Tensor, directions: Tensor) -> Tensor:
 
 
 def _slices(points: Tensor, directions: Tensor) -> Tensor:
-    """Projections (k, n) of points given as columns (d, n), a function of each point alone, so that ties stay ties."""
+    """Projections (k, n) of points given as columns (d, n), a function of each point only, so that ties stay ties."""
     # A matrix product rounds differently at its edges: products of few coordinates are added one by one, and those of
     # many are taken of parts so short that they are exact, in whatever order they are added.
     d, k = directions.shape

@@ -147,11 +147,11 @@ class Factored:
         gradient: (layer, input, backprop, factors) to the sum over records, each times its factor (n,), by parameter
             name; all of it finite and in float64. It may overwrite input and backprop.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
-            part is a sum of, which may cancel; None where there is nothing to cancel.
+            part is a sum of, which may cancel; None if there is nothing to cancel.
         shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of
-            backprops; None where they are no such products.
+            backprops; None if they are no such products.
         apart: (layer, input, backprop, factors, owner (n,) of every record, S) to sums (S, ...) as `gradient`, of each
-            owner's records apart; None where that takes no less time than one after the other.
+            owner's records apart; None if that takes no less time than one after the other.
     """
 
     gram: Callable[[Any, Tensor, Sequence[Tensor]], Tensor]
