@@ -103,7 +103,7 @@ def is_plain(block: bytes, separator: str) -> bool:
 
 
 def parsed(arrow: Any, block: bytes, layout: ColumnLayout) -> dict[str, Any] | None:
-    """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None where one is not as declared."""
+    """The cells of a plain block by column: numbers, `Gaps` and `Distinct` texts; None if one is not as declared."""
     missing_anywhere = len(layout.gaps) == len(layout.places)
     if layout.width == 1 or (missing_anywhere and any(blank in b"\n" + block for blank in (b"\n\n", b"\n\r\n"))):
         return None  # a blank line is no row, and would be one of missing cells; one other column shows it below
@@ -141,7 +141,7 @@ def _nulls(column: Any) -> NDArray[np.bool_]:
 
 
 def _floats(column: Any, absent: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Float64 values of a column (n,), NaN where it has none."""
+    """Float64 values of a column (n,), NaN if it has none."""
     if not column.null_count:
         return _numbers(column)
     values = np.frombuffer(column.buffers()[1], np.float64)[column.offset : column.offset + len(column)].copy()

@@ -66,7 +66,7 @@ def cells_of_table(
     Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
     in their format, decimals with the declared sign. With a declared unit every row is a fictitious unit of its own.
 
-    Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are no codes.
+    Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are not codes.
     """
     stream = Stream.seeded(seed, "numbers of a table")
     made = {column.name: _texts(codes[:, at].numpy(), column, columns, stream) for at, column in enumerate(coded)}
@@ -166,7 +166,7 @@ def find_table(folder: Path) -> Path:
 def tables_in(folder: Path) -> list[Path]:
     """The files of records in a folder: those of the names above, else every table, in the order of their names.
 
-    A folder that has folders 0, 1, ... of clients has tables of the names above alone: others lie there for other ends.
+    A folder that has folders 0, 1, ... of clients has tables of the names above only: others lie there for other ends.
     """
     if named := [folder / name for name in _FILES if (folder / name).exists()]:
         return named
@@ -205,7 +205,7 @@ def read_table(path: Path, columns: Columns, *, first_id: int = 0, step: int = 1
     """Records of a file, every cell checked against what is declared; see `fedsw.data.encoding.encoded`.
 
     Ids of the records are first_id, first_id + step, ...; different clients' must differ. BadRecords names the file,
-    and row and column of the first fault, its value and the limit; FileNotFoundError where there is no file.
+    and row and column of the first fault, its value and the limit; FileNotFoundError if there is no file.
     """
     records = read_tables([path], columns)[0]
     return records.renumbered(torch.arange(len(records)) * step + first_id)

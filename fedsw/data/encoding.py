@@ -178,14 +178,14 @@ class Encoder:
         return encoded.T
 
     def target(self, columns: Columns) -> NDArray[Any]:
-        """Numbers to predict (rows, t) float32, or classes (rows,) by their number; 0 where no target is declared."""
+        """Numbers to predict (rows, t) float32, or classes (rows,) by their number; 0 if no target is declared."""
         if columns.targets:
             numbers = [self._numeric(number.name, number) for number in columns.targets]
             return _flush(np.stack(numbers, axis=1).astype(np.float32))
         return np.zeros(self.rows, dtype=np.int64) if columns.target is None else self._places(columns.target)
 
     def group(self, group: Group | None) -> NDArray[np.int64]:
-        """Numbers of the groups (rows,); 0 where no column is."""
+        """Numbers of the groups (rows,); 0 if no column is."""
         if group is None:
             return np.zeros(self.rows, dtype=np.int64)
         if (number := self._columns.group_number) is not None:

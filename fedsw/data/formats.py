@@ -58,7 +58,7 @@ _PACKED: Mapping[bytes, str] = {
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
-"""How files begin that are no text in UTF-8, whatever they are called, and what to do."""
+"""How files begin that are not text in UTF-8, whatever they are called, and what to do."""
 _NPY_HEADERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
@@ -120,7 +120,7 @@ def format_of(path: Path) -> Format:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file, or a larger one than is read."""
+    """Refuse what is not a file, or a larger one than is read."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
@@ -141,7 +141,7 @@ def readable(where: str) -> Iterator[None]:
 
 
 def open_text(path: Path) -> IO[bytes]:
-    """A table of text, opened behind a first line sep=; if there is one; BadRecords for what is no text."""
+    """A table of text, opened behind a first line sep=; if there is one; BadRecords for what is not text."""
     raw = path.open("rb")
     first = raw.readline(_LONGEST_HEADER)
     for begin, remedy in _PACKED.items():
@@ -239,7 +239,7 @@ def _csv_chunk(first: int, rows: list[list[str]], places: Mapping[str, int]) -> 
 
 
 def _arrow(part: str) -> Any:
-    """A module of pyarrow; None where it is not installed."""
+    """A module of pyarrow; None if it is not installed."""
     try:
         return importlib.import_module(f"pyarrow.{part}")
     except ModuleNotFoundError:

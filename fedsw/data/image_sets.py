@@ -124,7 +124,7 @@ def resized(dataset: Dataset, side: int) -> Dataset:
     """The same records with their square images at another side, in [0, 1].
 
     Bilinear interpolation, with the triangle widened when it shrinks so that every pixel counts (torch's antialias),
-    then clamped. Each image is treated alone, by weights that no record decides.
+    then clamped. Each image is treated by itself, by weights that no record decides.
     """
     if side < 1:
         raise ValueError(f"side = {side}; an image has at least 1 pixel")

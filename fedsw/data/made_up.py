@@ -1,4 +1,4 @@
-"""Made-up inputs and cells of the declared form, by the kinds of the columns alone: for rehearsals."""
+"""Made-up inputs and cells of the declared form, by the kinds of the columns only: for rehearsals."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def loaded(reference: str, columns: Columns | None, clients: int, *, what: str) 
 def client_records(
     source: str, columns: Columns, client: int, clients: int, *, alone: bool, several: bool
 ) -> tuple[Records, bool]:
-    """Return a client's records, with ids of the whole federation, and True if they are everybody's, to be split.
+    """Return a client's records, with ids of the whole federation, and True if they are all clients', to be split.
 
     It is ``alone`` on a machine of its own, where what the module gives is this client's; where that holds ``several``
     clients, they cannot have the same records. ExperimentError for Python objects that are not in this process.

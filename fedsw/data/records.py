@@ -103,7 +103,7 @@ class Records(Short):
 
 
 def with_features(records: Records, features: Tensor) -> Records:
-    """The same records with other features (n, p), which are theirs alone; nothing is copied."""
+    """The same records with other features (n, p), which are theirs only; nothing is copied."""
     return known(features, records.sensitive, records.target, records.ids, records.unit)
 
 

@@ -23,7 +23,7 @@ class DataSet:
     """Facts of a named data set, known before a file of it is read.
 
     The function ``made_by``, of `fedsw.data` or as `module:name` below it, has ``parameters`` named by settings of
-    `[data]`. The ``shape`` is features, groups and classes; None where the settings decide. A regression predicts one
+    `[data]`. The ``shape`` is features, groups and classes; None if the settings decide. A regression predicts one
     ``number`` of it, or the two of a point. Some ``tasks`` take it beside those that name it. ``images`` meet those of
     a public set at one side, unless they are too ``small``.
     """
@@ -294,19 +294,19 @@ class Data(Section):
 
     @property
     def own_files(self) -> OwnFiles | None:
-        """The files that every client brings; None where records come otherwise."""
+        """The files that every client brings; None if records come otherwise."""
         if self._family != "files":
             return None
         return OwnFiles(None if self.data_dir is None else Path(self.data_dir).expanduser())
 
     @property
     def module(self) -> str | None:
-        """The `module:name` that records come from; None where they come otherwise."""
+        """The `module:name` that records come from; None if they come otherwise."""
         return self.source if self._family == "module" else None
 
     @property
     def held_out_code(self) -> str | None:
-        """The `module:name` that held-out records come from; None where they are a table, or there are none."""
+        """The `module:name` that held-out records come from; None if they are a table, or there are none."""
         if self.held_out is None or self.own_files is not None or not is_reference(self.held_out):
             return None
         return self.held_out

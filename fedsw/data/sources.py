@@ -95,7 +95,7 @@ def load_class_names(source: RecordSource) -> tuple[str, ...]:
 
 
 def declared_columns(spec: Data) -> Columns:
-    """The columns of records that are somebody's own; ExperimentError if they are not declared."""
+    """The columns of a user's own records; ExperimentError if they are not declared."""
     if spec.columns is not None:
         return spec.columns
     if (refusal := absence(spec.source)) is not None:
@@ -107,7 +107,7 @@ def declared_columns(spec: Data) -> Columns:
 
 
 def load_held_out(source: RecordSource, *, private: Sequence[Records] | None = None) -> Records | None:
-    """The server's own records to measure on, outside the guarantee; None where clients bring theirs and it has none.
+    """The server's own records to measure on, outside the guarantee; None if clients bring theirs and it has none.
 
     The private records that can be seen from here may have been read already. FileNotFoundError, BadRecords if
     data.held_out names a file that is not there, or does not fit the columns; ExperimentError if it is a private file,
@@ -142,7 +142,7 @@ def load_held_out(source: RecordSource, *, private: Sequence[Records] | None = N
 
 
 def visible_tables(spec: Data, clients: int) -> list[Path]:
-    """The private files of a simulation, which its server sees as its clients do; none where nodes bring their own."""
+    """The private files of a simulation, which its server sees as its clients do; none if nodes bring their own."""
     return [file.table for file in visible_places(spec, clients)]
 
 
@@ -179,7 +179,7 @@ def require_runnable(spec: Data, clients: int, *, named: str, elsewhere: bool = 
 
 
 def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
-    """Files of a simulation, each read once for everybody in this process, and again when it has changed.
+    """Files of a simulation, each read once for all clients in this process, and again when it has changed.
 
     Those that are read together lie one after the other in memory (`fedsw.data.read_tables`). They are kept until files
     of another folder, or under another declaration, are read.
@@ -236,7 +236,7 @@ def require_file_apart(
 ) -> None:
     """Refuse a file that is one of the private tables, or shares rows or persons with one: what is shown has no noise.
 
-    With `others`, somebody's word that equal rows are of other people, rows may be shared as often as private rows are
+    With `others`, an assertion that equal rows are of other people, rows may be shared as often as private rows are
     among themselves. The private records may have been read already. The refusal is itself an un-noised function of
     them, for the owner of both.
     """
@@ -320,7 +320,7 @@ def load_public(spec: Data) -> Dataset | None:
 
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
-    """The client that holds each of everybody's records, (n,), by the partition seed; the last answers are kept."""
+    """The client that holds each record of all, (n,), by the partition seed; the last answers are kept."""
     with _dealing:
         for known, settings, owner in _dealt:
             if known is records and settings == (partition, clients):

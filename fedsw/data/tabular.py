@@ -110,7 +110,7 @@ def read_rows(path: Path) -> list[tuple[int, ...] | None]:
     """The records of one Adult file, in order: numbers as they are, categories by place in `CATEGORIES`.
 
     A record with a `?` in a column that may have one is None, as is one that never worked. Blank lines and lines that
-    start with `|` are no records.
+    start with `|` are not records.
     """
     return [_parse(fields, f"{path}, line {line}") for line, fields in _fields(path)]
 
@@ -168,7 +168,7 @@ def _encode(rows: list[tuple[int, ...]], places: list[int], sensitive: str) -> t
 def held_out_split(records: Records, fraction: float, seed: int, name: str) -> tuple[Records, Records]:
     """Private records, and the given fraction held out, in their order in the file.
 
-    The seed is no secret: which records are private is public, and nothing else uses it.
+    The seed is not a secret: which records are private is public, and nothing else uses it.
     """
     count = round(fraction * len(records))
     if not 0 < count < len(records):
@@ -307,7 +307,7 @@ def _inputs(row: Mapping[str, str], where: str) -> Sequence[float]:
 
 
 def _number(row: Mapping[str, str], column: str, where: str, low: float, high: float) -> float:
-    """The number in a column; 0 where there is none, except for grades and scores that every row has."""
+    """The number in a column; 0 if there is none, except for grades and scores that every row has."""
     text = (row[column] or "").strip()
     if not text and column not in ("lsat", "ugpa"):
         return 0.0

@@ -156,7 +156,7 @@ def _plain_names(cells: Sequence[str]) -> Sequence[str | None]:
 def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> None:
     """Refuse units that have rows at several clients: each would be protected as many times less as it has clients.
 
-    Units are those of the records of each client (n_c,), None where each record is one. The message names no unit.
+    Units are those of the records of each client (n_c,), None if each record is one. The message names no unit.
     """
     numbers = [None if part is None else part.numpy() for part in units]
     if said := shared_words(numbers, clients, unit):
@@ -185,7 +185,7 @@ def shared_words(units: Sequence[NDArray[np.int64] | None], clients: Sequence[ob
 
 
 def units_in_common(records: Records, others: Iterable[Records]) -> int:
-    """How many units of some records other records have, too; 0 where no unit is declared."""
+    """How many units of some records other records have, too; 0 if no unit is declared."""
     if records.unit is None:
         return 0
     units = torch.unique(records.unit)
@@ -240,7 +240,7 @@ def share_of_repeated_rows(parts: Iterable[Records]) -> float:
 
 
 def repeats_of_records(records: Records) -> str | None:
-    """Say how many records without a declared unit equal another one, and what that means; None where few do."""
+    """Say how many records without a declared unit equal another one, and what that means; None if few do."""
     if records.unit is not None or not len(records):
         return None
     columns = records.features.numpy()[:, :_LOOKED_AT].T

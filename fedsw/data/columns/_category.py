@@ -115,7 +115,7 @@ class CodeKind(CategoryKind):
 
 
 def places_among(cells: Cells, values: Values) -> Numbers:
-    """The place (n,) of each cell's value among some declared ones; NaN where it is none."""
+    """The place (n,) of each cell's value among some declared ones; NaN if it is none."""
     places = mapped(cells, values.place, np.float64)
     places[places < 0] = np.nan
     return places

@@ -166,7 +166,7 @@ def is_time(text: str) -> bool:
 
 
 def is_date(text: str, written: str | None) -> bool:
-    """Say whether a text is a date in this format, and no number of digits alone."""
+    """Say whether a text is a date in this format, and no number of digits only."""
     if written is None and "-" not in text:
         return False
     date = date_in(text, written)
@@ -185,7 +185,7 @@ def _rewritten(date: datetime.date, written: str) -> datetime.date | None:
 
 
 def _days_between(value: Any, since: Any) -> Any:
-    """Days from a date to another; what is no date as it is."""
+    """Days from a date to another; anything else as it is."""
     date = as_iso(value)
     if isinstance(date, datetime.datetime):
         date = date.date()

@@ -171,7 +171,7 @@ class Columns(Declared):
 
     @property
     def units(self) -> tuple[float, float] | None:
-        """The lower bound of the one number to predict and the width of its bounds; None where there is not one."""
+        """The lower bound of the one number to predict and the width of its bounds; None if there is not one."""
         if len(self.targets) != 1 or self.targets[0].low is None or self.targets[0].high is None:
             return None
         return self.targets[0].low, self.targets[0].high - self.targets[0].low
@@ -278,7 +278,7 @@ class Coded:
 def coded_columns(
     columns: Columns, *, bins: int, group_in_cell: bool, with_class: bool = False, most: int = MOST_CODES
 ) -> tuple[Coded, ...]:
-    """How every declared column is written as codes, by public numbers alone.
+    """How every declared column is written as codes, by public numbers only.
 
     Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
     parts of their declared range and finer ones at its low end; its lowest value has a separate code, and whole

@@ -216,7 +216,7 @@ class Feature(Spellings, Number):
 
     A cell that is among `missing` (the empty text "" stands for an empty cell) is no fault: one more input, the last of
     the column, is 1 for it and 0 for others. Its number is then that of `fill`, within the bounds, and its category is
-    `fill`, or none where it is left out. Which cells may be missing and what takes their place is public.
+    `fill`, or none if it is left out. Which cells may be missing and what takes their place is public.
 
     `knots`, increasing and within the bounds, are where an additive model's function of the column may bend.
     """

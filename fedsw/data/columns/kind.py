@@ -82,7 +82,7 @@ class ColumnKind(ABC):
     exact: ClassVar[bool] = False
     """True if a cell is a value only when it is written as declared, so that 1 and 1.0 are two."""
     classes: ClassVar[tuple[str, ...]] = ()
-    """Values of such a column where it names classes or groups and lists none; empty where a declaration has to."""
+    """Values of such a column where it names classes or groups and lists none; empty if a declaration has to."""
     any_text: ClassVar[bool] = False
     """True if cells of any text are of this kind, which is then tried after all others."""
     with_categories: ClassVar[str | None] = None
@@ -119,7 +119,7 @@ class ColumnKind(ABC):
 
     @abstractmethod
     def describe(self, column: DeclaredColumn, bins: int) -> Bins:
-        """Public parts of the range, about `bins` of them, by the declaration alone; ValueError without bounds."""
+        """Public parts of the range, about `bins` of them, by the declaration only; ValueError without bounds."""
 
     @abstractmethod
     def words(self, column: DeclaredColumn) -> str:

@@ -139,7 +139,7 @@ def _parted(spelling: Spelling) -> str:
 
 
 def as_floats(cells: Cells, spelling: Spelling = PLAIN) -> Numbers:
-    """float64 of every cell (n,), NaN where it is no number; a value above float64 is infinite."""
+    """float64 of every cell (n,), NaN if it is not a number; a value above float64 is infinite."""
     if isinstance(cells, Gaps):
         return cells.values.copy()
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":

@@ -49,7 +49,7 @@ def as_text(value: int | str) -> str:
 def as_texts(values: Any) -> Any:
     """Whole numbers and truth values of a list as the text they have in a file, texts in NFC; anything else as it is.
 
-    Spaces around a text stay, for who declares it to see them refused.
+    Spaces around a text stay: they are refused where they are declared.
     """
     if not isinstance(values, list | tuple):
         return values
