@@ -38,7 +38,7 @@ class Accountant:
         takes: the noises that it accounts for, each with who says so (`Word`); a step's mu is their sensitivity over
             scale. It refuses all others. The first is the one that it was made for.
         pure: True if its epsilon holds with delta = 0.
-        renyi: True if it composes dp_accounting's Renyi divergences, which bound sampling without replacement alone.
+        renyi: True if it composes dp_accounting's Renyi divergences, which bound sampling without replacement only.
         numeric: True if it composes steps numerically, one after the other, on a device.
         stated: True if a user registered it, and says that its epsilon is an upper bound.
         epsilon: its function, (steps, delta) to epsilon; never called with steps that have no noise, cost nothing or
@@ -69,7 +69,7 @@ class Accountant:
         """By which part two epsilons of the same steps may differ, at delta, where a quotient is rounded otherwise.
 
         A multiplier's 1/m and a ledger's Delta/sigma may be one unit in the last place apart. A closed form differs by
-        rounding alone; where steps are composed numerically the round-off, set aside in both epsilons, may differ, too.
+        rounding only; where steps are composed numerically the round-off, set aside in both epsilons, may differ, too.
         """
         return max(ROUNDING, _TRANSFORMS / delta if self.numeric else 0.0)
 

@@ -144,7 +144,7 @@ def noised(vector: Tensor, sigma: float, stream: Stream, *, step: float | None =
     The vector is not checked for finite values, since nothing may depend on a record's value here: a coordinate that
     is not finite stays so. A ``step`` of the grid, at least `spacing(sigma)`, is given where several noised vectors
     need the same one. TypeError if the vector is not float64; ValueError if sigma is outside [2^-900, 2^900], or the
-    step is no power of two or too fine.
+    step is not a power of two or too fine.
 
     Source: interval refining (Haney, Desfontaines, Hartman, Shrestha, Hay 2022) of Box-Muller normals.
     """

@@ -48,7 +48,7 @@ class Spends(Protocol):
 
     @property
     def nominal(self) -> bool | None:
-        """True if epsilon is called nominal; None where there is no epsilon."""
+        """True if epsilon is called nominal; None if there is no epsilon."""
 
     def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
         """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
@@ -69,7 +69,7 @@ class Guarantee(Protocol):
 
     @property
     def multiplier(self) -> float:
-        """Noise multiplier sigma / Delta; 0 where no noise is added, which costs epsilon = infinity."""
+        """Noise multiplier sigma / Delta; 0 if no noise is added, which costs epsilon = infinity."""
 
     @property
     def mechanism(self) -> str:
@@ -153,7 +153,7 @@ class Sample:
 
 
 class Bounded:
-    """A private value with how far one replaced record can move it. It is no tensor, and prints without its value.
+    """A private value with how far one replaced record can move it. It is not a tensor, and prints without its value.
 
     The code that makes one proves the bound: a clipped sum, a histogram, a projection onto a ball, or a custom function
     with a stated bound.
@@ -163,7 +163,7 @@ class Bounded:
         sensitivity: the largest l2 move (l1 for Laplace noise) over all records, with every safety factor in it.
         round, attempt: of the sample it was computed from; a ledger takes each pair once.
         charges: what its release costs each group: sampling rate and the group's own sensitivity, ValueError if that
-            exceeds the stated one, or is for other neighbours. None where it is a part of what `pay` charges.
+            exceeds the stated one, or is for other neighbours. None if it is a part of what `pay` charges.
         sample: the secret sample it was computed from, where that is accounted for; it leaves once.
     """
 

@@ -124,7 +124,7 @@ def swd_sensitivity(
             larger for d = 1), or "auto", the smallest of these.
         spread: largest eigenvalue of directions @ directions.T / k (`fedsw.mathematics.transport.sliced.spread`, or
             `orthogonal_spread` before the draw). Needed by "vector"; without it "auto" leaves "vector" out.
-        order: p of the distance, at least 2. "paper" is then what its proof gives for p; "vector" is for 2 alone.
+        order: p of the distance, at least 2. "paper" is then what its proof gives for p; "vector" is for 2 only.
 
     ValueError if `replaced` is not private, the order is below 2, the bound is unknown or not proven for the order, or
     "vector" lacks its spread.

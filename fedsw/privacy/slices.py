@@ -70,7 +70,7 @@ def fresh_slices(
     the same records must draw its directions anew: pass the same stream, which never repeats itself.
 
     Features are (n, p), n >= 1; the radius, in their units, is public and fixed in advance. The stream of the k
-    directions is secret until the release. TypeError if it is no DirectionStream; ValueError if the radius is not
+    directions is secret until the release. TypeError if it is not a DirectionStream; ValueError if the radius is not
     finite and above 0, k is below 1, or there is no record.
 
     Source: RR (mechanism); docs/guarantees/accounting.md (profile).

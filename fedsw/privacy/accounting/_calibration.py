@@ -52,7 +52,7 @@ def noise_multiplier(
         return epsilon_by(accountant, [rounds, *settled], delta, device=device)
 
     def excess(multiplier: float) -> float:
-        """Logarithm of the epsilon reached over the target epsilon; at most 0 where the target is met."""
+        """Logarithm of the epsilon reached over the target epsilon; at most 0 if the target is met."""
         try:
             read = found(multiplier)
         except DeltaTooSmall:  # of less noise the round-off is larger

@@ -27,7 +27,7 @@ from fedsw.privacy.relations import REPLACE_ONE, Sampling
 class Charge:
     """Charge of one release to one group: the sampling rate of its records, and how far one of them moves the sum.
 
-    The rate p is in [0, 1], 0 where no record of the group was sampled. The sensitivity is the full Delta >= 0 of the
+    The rate p is in [0, 1], 0 if no record of the group was sampled. The sensitivity is the full Delta >= 0 of the
     released sum, in the units of sigma; for slices the diameter of the features, before slicing. See `Step`.
     """
 
@@ -129,7 +129,7 @@ def charges_of(row: Mapping[str, Any]) -> list[Charge]:
 
 
 def mu_of(sensitivity: float, sigma: float) -> float:
-    """Sensitivity / sigma: 0 where nothing moves, infinite where something does and there is no noise."""
+    """Sensitivity / sigma: 0 if nothing moves, infinite if something does and there is no noise."""
     if sensitivity == 0.0:
         return 0.0
     return float(sensitivity) / float(sigma) if sigma > 0.0 else math.inf
@@ -175,7 +175,7 @@ _COUNTED_AS: Mapping[str, Callable[[Step], Step]] = {GAUSSIAN: lambda step: step
 def counted_as(mechanism: str) -> Callable[[Step], Step]:
     """Conversion of a mechanism's steps before they are composed with others; a user's own noise counts as none.
 
-    An account of a data set relies on proofs alone, so that a release with such a noise costs it an infinite epsilon.
+    An account of a data set relies on proofs only, so that a release with such a noise costs it an infinite epsilon.
     """
     return _COUNTED_AS.get(mechanism, _exact)
 

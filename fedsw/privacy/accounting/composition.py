@@ -43,7 +43,7 @@ StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
 
 
 def counts_of(steps: StepCounts) -> list[tuple[Step, int]]:
-    """Steps, and how often each is taken; ValueError where that is no whole number of 0 or more."""
+    """Steps, and how often each is taken; ValueError if that is no whole number of 0 or more."""
     counts = steps.items() if isinstance(steps, Mapping) else steps
     return [(step, whole(times, "times a step is taken", least=0)) for step, times in counts]
 
@@ -61,7 +61,7 @@ class Composition:
     Losses are put on grids and composed on the ``device``, in float64: on the processor instead of a device that has
     none (mps). Elsewhere than on the processor more is set aside for round-off, so that epsilon is not below the
     processor's (`accounting.pld`). Windows and spacings are chosen on the processor. ``sides`` are pairs to
-    compose instead of the steps' dominating ones; what is then found is about these alone.
+    compose instead of the steps' dominating ones; what is then found is about these only.
     """
 
     def __init__(

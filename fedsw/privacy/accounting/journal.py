@@ -139,7 +139,7 @@ class Journal:
         """Add one row and wait until the disk has it; if not ``synced``, it is there once the `log` was synced.
 
         Raises:
-            LedgerBusy: if this process does not hold the journal, or somebody else wrote to it.
+            LedgerBusy: if this process does not hold the journal, or another one wrote to it.
             sqlite3.Error: if the disk refuses, or the key exists; the row is then there in full or not at all.
         """
         self.require_writer()

@@ -443,7 +443,7 @@ def spend_together(spendings: Sequence[Spending]) -> list[float | Exception]:
     refuses, or that the disk does not take, keeps no other ledger from spending. If the disk failed, the ledger is
     closed. The charge may be in the file all the same: it is then counted, and nothing is released for it.
 
-    Returns, for each, in their order, epsilon or what `spend` raises (OSError where the disk failed). ValueError if a
+    Returns, for each, in their order, epsilon or what `spend` raises (OSError if the disk failed). ValueError if a
     ledger is named twice; nothing is then written.
     """
     if len({id(spending.ledger) for spending in spendings}) < len(spendings):

@@ -39,7 +39,7 @@ class Meaning:
 
     @classmethod
     def of_claim(cls, epsilon: float, delta: float) -> Self:
-        """Bounds from (epsilon, delta) alone, by the dominating pair.
+        """Bounds from (epsilon, delta) only, by the dominating pair.
 
         Source: Kairouz, Oh, Viswanath 2015, Theorem 3.4.
         """

@@ -107,7 +107,7 @@ class Limit:
 
     @cached_property
     def order(self) -> float:
-        """The order of the divergences, which follows from the limit alone.
+        """The order of the divergences, which follows from the limit only.
 
         The smallest order that admits nine tenths as many small Gaussian releases as the best order does: sampled steps
         are expensive at high orders.
