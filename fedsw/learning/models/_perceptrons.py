@@ -55,7 +55,7 @@ def mlp(
 ) -> nn.Sequential:
     """A perceptron (n, features) -> (n, outputs) that ends in a linear layer: logits, raw predictions, points of noise.
 
-    Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` alone, an integer or a CPU
+    Weights and biases are uniform on +-1/sqrt(fan-in), torch's default, drawn from `seed` only, an integer or a CPU
     generator to go on drawing from: torch's global generator is neither read nor moved, and the model is the same on
     every machine. The activation is after every hidden layer; without any the model is linear.
     """

@@ -1,6 +1,6 @@
 """Public maps of one record's inputs, in front of a model: hats of every column, or columns about their middle.
 
-Each is made of declared columns alone, has no parameter to train, and codes a record without a look at another one.
+Each is made of declared columns only, has no parameter to train, and codes a record without a look at another one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Coding(nn.Module):
         middle: (w,), what the numbers of records lie about; ``reach`` is the squared distance from it to which moments
             cut them.
         line: (w, p), what gives the inputs of a record back, if it fits its columns: inputs = numbers @ line + offset;
-            None where nothing does.
+            None if nothing does.
         offset: (p,).
         kept: whether it costs so much that a holder of records codes them once.
     """
@@ -67,7 +67,7 @@ class Coding(nn.Module):
         out.copy_(self(inputs))
 
     def inputs(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Inputs (n, p) that these numbers (n, w) are of, or would be; ValueError where numbers do not tell them."""
+        """Inputs (n, p) that these numbers (n, w) are of, or would be; ValueError if numbers do not tell them."""
         if self.line is None or self.offset is None:
             raise ValueError("these numbers tell no inputs: many images have the same")
         inputs: NDArray[np.float64] = numbers @ self.line + self.offset
@@ -198,7 +198,7 @@ class Hats(Coding):
         """Where inputs (n, p) lie in every column, (n, q); a `HatLinear` reads `forward`'s hats from places that fit.
 
         The number k + f lies between knots k and k + 1, or is category k; a missing cell is behind all others, and what
-        is no category behind that. A category is that of its largest input, the first of equal ones.
+        is not a category behind that. A category is that of its largest input, the first of equal ones.
         """
         return self._places(torch.nan_to_num(inputs, 0.0, 0.0, 0.0))
 

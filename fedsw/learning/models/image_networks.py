@@ -178,7 +178,7 @@ class Critic(nn.Module):
 
 
 class AdversarialDCGAN(nn.Module):
-    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator alone."""
+    """A `DCGAN` and the `Critic` that it is trained against; called, it is the generator only."""
 
     def __init__(self, side: int, latent: int = 100, filters: Sequence[int] = _FILTERS, *, seed: Seed = 0) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ def _doubled(before: int, after: int) -> nn.ConvTranspose2d:
 
 
 def _draw(module: nn.Module, generator: torch.Generator) -> None:
-    """DCGAN's initial weights, from this generator alone."""
+    """DCGAN's initial weights, from this generator only."""
     for child in module.modules():
         if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(child.weight, 1.0, _SCALE, generator=generator)

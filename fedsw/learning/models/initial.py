@@ -153,7 +153,7 @@ def require_doubled_twice(side: int, channels: tuple[int, int], **sizes: int) ->
 
 
 def require_multiple(side: int, of: int, why: str) -> None:
-    """Refuse a side of images that is no positive multiple of a number, saying why it must be."""
+    """Refuse a side of images that is not a positive multiple of a number, saying why it must be."""
     if side < of or side % of:
         raise ValueError(f"side = {side}; {why}: use a multiple of {of}")
 

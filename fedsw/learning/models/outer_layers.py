@@ -62,7 +62,7 @@ def first_layer(model: nn.Module, features: int) -> nn.Linear | None:
 def _calls(
     model: nn.Module, inputs: Tensor
 ) -> tuple[list[tuple[nn.Module, tuple[object, ...], object]], object | None]:
-    """Record inputs and outputs of every layer, and the model's output; nothing where it refuses the inputs."""
+    """Record inputs and outputs of every layer, and the model's output; nothing if it refuses the inputs."""
     seen: list[tuple[nn.Module, tuple[object, ...], object]] = []
     leaves = [module for module in model.modules() if not list(module.children())]
     hooks = [module.register_forward_hook(lambda *call: seen.append(call)) for module in leaves]

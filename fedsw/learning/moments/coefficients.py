@@ -1,4 +1,4 @@
-"""Slopes of least squares on the columns, with standard errors and intervals, from released moments alone."""
+"""Slopes of least squares on the columns, with standard errors and intervals, from released moments only."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def coefficients_of(moments: Moments, columns: Columns, line: Float | None = Non
     A category is compared with its column's first. Where inputs are coded, `line` (w, p) is what gives them back.
     Inputs are taken one after the other, each time the one that varies most given those before, as long as all
     directions of them vary by more than noise; the others are `hidden`, and slopes are those without them. There are
-    none where moments are of the target alone.
+    none if moments are of the target only.
 
     Guarantee: post-processing of the release. An interval is for sample and noise together, as if the residual varied
     alike whatever the inputs are.

@@ -89,7 +89,7 @@ class ColumnCounts:
 
 
 def counts_of_columns(columns: Columns, model: Model) -> ColumnCounts | None:
-    """Return what is counted before a model's moments; None where no column of numbers has bends to place.
+    """Return what is counted before a model's moments; None if no column of numbers has bends to place.
 
     A column with declared knots is left out, and one of few whole numbers, a knot each. The bins that a model
     has make no difference: they may have been read off these counts.
@@ -136,7 +136,7 @@ def bins_of(histograms: Histograms, knots: int) -> tuple[ColumnBins, ...]:
     Others keep their knots. Guarantee: post-processing of the release.
 
     Source: docs/guarantees/moments.md. Three deviations were the best of one to nine on made-up laws of 30 000 records
-    (accuracy +.002 to +.028 over knots alone).
+    (accuracy +.002 to +.028 over knots only).
     """
     counts, records = histograms.counts, histograms.records
     chosen, enough = [], max(records / _PARTS, _DEVIATIONS * histograms.sigma)

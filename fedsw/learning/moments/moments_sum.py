@@ -53,7 +53,7 @@ _CHUNK_NUMBERS = 2**22
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the summed vectors, from public numbers alone.
+    """Layout of the summed vectors, from public numbers only.
 
     A record with inputs x and target y has the vector a = (k, x - c, t(y - d))/B; a class y counts as its indicators.
     The weights k and t let counts, means and targets stand out of the noise beside many inputs (`weighted`).
@@ -72,7 +72,7 @@ class Layout:
     There is a block for each of the ``cells`` (strata of the objective), or one for all; p is ``features``, ``targets``
     are numbers of a regression or ``classes``, B is ``bound``, c (p,) ``centre``, the middle of what the inputs are
     declared to lie in, d the ``middle`` of every target, k ``constant`` and t ``emphasis``. With no ``features`` the
-    moments are those of the targets alone, whatever inputs a record has.
+    moments are those of the targets only, whatever inputs a record has.
     """
 
     cells: int
@@ -127,7 +127,7 @@ class Layout:
 
     @property
     def radius(self) -> float:
-        """R, the most that inputs are from their middle; who is further is cut to it."""
+        """R, the largest distance of inputs from their middle; a record beyond is cut to it."""
         return math.sqrt(max(0.0, self.bound**2 - self.constant**2 - self.emphasis**2 * self.reach))
 
     @property
@@ -210,7 +210,7 @@ class Layout:
 
 
 def _inside(rows: Tensor, radius: float) -> Tensor:
-    """Rows (n, k), 0 where they are not finite, in the ball of a radius, or next to it where that would round up."""
+    """Rows (n, k), 0 if they are not finite, in the ball of a radius, or next to it where that would round up."""
     rows = rows.nan_to_num(0.0, 0.0, 0.0)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return torch.where(norms > radius, rows * (radius * (1 - 1e-12) / norms.clamp(min=1e-300)), rows)
@@ -231,7 +231,7 @@ def _weights(side: int) -> Tensor:
 
 
 def layout_of(problem: Problem) -> Layout | None:
-    """Return the layout of a problem's moments, from public numbers; None where there are none, or too many."""
+    """Return the layout of a problem's moments, from public numbers; None if there are none, or too many."""
     shape, target, features = problem.shape, problem.task.facts.target, problem.features
     compared = problem.objective.lone
     if compared is None or compared.other_side is not None or problem.experiment.stages:

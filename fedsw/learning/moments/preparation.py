@@ -269,7 +269,7 @@ def started(problem: Problem, preparation: Preparation, moments: Moments, model:
     """Flat parameters (r,) of a model that takes prepared inputs, as `fedsw.learning.models.flatten` orders them.
 
     A linear model starts at the closed form: least squares under a sigmoid for numbers, the discriminant of a pooled
-    covariance for classes, and the constant where moments are of the target alone. Of a network the last layer's bias
+    covariance for classes, and the constant where moments are of the target only. Of a network the last layer's bias
     gives the mean target, or the classes' shares, for inputs that are normal; where the outputs do not come from such a
     layer it stays as it is. The model itself is not changed.
     """

@@ -49,7 +49,7 @@ class Moments:
 
     @property
     def noise_of_count(self) -> float:
-        """Standard deviation of the noise in n, as a part of it; 0 where n is public.
+        """Standard deviation of the noise in n, as a part of it; 0 if n is public.
 
         It moves every mean by that part of its distance from the public middle.
         """
@@ -198,7 +198,7 @@ def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] |
     """Columns of numbers that use less than a quarter of their bounds, for sure: where the noise allows to say so.
 
     Where inputs are coded, `line` (w, p) is what gives them back (`fedsw.learning.models.coded.Coding`). None are named
-    where moments are of the target alone.
+    where moments are of the target only.
     """
     if not moments.layout.features:
         return ()
@@ -226,7 +226,7 @@ def columns_used(moments: Moments, columns: Columns, line: NDArray[np.float64] |
 
 
 def constant_of(moments: Moments) -> Constant:
-    """The best constant answer and what it is worth, with intervals, from the moments alone.
+    """The best constant answer and what it is worth, with intervals, from the moments only.
 
     A share's noise is that of a sum of products, and its sample varies as a count does; a squared distance of numbers
     in [0, 1] from their mean varies at most as its own mean.

@@ -47,8 +47,8 @@ class WeightedPenalty(ABC):
     Attributes:
         alpha: its weight in the objective.
         word: who vouches for its bound.
-        other_side: the kind of sample that private records are compared with; None where it is other private records.
-        order: the order p of its distances W_p^p; tables of outputs give ranks for order 2 alone.
+        other_side: the kind of sample that private records are compared with; None if it is other private records.
+        order: the order p of its distances W_p^p; tables of outputs give ranks for order 2 only.
     """
 
     alpha: float
@@ -139,7 +139,7 @@ class WeightedPenalty(ABC):
         raise self._without_ranks()
 
     def require_slot_means(self) -> None:
-        """TypeError where noised tables give no ranks, or an order above 2 needs more of a slot than its mean."""
+        """TypeError if noised tables give no ranks, or an order above 2 needs more of a slot than its mean."""
         self.pairs  # noqa: B018  which raises where there are no ranks
         if self.order != 2:
             raise TypeError(

@@ -82,7 +82,7 @@ class BetweenGroups(WeightedPenalty):
         return tuple(f"Y={y},A={group}" for y in range(self.classes) for group in range(self.groups))
 
     def owner(self, stratum: int) -> int:
-        """Which of its cells a stratum of the finest penalty is in: of (class, group), or of the groups alone."""
+        """Which of its cells a stratum of the finest penalty is in: of (class, group), or of the groups only."""
         return stratum if self.within_classes else stratum % self.groups
 
     @property
@@ -207,7 +207,7 @@ class BetweenGroups(WeightedPenalty):
 
 @dataclass(frozen=True)
 class TaskAlone(WeightedPenalty):
-    """No penalty: the task loss alone, of all records in one stratum.
+    """No penalty: the task loss only, of all records in one stratum.
 
     Batches are drawn from all records alike. The guarantee keeps a record's group, as others say it: fewer than it
     might.
@@ -280,7 +280,7 @@ def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: fl
     """The most that the contribution of a client can weigh in l2 norm if it clips as asked.
 
     L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
-    that something is broken at the client; it is no defence against one that lies within the bound.
+    that something is broken at the client; it is not a defence against one that lies within the bound.
     Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `Objective.task_weight`.
     """
     pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)

@@ -142,7 +142,7 @@ def cotangents(
     of the cell's comparisons. The table is clamped to [-A, A] and cleaned of NaN here: a server's word is not a bound.
     A is M between groups, and the radius of a public sample.
 
-    Guarantee: row i depends on record i and on the table alone, and its norm is at most `cotangent_bound`.
+    Guarantee: row i depends on record i and on the table only, and its norm is at most `cotangent_bound`.
 
     Outputs (n, d) are in the ball of radius M, directions (d, k) unit columns, the table (k, bins) slot means by bin;
     ``size`` is that of the cell in the whole federation's batch, or (n, 1), what each row's client takes it for.

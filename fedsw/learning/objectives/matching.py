@@ -59,7 +59,7 @@ class Matching(WeightedPenalty):
 
     @property
     def private_loss(self) -> bool:
-        """True for a prior alone: a generator has no other loss, and a domain's is of public records."""
+        """True for a prior only: a generator has no other loss, and a domain's is of public records."""
         return self.other_side == "prior"
 
     @property

@@ -124,7 +124,7 @@ class EqualizedOdds(Penalty, shipped=True):
 
 @dataclass(frozen=True)
 class NoPenalty(Penalty, shipped=True):
-    """Nothing is compared: the task loss alone, of all records in one stratum; `Objective(task, [])` has it."""
+    """Nothing is compared: the task loss only, of all records in one stratum; `Objective(task, [])` has it."""
 
     weight: float = 0.0
 
@@ -201,7 +201,7 @@ Bounding = Callable[[Sequence[int], Clip], float]
 
 @dataclass(frozen=True)
 class StatedPart(WeightedPenalty):
-    """A penalty between groups by a user's own derivative, alone, with its weight."""
+    """A penalty between groups by a user's own derivative, with its weight."""
 
     groups: int
     alpha: float
@@ -327,7 +327,7 @@ class Stated(Penalty):
 def require_bound(
     penalty: Penalty, sizes: Sequence[int], clip: Clip, *, dimension: int = 1, tries: int = 2000, seed: int = 0
 ) -> float:
-    """Look for outputs of neighbouring batches that break a penalty's bound; none of them need be anybody's.
+    """Look for outputs of neighbouring batches that break a penalty's bound; they may be invented.
 
     Given outputs before and after a replacement, the worst Jacobians are known: all of spectral norm L, and aligned, so
     that the gradient moves by L times the norms of the record's own derivatives, before and after, and of the changes

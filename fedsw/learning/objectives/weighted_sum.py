@@ -45,7 +45,7 @@ class WeightedSum:
 
     @cached_property
     def task_share(self) -> float:
-        """Weight of the task loss of private records; 0 where its records are public, or there are none."""
+        """Weight of the task loss of private records; 0 if its records are public, or there are none."""
         return max(0.0, 1 - self.alpha) if self.private_loss else 0.0
 
     @property

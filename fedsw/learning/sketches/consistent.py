@@ -139,7 +139,7 @@ def _averaged(said: list[_Said]) -> _Said:
 
 
 def _over(numbers: Tensor, weights: Tensor) -> Tensor:
-    """Numbers (cells, m) over weights (m,), 0 where nothing was measured."""
+    """Numbers (cells, m) over weights (m,), 0 if nothing was measured."""
     return numbers / torch.where(weights > 0, weights, torch.inf)
 
 

@@ -18,7 +18,7 @@ LEAST_DOUBT = 1e-9
 """Below it the tails of floating-point noise would decide, not the records."""
 
 _LARGE = 1e8
-"""Above it the noncentral chi-squared law is normal to more digits than anybody reads, and scipy's loses its own."""
+"""Above it the noncentral chi-squared law is normal to more digits than are read, and scipy's loses its own."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Drift:
     """Distance between two sets of records, as their sketches measure it: between mean vectors, from 0 to sqrt(2).
 
     Attributes:
-        distance: root of the unbiased estimate of its square, 0 where that is negative.
+        distance: root of the unbiased estimate of its square, 0 if that is negative.
         records: an interval for the distance of the records themselves; only the noise is uncertain.
         populations: an interval for the distance of the laws that they were drawn from, independently.
         doubt: the least one minus confidence at which the laws are found to differ: the probability, at most, of

@@ -183,7 +183,7 @@ def fit_generator(
     Guarantee: post-processing; it costs nothing, whatever the network, the number of steps or how often it is called.
     Choose between generators by `sketch_distance`, never on real records.
 
-    Every step's labels, noise and frequencies depend on the seed and the step alone, so that a training that goes on
+    Every step's labels, noise and frequencies depend on the seed and the step only, so that a training that goes on
     from a checkpoint ends at the parameters of one that was never stopped, on the same machine.
 
     Args:

@@ -59,7 +59,7 @@ def classifier_of(experiment: Experiment, shape: Shape, *, seed: int = 0) -> Cla
 
 
 def law_of(experiment: Experiment, shape: Shape, stage: Stage = FIRST) -> Law:
-    """Return the law of a stage's sketch, from public settings, the data's shape and released weights alone.
+    """Return the law of a stage's sketch, from public settings, the data's shape and released weights only.
 
     ExperimentError if a part does not fit the features, or labels are asked for and there are none.
     """
@@ -161,7 +161,7 @@ _coded = functools.lru_cache(maxsize=8)(coded_columns)
 
 
 def table_of(experiment: Experiment) -> tuple[Coded, ...] | None:
-    """How the declared columns are written as codes, where that is what is measured; None where it is not."""
+    """How the declared columns are written as codes, where that is what is measured; None if it is not."""
     sketch, columns = experiment.sketch, experiment.data.columns
     if not PART_KINDS.get(sketch.kind).coded or columns is None:
         return None

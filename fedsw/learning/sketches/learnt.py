@@ -138,7 +138,7 @@ Pupil = TypeVar("Pupil", bound=nn.Module)
 def taught(network: Pupil, teacher: nn.Module, proportions: Tensor, groups: int, lessons: Lessons) -> Pupil:
     """Train a classifier on fresh samples of a generator, moved and noised, with softened labels.
 
-    Guarantee: post-processing of what the generator learnt from. Samples, moves and noise depend on the steps alone.
+    Guarantee: post-processing of what the generator learnt from. Samples, moves and noise depend on the steps only.
 
     The network gives scores (n, classes) of records (n, p), and is changed in place; the teacher is a
     `labelled.Conditional` generator in its precision and on its device; ``proportions`` (cells,) say how

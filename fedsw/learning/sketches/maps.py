@@ -92,7 +92,7 @@ class Cosine:
             raise ValueError(f"decay = {self.decay}; it must be finite and at least 0")
 
     def width(self, features: int) -> int:
-        """As many coefficients as pixels; ValueError where they are no square image."""
+        """As many coefficients as pixels; ValueError if they are not square images."""
         return image_side(features) ** 2
 
     def built(self, features: int, stream: Stream) -> nn.Module:
@@ -122,7 +122,7 @@ class Convolutions:
             raise ValueError(f"shifts = {self.shifts}; it must be at least 0")
 
     def width(self, features: int) -> int:
-        """Numbers that are left of an image; ValueError where the features are no square image."""
+        """Numbers that are left of an image; ValueError if the features are not square images."""
         return self.filters * math.ceil(math.ceil(image_side(features) / self.stride) / 2) ** 2
 
     def built(self, features: int, stream: Stream) -> nn.Module:
@@ -266,7 +266,7 @@ class Scattering:
             raise ValueError("order = 2 with one scale: it looks at larger scales than that of order 1; take 2 scales")
 
     def width(self, features: int) -> int:
-        """Numbers of an image; ValueError where the features are no square image, or its side is below 2^scales."""
+        """Numbers of an image; ValueError if the features are not square images, or its side is below 2^scales."""
         single = self.scales * self.orientations
         pairs = self.orientations**2 * self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
         return self._places(features) ** 2 * (1 + single + pairs)

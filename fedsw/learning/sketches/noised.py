@@ -72,7 +72,7 @@ class NoisedSketch:
 
 
 def pooled(sketches: Sequence[NoisedSketch]) -> NoisedSketch:
-    """The sum of several clients' sketches, each with its own noise; who did not answer is not in it.
+    """The sum of several clients' sketches, each with its own noise; non-responders are not in it.
 
     Guarantee: post-processing. One that comes later is added to a pool in the same way.
 

@@ -131,7 +131,7 @@ class PartOfSketch(Protocol):
 
     @property
     def least_product(self) -> float:
-        """Least inner product of two records' vectors: -1 in a ball of norm 1, 0 where none is negative."""
+        """Least inner product of two records' vectors: -1 in a ball of norm 1, 0 if none is negative."""
 
     def built(self, features: int, stream: Stream) -> DrawnPart:
         """A module (n, p) -> (n, coordinates) with rows of norm at most 1; differentiable."""

@@ -46,7 +46,7 @@ class Chosen:
 def settle_rows(
     settings: Sketch, network: nn.Module, sketches: Sequence[NoisedSketch], sketchers: Sequence[Sketcher | None]
 ) -> Chosen | None:
-    """Choose what draws a generator's rows by an experiment's settings; None where it stays as it was trained.
+    """Choose what draws a generator's rows by an experiment's settings; None if it stays as it was trained.
 
     Only a table's generator has a choice, and only where all pairs of columns were measured: a tree takes any of them.
     A run and its audit both ask here. Guarantee: that of `choose`.

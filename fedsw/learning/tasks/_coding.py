@@ -20,7 +20,7 @@ from fedsw.learning.models.scattering import ScatteredImages
 
 
 def coding_of(experiment: Experiment) -> Coding | None:
-    """The map of inputs that an experiment asks for; None where a model takes them as they are.
+    """The map of inputs that an experiment asks for; None if a model takes them as they are.
 
     ExperimentError if the columns are declared nowhere.
     """

@@ -22,11 +22,11 @@ class Diverged(RuntimeError):
 def divergence(weights: Iterable[Tensor], answer: Callable[[], Any] | None = None) -> str | None:
     """Say why a model learns no more, in words; None while it may.
 
-    Contributions of records that are not finite count as 0: its rounds would go on, and pay for noise alone. Weights
+    Contributions of records that are not finite count as 0: its rounds would go on, and pay for noise only. Weights
     follow from what was released, so this looks at nothing private and may end a training.
 
     ``weights``, of any shapes, are in the model's precision; ``answer`` gives what it returns for made-up inputs, and
-    is called where a weight is large. None where a model takes no inputs.
+    is called where a weight is large. None if a model takes no inputs.
     """
     sizes = [weight.detach().abs().max() for weight in weights if weight.numel()]
     largest = float(torch.stack(sizes).max()) if sizes else 0.0  # NaN where one is

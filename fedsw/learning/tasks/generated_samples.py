@@ -42,7 +42,7 @@ def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> 
 
     At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, so many
     of one block. They are the same at every call, public, and apart from those of any training. Points are projected in
-    float32. It is nan where a generated number is not finite.
+    float32. It is nan if a generated number is not finite.
 
     Guarantee: none is needed if `fresh` is public or held out; it is a plain statistic of it.
     """

@@ -55,7 +55,7 @@ _SLICES = 100
 class Measurements:
     """Metrics by name (``report``), and ``arrays`` for the figures, where asked: `outputs` (n, d) is always among them.
 
-    ``directions`` are the most of a sliced distance among the metrics, 0 where none is one; ``losses`` the task loss of
+    ``directions`` are the most of a sliced distance among the metrics, 0 if none is one; ``losses`` the task loss of
     every record (n,), where their mean is a metric; ``without`` the metrics without each part of the records in turn,
     but those for which something has to be trained.
     """
@@ -144,7 +144,7 @@ class Measuring:
 
     @property
     def directions(self) -> Tensor | None:
-        """Unit columns (d, k); None where d is 1."""
+        """Unit columns (d, k); None if d is 1."""
         directions = None if self._problem.dimension == 1 else self._problem.clipped.directions(0, 0)[0]
         self.taken = max(self.taken, 1 if directions is None else directions.shape[1])
         return directions
@@ -235,7 +235,7 @@ def sketcher_of(problem: Problem, stage: Stage = FIRST) -> Sketcher:
 
 
 def chosen_shares(problem: Problem) -> tuple[float, ...]:
-    """The shares of the budget of a sketch's stages, by `least_noise_shares`: from settings and the data's shape alone.
+    """The shares of the budget of a sketch's stages, by `least_noise_shares`: from settings and the data's shape only.
 
     Which pairs or triples of columns a later stage of a table measures is not known yet: the largest are taken.
     """

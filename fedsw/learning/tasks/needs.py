@@ -116,7 +116,7 @@ def require_within(
     remedy: tuple[str, str],
     limit_said: bool = True,
 ) -> None:
-    """Raise ExperimentError where more is taken than there is: the setting that takes most, its value, the remedy.
+    """Raise ExperimentError if more is taken than there is: the setting that takes most, its value, the remedy.
 
     ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
     Without ``limit_said`` the error does not tell how large the limits are.

@@ -145,7 +145,7 @@ class Problem:
 
     @functools.cached_property
     def coding(self) -> models.Coding | None:
-        """The public map of a record's features to inputs of the model; None where it takes them as they are."""
+        """The public map of a record's features to inputs of the model; None if it takes them as they are."""
         made = coding_of(self.experiment)
         return None if made is None else copy.deepcopy(made).to(self.device)
 
@@ -161,12 +161,12 @@ class Problem:
 
     @property
     def positive(self) -> int | None:
-        """The class that ratios between groups are of; None where it is no class in particular."""
+        """The class that ratios between groups are of; None if it is not a class in particular."""
         return self.shape.positive
 
     @property
     def units(self) -> tuple[float, float] | None:
-        """Lower bound and width of the one declared number to predict; None where errors are in coded units."""
+        """Lower bound and width of the one declared number to predict; None if errors are in coded units."""
         return self.shape.units
 
     @functools.cached_property
@@ -329,7 +329,7 @@ class Problem:
 
     @functools.cached_property
     def _shown(self) -> Callable[[Tensor], Tensor] | None:
-        """The model's own view of records that no parameter moves; None where features are compared as they are."""
+        """The model's own view of records that no parameter moves; None if features are compared as they are."""
         if not MODELS.get(self.experiment.model.kind).fixed:
             return None
         return cast(Callable[[Tensor], Tensor], self.build_model().seen)
@@ -401,7 +401,7 @@ class Problem:
         return features if norm is None else norm * F.normalize(features, dim=1)
 
     def _declared_inputs(self) -> Tensor | None:
-        """Inputs (m, p) drawn as their columns are declared; None where none are, or the model takes others."""
+        """Inputs (m, p) drawn as their columns are declared; None if none are, or the model takes others."""
         columns, experiment = self.experiment.data.columns, self.experiment
         if columns is None or columns.inputs != self.features or self.task.facts.other_side == "generator":
             return None

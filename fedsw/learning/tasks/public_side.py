@@ -53,7 +53,7 @@ class ForPublic(nn.Module):
 
 
 class PublicSide(ABC):
-    """Somebody else's sample for one attempt, on the task's device; the server draws it from public randomness."""
+    """The other side's sample for one attempt, on the task's device; the server draws it from public randomness."""
 
     def __init__(self, task: Problem) -> None:
         self._task = task
@@ -66,7 +66,7 @@ class PublicSide(ABC):
     def contribution(self, cotangents: Tensor) -> Tensor:
         """Its part of the gradient (r,), float64: clipped Jacobians where the cotangents carry private values.
 
-        Guarantee: private records reach it through `cotangents` alone, and it weighs at most L * sum ||q_j|| beyond
+        Guarantee: private records reach it through `cotangents` only, and it weighs at most L * sum ||q_j|| beyond
         what is public; `Matching.sensitivities` bounds it together with the clients' contributions.
         """
 
@@ -145,7 +145,7 @@ class Domain(Modelled):
 
 
 def public_side_of(task: Problem) -> PublicSide | None:
-    """The other side of the task's objective; None where groups are compared, or penalties are composed."""
+    """The other side of the task's objective; None if groups are compared, or penalties are composed."""
     kinds: dict[str, type[PublicSide]] = {"prior": Prior, "generator": Generator, "domain": Domain}
     side = task.objective.other_side
     return None if side is None else kinds[side](task)

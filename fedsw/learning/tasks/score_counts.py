@@ -35,7 +35,7 @@ TAIL = 2.0**-13
 COARSE = (0.0, TAIL, *(number / BINS for number in (2, 10, 22, 30)), 1 - TAIL, 1.0)
 """Edges of the seven bins that calibration takes: fewer have less noise, and the outermost, beyond logits of -9 and 9,
 tell of a model that is surer than any should be. With edges at 1/32 and 7/32 log loss was .002 (two classes) and .004
-(more) higher on 18 sets that judge nothing, and a model that could gain two points answered one class alone: nearly all
+(more) higher on 18 sets that judge nothing, and a model that could gain two points answered one class only: nearly all
 of its probabilities were in one bin."""
 
 BOTH = tuple(sorted({*EDGES, *COARSE}))
@@ -89,7 +89,7 @@ class ScoreCounts:
     def places(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Places (n, k) int64 of every record in its group, from outputs (n, d) and targets (n,).
 
-        An output that is no number counts as 0; a probability on an edge is in the bin above it.
+        An output that is not a number counts as 0; a probability on an edge is in the bin above it.
         """
         scores = outputs.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
         wanted = torch.arange(self.counted)

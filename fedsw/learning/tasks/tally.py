@@ -62,7 +62,7 @@ class Counts:
         return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(1.0 + SCORED**2)}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return the counts of records, from outputs (n, d) and targets (n,); an output that is no number is 0."""
+        """Return the counts of records, from outputs (n, d) and targets (n,); an output that is not a number is 0."""
         outputs, labels = outputs.detach().double().nan_to_num(0.0, 0.0, 0.0), target.long()
         answers = predictions(outputs).clamp(max=self.classes - 1)
         chances = torch.cat([1 - outputs, outputs], dim=1) if outputs.shape[1] == 1 else outputs
@@ -88,7 +88,7 @@ class Cut:
     """Where targets and answers are cut before errors are summed: within a reach of a centre, target by target.
 
     Three tuples (t,): the ``centre``, which is a constant's answer, and how far from it targets and answers may be;
-    answers at most as far as targets. Whatever somebody sends as a cut, a record's numbers are bounded.
+    answers at most as far as targets. Whatever is sent as a cut, a record's numbers are bounded.
     """
 
     centre: tuple[float, ...]
@@ -203,7 +203,7 @@ class RegressionSums:
         return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Return the vectors of outputs and targets (n, t), each cut; a value that is no number counts as 0."""
+        """Return the vectors of outputs and targets (n, t), each cut; a value that is not a number counts as 0."""
         answers, wanted = (
             numbers.detach().double().nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0).reshape(len(target), self.targets)
             for numbers in (outputs, target)

@@ -67,7 +67,7 @@ class HeldOut(Protocol):
 
     @property
     def directions(self) -> Tensor | None:
-        """Fixed unit columns (d, k) for sliced distances; None where d is 1."""
+        """Fixed unit columns (d, k) for sliced distances; None if d is 1."""
 
     def slices(self, dimension: int) -> int:
         """How many directions a distance between samples of that dimension takes, by `evaluation`."""
@@ -85,7 +85,7 @@ class HeldOut(Protocol):
     def labelled(self) -> tuple[Tensor, Tensor | None]:
         """Return a class-conditional generator's samples (m, p) and their labels (m,), the same at every call.
 
-        Labels are None where the sketch that it learnt from tells none apart.
+        Labels are None if the sketch that it learnt from tells none apart.
         """
 
     def decoded(self, codes: Tensor) -> Tensor | None:
@@ -98,7 +98,7 @@ class Task(ABC):
     Guarantee: none of it is for a task to give. Whatever outputs and losses are, their Jacobians and gradients are
     clipped to `clip.jacobian` and `clip.loss`, and outputs are projected to `clip.output` before they are compared; so
     a task needs no bound of its own, and its runs have the guarantee of any task with the same sizes and dimension.
-    What it must be is per record: row i of outputs and loss may depend on record i alone. That is probed on made-up
+    What it must be is per record: row i of outputs and loss may depend on record i only. That is probed on made-up
     records before anything is spent.
     """
 
@@ -140,7 +140,7 @@ class Task(ABC):
         return {"outputs": held_out.outputs, "sensitive": records.sensitive, "target": records.target}
 
     def tally(self, shape: Shape) -> Tally | None:
-        """Return the sums over records kept out of training that are released with noise; None where none are.
+        """Return the sums over records kept out of training that are released with noise; None if none are.
 
         It is one of those of `fedsw.learning.tasks.tally`, with proven bounds; a run refuses any other.
         """
