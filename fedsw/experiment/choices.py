@@ -76,7 +76,7 @@ class Settings(sections.Section):
 
     @property
     def stages(self) -> int:
-        """In how many stages sketches are released, each of all records; 0 where none is."""
+        """In how many stages sketches are released, each of all records; 0 if none is."""
         return self.privacy.model.stages(self)
 
     @property
@@ -137,7 +137,7 @@ def modules_of(experiment: Settings) -> tuple[str, ...]:
 def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stored: Path) -> None:
     """Refuse an experiment that was read from a folder and names code that the caller has not allowed.
 
-    Who wrote the folder chose the names, and the arguments that a model is made with: `subprocess:run` would be called.
+    The folder's author chose the names, and the arguments that a model is made with: `subprocess:run` would be called.
     Allowed modules are imported here, and what is named must be their own; shipped tasks and models are always allowed.
     CodeRefused names every setting with its module, and how they are allowed; nothing was imported then.
     ExperimentError if an allowed module cannot be imported, or does not define what is named.
@@ -158,7 +158,7 @@ def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stor
 
 
 def _is_shipped(key: str, reference: str) -> bool:
-    """True for the class of a shipped task or model; other objects of fedsw must be allowed like anybody's."""
+    """True for the class of a shipped task or model; other objects of fedsw must be allowed like any."""
     module = reference.partition(":")[0]
     package = _SHIPPED.get(key)
     if package is None or not (module == package or module.startswith(f"{package}.")):

@@ -34,7 +34,7 @@ def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
 
 
 def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
-    """Ask subject after subject; None where one has nothing to say."""
+    """Ask subject after subject; None if one has nothing to say."""
     privacy, columns = settings.privacy, settings.data.columns
     yield from _neighbours.misfits(settings, kind)
     if kind is not None:
@@ -350,7 +350,7 @@ def _of_protection(settings: Settings) -> Iterator[SettingRule]:
 
 
 def _of_partition(settings: Settings) -> Iterator[SettingRule]:
-    """A partition of somebody's own records by what the guarantee covers: each client's number of them tells it."""
+    """A partition of a user's own records by what the guarantee covers: each client's public size would leak it."""
     tells, scheme = settings.partition.tells, settings.partition.scheme
     named = f"'{scheme}' by '{settings.partition.by}'" if scheme == "dirichlet" else f"'{scheme}'"
     yield SettingRule(

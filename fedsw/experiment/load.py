@@ -99,7 +99,7 @@ class Experiment(Settings):
     @field_validator(*TAGGED, mode="before")
     @classmethod
     def _of_trust_model(cls, raw: Any, info: ValidationInfo) -> Any:
-        """Read a section by the class that trust model and task have for it; nothing where [privacy] is refused."""
+        """Read a section by the class that trust model and task have for it; nothing if [privacy] is refused."""
         assert info.field_name is not None
         if info.field_name != "privacy" and "privacy" not in info.data:
             return {}

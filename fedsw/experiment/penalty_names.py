@@ -13,7 +13,7 @@ from fedsw._tools.own_objects import is_reference
 from fedsw._tools.registry import Registry, Unknown, Word
 
 NO_PENALTY = "none"
-"""The name of no penalty: the task loss alone, of all records in one stratum."""
+"""The name of no penalty: the task loss only, of all records in one stratum."""
 
 ENTRY_POINTS = "fedsw.penalties"
 """The group of entry points by which an installed package brings penalties of its own, in every process."""
@@ -33,7 +33,7 @@ class PenaltyKind:
         word: who vouches for its bound; of a custom one this is unknown until it is loaded (`Objective.word`).
         beside: whether it may be one of several (objective.also).
         canary: whether `fedsw audit --canary` has worst neighbours of it.
-        custom: whether it is named as `module:Name`, so that its code is somebody's own.
+        custom: whether it is named as `module:Name`, so that its code is the user's.
     """
 
     made: str

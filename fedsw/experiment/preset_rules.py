@@ -1,4 +1,4 @@
-"""Rules of `training.preset = "auto"`: rounds, batch, steps and clips from public numbers alone.
+"""Rules of `training.preset = "auto"`: rounds, batch, steps and clips from public numbers only.
 
 The rules were designed on the synthetic law and on the training part of Adult, and checked on others
 (docs/measured/plans.md).
@@ -138,7 +138,7 @@ _BURIED = 0.5
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
-"""Noise that the penalties may take in any case, in that of the loss alone."""
+"""Noise that the penalties may take in any case, in that of the loss only."""
 _SMALL = 0.07
 """A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that, ..."""
 _BARELY = 0.25
@@ -190,10 +190,10 @@ class PresetNumbers:
     release of all records, 0 without noise, ``loss`` the task loss's weight. ``penalty`` is how far one replaced record
     moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
     group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments of the inputs as they
-    are settled or plain, None where there are none, and ``hats`` those of additive models by their knots.  Where
+    are settled or plain, None if there are none, and ``hats`` those of additive models by their knots.  Where
     columns are declared the inputs ``may_centre``, and a record's typical ``length`` about their middle is that part of
-    the longest. So many classes are ``scalable``, 0 where no last layer scales logits. Histograms may be released of
-    ``counted`` columns of numbers, 0 where bins are written.
+    the longest. So many classes are ``scalable``, 0 if no last layer scales logits. Histograms may be released of
+    ``counted`` columns of numbers, 0 if bins are written.
     """
 
     records: int
@@ -211,7 +211,7 @@ class PresetNumbers:
 
     @property
     def moments(self) -> float:
-        """The share of the budget that moments get: 0 where noise would hide what they are asked for.
+        """The share of the budget that moments get: 0 if noise would hide what they are asked for.
 
         It is less where less of it already shows that well, so that a run may stop after a few per cent of its budget.
         """
@@ -257,7 +257,7 @@ class PresetNumbers:
 
     @property
     def histograms(self) -> float:
-        """The share of the budget that histograms of columns get: 0 where records are few, or noise hides counts."""
+        """The share of the budget that histograms of columns get: 0 if records are few, or noise hides counts."""
         if not self.counted or not self.multiplier or self.records < _BINS_FROM:
             return 0.0
         noise = self.multiplier * math.sqrt(2 * self.counted * self.parts / _HISTOGRAMS)
@@ -279,7 +279,7 @@ class PresetNumbers:
 
     @property
     def knots(self) -> int:
-        """The knots of the most bending additive model that noise lets be learnt; 0 where it lets none."""
+        """The knots of the most bending additive model that noise lets be learnt; 0 if it lets none."""
         return max(
             (knots for knots, squares in self.hats.items() if self.beside(squares) <= self._seen(squares)), default=0
         )
@@ -437,7 +437,7 @@ def _histograms(
 
 
 def _calibration(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[str, Any]]:
-    """The share of counts that correct a classifier's probabilities, where it is left open: 0 where nothing does."""
+    """The share of counts that correct a classifier's probabilities, where it is left open: 0 if nothing does."""
     if not _RULES.get(settings.objective.task).calibrated or _written(settings, "calibration", "share"):
         return {}
     epsilon = settings.privacy.epsilon

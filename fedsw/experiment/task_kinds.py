@@ -66,7 +66,7 @@ class Facts:
 
     Shipped models go with it that play its ``role``, and shipped ``sources``; one's own go with every task. Its
     ``penalties`` follow from what it compares. The ``unit`` must lie in [0, 1], since outputs between 0 and 1 are
-    compared with it. Private outputs are matched to the ``other_side``; None where groups are compared with each
+    compared with it. Private outputs are matched to the ``other_side``; None if groups are compared with each
     other. The ``figures`` of its held-out arrays are named as in `fedsw.runs.report.plots.PICTURES`. Where it is
     ``sketched`` its records leave once, as a sum by label, before anything is learnt from them.
 
@@ -180,7 +180,7 @@ class TaskKind(Protocol):
 
 
 def _own_task(reference: str) -> TaskKind:
-    """Load a task named as `module:name`: its code runs. ExperimentError for what is no task."""
+    """Load a task named as `module:name`: its code runs. ExperimentError for what is not a task."""
     kind = load_object(reference, what="objective.task")
     if not isinstance(getattr(kind, "facts", None), Facts):
         raise ExperimentError(

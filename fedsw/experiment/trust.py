@@ -2,7 +2,7 @@
 
 What a run under one promises is a `RunGuarantee`, or `NoGuarantee` without noise.
 
-Settings are checked by the objects alone. What computes is in `fedsw.federation.trust`: an object names its part there,
+Settings are checked by the objects only. What computes is in `fedsw.federation.trust`: an object names its part there,
 which is imported when a plan, a server or a client asks for it.
 """
 
@@ -103,7 +103,7 @@ class TrustModel:
             `fedsw.federation.server.job`: the server before its ledger exists, or the clients at the greeting.
         law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
             of the settings; None if that cannot be recomputed from a run's folder.
-        fixed_epsilon: the epsilon of every experiment under it, where that is no choice: infinite without noise.
+        fixed_epsilon: the epsilon of every experiment under it, where that is not a choice: infinite without noise.
         with_noise: name of the trust model that stands for it at a finite epsilon; "" for itself.
         needs_noise: why it cannot run as a reference without noise, with the remedy; None if it can.
         why_not: why a task that compares something else cannot be run, after "cannot run 'task': ".
@@ -113,7 +113,7 @@ class TrustModel:
         own_bounds: the assertions on a custom penalty's bound that it accepts; none if it takes no such penalty.
         held_out_to: values of `data.held_out_to` that it can do.
         relations: values of `privacy.relation` that its releases are bounded for.
-        masks: values of `federation.masks` that it takes; none where no sum is masked.
+        masks: values of `federation.masks` that it takes; none if no sum is masked.
         sites_code: whether sites must have the "same" fedsw installed, or "any": the same where everybody's guarantee
             rests on what every site's code does. `federation.code` and a client's own `code` say otherwise.
         sections: classes of its sections of an experiment, by name, where it has settings of its own: derived from
@@ -226,7 +226,7 @@ class TrustModel:
         return int(experiment.training.rounds)
 
     def stages(self, experiment: Any) -> int:
-        """Stages in which sketches of all records leave; 0 where none leaves."""
+        """Stages in which sketches of all records leave; 0 if none leaves."""
         return 0
 
     def attempts(self, experiment: Any) -> int:
@@ -258,7 +258,7 @@ class TrustModel:
         return False
 
     def guarantee(self, *, epsilon: float | None, multiplier: float | None) -> RunGuarantee:
-        """Guarantee of a run with that budget: none where it adds no noise."""
+        """Guarantee of a run with that budget: none if it adds no noise."""
         finite = (epsilon is not None and math.isfinite(epsilon)) or multiplier is not None
         return RunGuarantee() if finite and self.fixed_epsilon is None else NoGuarantee()
 

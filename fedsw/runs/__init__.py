@@ -5,7 +5,7 @@ left, `loop` orders rounds, `optimizer` steps along them; `accounts`, `client_st
 cost whom. `roll_call` says who is there.
 `view` reads a folder once, `status` how far a run is, `additive_shapes`, `account_records` and `group_names` parts of
 it; `report` makes words, figures, screens and pages of a view, `write` files of these; `commands` go on with it.
-`observer` is the interface of who watches, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
+`observer` is the interface of observers, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
 measures on held-out records; `single` is a run on one machine.
 """
 

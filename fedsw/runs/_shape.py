@@ -39,7 +39,7 @@ class ShapeFunction:
 
     @classmethod
     def of_content(cls, content: dict[str, Any]) -> ShapeFunction:
-        """The shape behind `content`; KeyError, TypeError or ValueError where these are none."""
+        """The shape behind `content`; KeyError, TypeError or ValueError if these are none."""
         places, labels = content["places"], tuple(content["at"])
         values, band = (np.array(content[name], dtype=np.float64) for name in ("values", "band"))
         if not all(isinstance(name, str) for name in (content["column"], *labels)):

@@ -191,8 +191,8 @@ class RunLedgers:
     def meanings(self) -> dict[str, Meaning]:
         """Meaning of the releases so far for a person, by group.
 
-        Of a run that is the best of several by its (epsilon, delta) alone; of the others by the numerical composition.
-        It is about who wonders which of two records somebody's is: a replacement, also where a run's guarantee is for
+        Of a run that is the best of several by its (epsilon, delta) only; of the others by the numerical composition.
+        It is about guessing which of two records a person's is: a replacement, also where a run's guarantee is for
         additions and removals. Where every client has a ledger of its own it is of the client that spent most.
         """
         if self.claimed:
@@ -261,7 +261,7 @@ def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = Non
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
-    """The account of a run by its folder alone, with names and unit as that says; raises as `read_ledgers`."""
+    """The account of a run by its folder only, with names and unit as that says; raises as `read_ledgers`."""
     config = read_json(directory / RunFile.CONFIG) or {}
     unit = config.get("experiment", {}).get("data", {}).get("unit")
     return read_ledgers(directory, names_in(directory), unit).account

@@ -1,6 +1,6 @@
 """The functions that an additive model is a sum of: one of each column, with the band of the rounds' noise.
 
-A run keeps them when it ends, and who shows them reads what it kept. Where that is missing, or of another model than
+A run keeps them when it ends, and they are shown from there. Where that is missing, or of another model than
 the folder has, they are made anew, which takes torch.
 """
 

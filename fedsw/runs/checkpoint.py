@@ -45,7 +45,7 @@ class Checkpoint:
     """State after `round` released rounds, and what was released after it: functions of released vectors only.
 
     It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
-    ledger (None where the clients keep their own): a ledger without that row was put back from an older copy.
+    ledger (None if the clients keep their own): a ledger without that row was put back from an older copy.
     """
 
     round: int
@@ -75,7 +75,7 @@ class Checkpoints:
     from the whole state on: the rest of a write that was cut short, or of another state, counts as not there. An old
     state beside its ledger is safe: the ledger, which is ahead of it, decides what was spent.
 
-    Use it as a context manager. `step` moves the model along a released vector, by that and its own state alone.
+    Use it as a context manager. `step` moves the model along a released vector, by that and its own state only.
     """
 
     def __init__(

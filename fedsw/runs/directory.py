@@ -53,7 +53,7 @@ class RunDirectory:
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
 
     def make(self) -> None:
-        """Make the folder if it is not there, for its owner alone."""
+        """Make the folder if it is not there, for its owner only."""
         if not self.path.is_dir():
             files.private_folder(self.path)
 
@@ -91,7 +91,7 @@ class RunDirectory:
         write_json(self.path / RunFile.CONFIG, jsonable(content))
 
     def read_config(self, allow_modules: Collection[str] = ()) -> tuple[Experiment, str]:
-        """The experiment and engine of a run that was started here, with code of the allowed modules alone.
+        """The experiment and engine of a run that was started here, with code of the allowed modules only.
 
         Raises:
             FileNotFoundError: if there is no run. ValueError: naming the file, if it is damaged.
@@ -182,7 +182,7 @@ class RunDirectory:
         files.replace(self.path / RunFile.GAP, b"agreed")
 
     def accepted_gap(self) -> float:
-        """The last of the rounds that the operator agreed to release again; infinite where that is to be settled."""
+        """The last of the rounds that the operator agreed to release again; infinite if that is to be settled."""
         path = self.path / RunFile.GAP
         said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else "0"
         return math.inf if said == "agreed" else float(said) if said.isdecimal() else 0.0
@@ -209,7 +209,7 @@ class RunDirectory:
         return path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
 
     def stop_after_moments(self) -> None:
-        """Let the run stop once its moments are released, until somebody goes on with it."""
+        """Let the run stop once its moments are released, until it is resumed."""
         files.opened(self.path / RunFile.MOMENTS_ALONE).close()
 
     def stops_after_moments(self) -> bool:

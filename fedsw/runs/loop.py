@@ -14,7 +14,7 @@ from fedsw.runs.observer import Outcome
 
 
 class Stepping(Protocol):
-    """A model that moves along released vectors (r,) alone: `steps` of them so far."""
+    """A model that moves along released vectors (r,) only: `steps` of them so far."""
 
     steps: int
 
@@ -36,7 +36,7 @@ class TrainingLoop(ABC):
         """Make all rounds that are left of so many; returns why they ended before, "" where all were made.
 
         The reason is returned, not raised: a training that ends in order keeps its whole state in the folder. The
-        ledger is None where clients have their own.
+        ledger is None if clients have their own.
         """
         if reason := self.unsound():
             return reason

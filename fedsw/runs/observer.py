@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Outcome:
     """A round's release: a vector (r,), float64, that the optimizer moves against.
 
-    `sigma` is the standard deviation of the noise in each coordinate of a noised gradient, None where the vector is
+    `sigma` is the standard deviation of the noise in each coordinate of a noised gradient, None if the vector is
     post-processing of noised features; `spent` the epsilon of everything released so far, of the worst client where
     each has its own guarantee. The training loss is un-noised, and there only where `unsafe_metrics` asks for it.
     """
@@ -71,7 +71,7 @@ class Attending(Observer, Protocol):
     """An observer that is also told which clients are there, where these are on machines of their own."""
 
     def roll_called(self, called: Sequence[Called]) -> None:
-        """Who is there and how each stands, from before the run begins on and whenever it changes."""
+        """The clients online and the state of each, from before the run begins on and whenever it changes."""
 
 
 class NoObserver:

@@ -43,7 +43,7 @@ def _plain(settings: Training) -> tuple[type[torch.optim.SGD | torch.optim.Adam]
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer, settings: Training) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """The scheduler of an optimizer, which steps once a round; None where the settings name none."""
+    """The scheduler of an optimizer, which steps once a round; None if the settings name none."""
     if settings.scheduler is None:
         return None
     if settings.scheduler == "ReduceLROnPlateau":
@@ -229,7 +229,7 @@ def shortened(released: Tensor, norm: float | None) -> Tensor:
 
 
 def signal_to_noise(square: float, sigma: float | None, parameters: int) -> float | None:
-    """Estimated ratio of signal to noise norms, from a released vector (r,) alone; None where there is no noise.
+    """Estimated ratio of signal to noise norms, from a released vector (r,) only; None if there is no noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2, so this reads nothing private.
 

@@ -24,13 +24,13 @@ class Participation:
     """A node's part in one run, named as the server names it; what the experiment asks for, and how far it is.
 
     Attributes:
-        epsilon: infinite without noise, and None where it follows from a noise multiplier.
+        epsilon: infinite without noise, and None if it follows from a noise multiplier.
         rounds, answered, last: how many rounds (stages of a sketch) with an answer of clients are planned; how many
             this node answered in; the number of the last of these, 0 before the first.
-        agreed: what the node's operator chose to take part in; empty on a node of who wrote the experiment.
+        agreed: what the node's operator chose to take part in; empty on a node of the experiment's author.
         code, server: the digest of the installed fedsw here, and that of the server's, in its own words.
         waits: it was greeted, and nothing was asked of it since.
-        refused: why this node did not take part when it was greeted last; empty where it did.
+        refused: why this node did not take part when it was greeted last; empty if it did.
         heard: when the node was last asked something, in seconds since 1970, by the file system.
     """
 

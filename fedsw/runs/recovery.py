@@ -1,4 +1,4 @@
-"""Who may go on with a run: one process, with the ledger that the run remembers, on a disk with room for it."""
+"""Conditions to resume a run: one process, with the ledger that the run remembers, on a disk with room for it."""
 
 from __future__ import annotations
 

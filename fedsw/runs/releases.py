@@ -103,7 +103,7 @@ def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt:
 
 
 def keep_classifier(directory: RunDirectory, number: int, weights: Tensor) -> None:
-    """Put the weights (z,) that a stage looks through on disk, before anybody is asked to."""
+    """Put the weights (z,) that a stage looks through on disk, before any client is asked to."""
     files.replace(directory.path / of_stage(RunFile.CLASSIFIER, number), save({WEIGHTS: weights.contiguous()}))
 
 

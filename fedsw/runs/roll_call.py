@@ -27,7 +27,7 @@ class Called:
 
     Attributes:
         client: the node's number, that of its client where every node holds one; None before it said so.
-        key: the file of its key in the server's folder; empty where no SuperLink of fedsw admitted it.
+        key: the file of its key in the server's folder; empty if no SuperLink of fedsw admitted it.
         code, flower: the digest of its installed fedsw, and Flower's version; empty before it said so.
         clock: seconds by which its clock is ahead of the server's at least, below 0 behind.
         why: the reason, in the words of the client or of the server; a client's may quote a record.
@@ -66,7 +66,7 @@ def keep_roll(folder: Path, called: Iterable[Called]) -> None:
 
 
 def read_roll(folder: Path) -> tuple[Called, ...]:
-    """A run's roll call, by number; empty where its clients are of one machine's process, or there was none yet."""
+    """A run's roll call, by number; empty if its clients are of one machine's process, or there was none yet."""
     try:
         called = [_read(entry) for entry in found_json(folder / RunFile.ROLL).get(_CLIENTS, ())]
     except (OSError, ValueError, TypeError, LookupError):

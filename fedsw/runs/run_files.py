@@ -55,7 +55,7 @@ class RunFile:
     REPORT = "report.html"
     """The page that a run is shown by."""
     REGISTRY = "deployment.yaml"
-    """The run's entry for the registry of deployments, with questions for who deploys it."""
+    """The run's entry for the registry of deployments, with questions for the deployer."""
     LOG = "log.jsonl"
     """When each round was released: for the operator only, not for publication."""
     ROLL = "roll.json"
@@ -100,7 +100,7 @@ def runs_told(path: Path) -> list[Path]:
 
 
 RUN_NAME = "[0-9a-f]{32}"
-"""The form of that name: clients name files for it, so that it is no path, and no two are equal by chance."""
+"""The form of that name: clients name files for it, so that it is not a path, and no two are equal by chance."""
 
 RELEASABLE = (
     RunFile.CONFIG,

@@ -94,7 +94,7 @@ def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Number
 def _noise(problem: Problem, directory: Path, coding: Hats) -> Numbers:
     """The covariance (w, w) of heights that the rounds' noise gives: by the moments', else by what was added.
 
-    It is 0 where nothing says how noise moves parameters: with optimizers and schedulers of other rules.
+    It is 0 if nothing says how noise moves parameters: with optimizers and schedulers of other rules.
     """
     stored = RunDirectory(directory)
     moments = kept_moments(problem, stored)

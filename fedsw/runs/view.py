@@ -50,11 +50,11 @@ _SHOWN = (
 )
 """Files that a screen lists, as far as they are there."""
 OPERATORS = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
-"""Parts of a summary that are for the operator alone."""
+"""Parts of a summary that are for the operator only."""
 _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
 """Beginnings of the names of those parts of a summary that are measured on held-out records."""
 _FOR_OPERATOR: Mapping[str, bool] = {"releasable": False}
-"""Marks a field that is for the operator alone."""
+"""Marks a field that is for the operator only."""
 
 
 @dataclass(frozen=True)

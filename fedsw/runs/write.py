@@ -28,7 +28,7 @@ def write_page(
 
     Guarantee: what a page shows is computed from what the runs released, and from public numbers; with `operator` it
     shows times and traffic, too, and metrics that the guarantee does not cover, and says so first.
-    What-ifs of the runs, in their order, are shown. ValueError if one is no run.
+    What-ifs of the runs, in their order, are shown. ValueError if one is not a run.
     """
     views = [read_whole_run(directory) for directory in directories]
     target = directories[0] / RunFile.REPORT if path is None else path
@@ -40,7 +40,7 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     """Write the card of a run, by default in Markdown into its folder, as a page if the path ends in .html.
 
     Raises:
-        ValueError: if it is no run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
+        ValueError: if it is not a run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
     view = read_run(directory)
     require_remembered(directory, missing_ok=True)

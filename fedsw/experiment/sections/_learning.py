@@ -168,7 +168,7 @@ class Model(Section):
     functions of columns in `bins` are level in a bin, and jump: `privacy.histograms` finds such bins. `inputs`
     "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
     can be is 4.5 away; "constant-first" does the same, and where `privacy.moments` are released they are those of the
-    target alone, so that a linear model starts at the best constant. "by-noise" takes columns as they
+    target only, so that a linear model starts at the best constant. "by-noise" takes columns as they
     are, after moments, and brings them to a length at which the known noise of all rounds moves a number's answers by
     0.3 of what the target varies, at a learning rate of 0.001.
 
@@ -229,10 +229,10 @@ class ObjectiveSettings(Section):
     An autoencoder matches its latent codes to a prior (uniform in the ball of `prior_radius`), a generator matches
     its samples to the private records, and adaptation matches the private records' features to public ones'.
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
-    private sides, which is more; its own inputs are no secret, and the noise promises nothing about them. A `task`
+    private sides, which is more; its own inputs are not secret, and the noise promises nothing about them. A `task`
     "module:name" is one of the user's own: a class derived from `fedsw.Task`, made with `arguments`; a
     `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching", "none" (the task
-    loss alone, of all records in one stratum; `alpha` is then 0) or "module:name", a class derived from `fedsw.Penalty`
+    loss only, of all records in one stratum; `alpha` is then 0) or "module:name", a class derived from `fedsw.Penalty`
     or an object of one.
     """
 
@@ -375,7 +375,7 @@ class ThresholdSettings(Section):
 
 
 class Federation(Section):
-    """Who takes part, in how many processes, and how long the server waits.
+    """Participants, processes, and how long the server waits.
 
     Attributes:
         sites: processes that hold the clients, each a run of consecutive ones; None for what the engine does: one in

@@ -129,7 +129,7 @@ class Privacy(Section):
         return self
 
     def _unlike_neighbours(self) -> str:
-        """Why relation, trust, sampling and the declared number of records do not go together; empty where they do."""
+        """Why relation, trust, sampling and the declared number of records do not go together; empty if they do."""
         added = self.relation == "add-remove"
         able = [name for name, model in trust_models().items() if self.relation in model.relations]
         rows = (

@@ -181,7 +181,7 @@ class SketchStage(Section):
         share: part of the budget (of mu^2) that it gets; the first stage has what no later one takes. None for as much
             as the first; "auto", for all stages, by how many numbers each measures
             (`fedsw.learning.sketches.noised.least_noise_shares`).
-        parts: what is measured, of what is no table.
+        parts: what is measured, of what is not a table.
         tables: of a table: how many pairs of columns are measured, those of the tree that was read off the stages
             before and others that tell most of each other, each as "balance" says; or how many triples.
         together: of a table: columns that are counted together, 2, or 3 of at most 1 000 codes, those that tell most of

@@ -39,7 +39,7 @@ def subsample(records: Records, most: int) -> Records:
     """At most about `most` of the records: of every stratum its part, rounded up, so that none vanishes.
 
     A stratum is a group, and a class in it where targets are classes. Within a stratum the choice is uniform and looks
-    at positions alone, never at features or targets of a regression; it comes from a public seed of its own, so it is
+    at positions only, never at features or targets of a regression; it comes from a public seed of its own, so it is
     the same in every round and every run, and no training reads it.
 
     Where n is no larger than `most`, all of them are returned as they are; the others keep their order.
@@ -141,7 +141,7 @@ class HeldOutMetrics:
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
-    training. `missing` says in words why there is nothing where a release of kept records was planned, `rise` how much
+    training. `missing` says in words why there is nothing if a release of kept records was planned, `rise` how much
     larger than before training the loss is on the same records.
     """
 
@@ -230,7 +230,7 @@ class Evaluator:
         return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
 
     def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
-        """How much larger the loss is than before training, record by record; None where that is no number."""
+        """How much larger the loss is than before training, record by record; None if that is not a number."""
         if self._losses is None or losses is None:
             return None
         finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())

@@ -252,7 +252,7 @@ def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
 
 
 def left_out(value: float, without: Sequence[float]) -> Interval | None:
-    """Interval of a number, leaving out one of k equal parts of the units at a time; None where a value is missing."""
+    """Interval of a number, leaving out one of k equal parts of the units at a time; None if a value is missing."""
     parts = np.asarray(without, dtype=np.float64)
     if len(parts) < 2 or not np.isfinite([value, *parts]).all():
         return None
@@ -334,7 +334,7 @@ def _error(values: Array, units: NDArray[np.int64]) -> tuple[float, float, float
 def _square_error(moved: Array, rows: int) -> tuple[float, float]:
     """Squared error and degrees of freedom of a mean over so many rows, from what each unit moves its sum (k,).
 
-    Where a few units move it alone, only these say how much units differ, and there are no more degrees than that.
+    If only a few units move it, only these say how much units differ, and there are no more degrees than that.
     """
     clusters, squares = len(moved), np.square(moved)
     total = float(squares.sum())

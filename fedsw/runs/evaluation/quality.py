@@ -343,7 +343,7 @@ def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def metrics_of_tables(tables: NDArray[np.float64], positive: int | None = None) -> dict[str, NDArray[np.float64]]:
-    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan where undefined.
+    """Metrics (D,) of counts by group, class and answer, (D, groups, classes, classes); nan if undefined.
 
     Ratios are of the class ``positive`` as in `fedsw.learning.tasks.metrics.classification`.
     """
@@ -371,7 +371,7 @@ class GroupTable(NamedTuple):
 
     @classmethod
     def of(cls, counts: Mapping[str, float], measures: Mapping[str, Measured]) -> GroupTable:
-        """Make one of each group's number of records and its metrics, nan where one is missing; empty for one group."""
+        """Make one of each group's number of records and its metrics, nan if one is missing; empty for one group."""
         if len(measures) < 2:
             return cls({}, {})
         columns = dict.fromkeys(column for measured in measures.values() for column in measured)
@@ -464,7 +464,7 @@ def _bins(scores: Array) -> Array:
 
 
 def _auc(target: Array, scores: Array) -> float:
-    """The area under the ROC curve; nan where one class is absent, or a score is not finite."""
+    """The area under the ROC curve; nan if one class is absent, or a score is not finite."""
     from sklearn.metrics import roc_auc_score
 
     if len(np.unique(target)) < 2 or not np.isfinite(scores).all():

@@ -75,7 +75,7 @@ def warnings_of(
 
 
 def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> dict[str, Any]:
-    """The ratio of signal to noise over a run, from released vectors alone, and what it means; empty without noise.
+    """The ratio of signal to noise over a run, from released vectors only, and what it means; empty without noise.
 
     ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy:
     it reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
@@ -142,7 +142,7 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -
 def _of_probabilities(
     metrics: Mapping[str, float], quality: Quality, calibration: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """Probabilities that are worse than the class shares alone, on held-out records or by the counts of calibration."""
+    """Probabilities that are worse than the class shares only, on held-out records or by the counts of calibration."""
     said = calibration or {}
     if missing := said.get("missing"):
         yield str(missing)

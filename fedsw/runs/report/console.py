@@ -21,9 +21,9 @@ from fedsw.runs.report._parts import Content, Listed, Part
 
 
 class Screen(Console):
-    """A console for texts of strangers: brackets in them are no markup, and control characters are left out.
+    """A console for texts of strangers: brackets in them are not markup, and control characters are left out.
 
-    What rich itself writes passes. A bar moves where stderr is a terminal alone: a notebook asks every program for
+    What rich itself writes passes. A bar moves where stderr is a terminal only: a notebook asks every program for
     colours (FORCE_COLOR), and keeps all that is written.
     """
 

@@ -56,7 +56,7 @@ LEFT_OUT = "What was measured on private records without noise is left out of th
 
 
 def doubts(view: RunView, left_out: str = "") -> Iterator[str]:
-    """Why the run's ε is not a guarantee for all who read its record, or of another kind; nothing where it is one.
+    """Why the run's ε is not a guarantee for all who read its record, or of another kind; nothing if it is one.
 
     Where numbers without noise of private records are ``left_out``, it is the name of what has them.
     """
@@ -163,7 +163,7 @@ def sizes(view: RunView) -> FactTable:
 
 
 def measured_on(view: RunView) -> str:
-    """Which records the metrics are of, and how they were counted; empty where there are none."""
+    """Which records the metrics are of, and how they were counted; empty if there are none."""
     summary, release = view.summary, view.summary.get("held_out_release")
     if not summary.get("held_out"):
         return ""
@@ -219,7 +219,7 @@ def worth(view: RunView) -> FactTable:
 
 
 def gain(view: RunView) -> str:
-    """By how much the model is better or worse than the constant; empty where there is none."""
+    """By how much the model is better or worse than the constant; empty if there is none."""
     if not (gained_by := view.summary.get("gain")):
         return ""
     by = gained(gained_by["value"], [gained_by["low"], gained_by["high"]])
@@ -318,7 +318,7 @@ def by_group(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = m
 
 
 def coefficients(summary: Mapping[str, Any]) -> FactTable:
-    """A row for each coefficient that released moments tell, the surest first; none where they tell none."""
+    """A row for each coefficient that released moments tell, the surest first; none if they tell none."""
     seen = sorted(_told(summary)["seen"], key=lambda one: -abs(float(one["value"])) / max(float(one["error"]), 1e-300))
     several = len({one["target"] for one in seen}) > 1
     rows = []
@@ -387,7 +387,7 @@ def thresholds(view: RunView) -> FactTable:
 def threshold_sentences(view: RunView) -> list[str]:
     """How thresholds by group came about, what they do on held-out records, and who reads the group; or why none are.
 
-    Nothing where the run asked for none.
+    Nothing if the run asked for none.
     """
     summary, called = view.summary, view.names
     said = summary.get("thresholds")

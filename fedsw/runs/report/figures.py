@@ -46,7 +46,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
-"""Style of texts that anybody may write: between two $ they would be set as mathematics, or end the drawing."""
+"""Style of texts by any author: between two $ they would be set as mathematics, or end the drawing."""
 
 
 @contextmanager

@@ -76,7 +76,7 @@ _BETWEEN_GROUPS = re.compile(
 
 
 def says_nothing(key: str, called: Names) -> bool:
-    """True of a metric that compares groups where there is one group alone: it is perfect whatever the model does."""
+    """True of a metric that compares groups where there is one group only: it is perfect whatever the model does."""
     return len(called.groups) == 1 and _BETWEEN_GROUPS.fullmatch(key) is not None
 
 
@@ -143,6 +143,6 @@ _HEADLINES = ("accuracy", "root_mean_squared_error", "mean_squared_error", "sw2"
 
 
 def headline(summary: Mapping[str, Any]) -> str | None:
-    """The metric that a run is looked at by; None where nothing was measured."""
+    """The metric that a run is looked at by; None if nothing was measured."""
     known = ordered_metrics(summary.get("held_out") or {})
     return next((name for name in _HEADLINES if name in known), known[0] if known else None)

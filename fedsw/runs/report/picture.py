@@ -1,4 +1,4 @@
-"""A figure inside a page: as SVG with text as text, or as PNG, with a sentence for who cannot see it."""
+"""A figure inside a page: as SVG with text as text, or as PNG, with a text alternative."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Picture(NamedTuple):
 
 
 def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
-    """A figure as an element of a page, of a name of its own; `says` is for who cannot see it."""
+    """A figure as an element of a page, with its own name; `says` is the text alternative."""
     import matplotlib
 
     written = StringIO()

@@ -41,7 +41,7 @@ _MOST_POINTS = 2000
 
 
 def pictures_of(view: RunView, allow_modules: Collection[str]) -> tuple[str, ...]:
-    """The pictures of the run's task that there are; those of any task where it is somebody's own and not at hand."""
+    """The pictures of the run's task that there are; those of any task if it is a custom one and not at hand."""
     try:
         require_allowed_code(view.experiment, allow_modules, stored=view.directory)
         named = task_facts(view.experiment.objective.task).figures
@@ -152,7 +152,7 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], HeldOutOutputs]
 
 @house_style()
 def draw_worth(view: RunView) -> Figure | None:
-    """The model's first metric and each group's with intervals, beside a constant; None where nothing was measured."""
+    """The model's first metric and each group's with intervals, beside a constant; None if nothing was measured."""
     summary, name = view.summary, headline(view.summary)
     if name is None:
         return None
@@ -183,7 +183,7 @@ def draw_worth(view: RunView) -> Figure | None:
 
 @house_style()
 def draw_runs(named: Sequence[tuple[str, RunView]]) -> Figure | None:
-    """The first metric of several runs against epsilon, with intervals and constants; None where it is not one."""
+    """The first metric of several runs against epsilon, with intervals and constants; None if it is not one."""
     metrics = {headline(view.summary) for _, view in named if view.summary} - {None}
     if len(metrics) != 1:
         return None
@@ -217,7 +217,7 @@ def draw_runs(named: Sequence[tuple[str, RunView]]) -> Figure | None:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture of a run: what draws it, None where its data are missing, and what a page says below it."""
+    """A picture of a run: what draws it, None if its data are missing, and what a page says below it."""
 
     draw: Callable[[RunView], Figure | None]
     caption: str

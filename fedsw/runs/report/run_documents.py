@@ -103,7 +103,7 @@ def _moments(moments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _coefficients(summary: Mapping[str, Any]) -> str:
-    """The surest coefficients by released moments in a line; empty where a run has none."""
+    """The surest coefficients by released moments in a line; empty if a run has none."""
     rows = facts.coefficients(summary).rows
     if not rows:
         return "".join(facts.coefficient_sentences(summary))
@@ -196,7 +196,7 @@ def _columns(view: RunView) -> list[Part]:
 
 
 def article(whole: RunView, *, name: str, key: str, operator: bool, what_ifs: WhatIfs | None = None) -> Document:
-    """Everything that a page says of a run, releasable by its own guarantee; some of it for its operator alone."""
+    """Everything that a page says of a run, releasable by its own guarantee; some of it for its operator only."""
     view = whole if operator else whole.shareable()
     summary, experiment, model = view.summary, view.experiment, view.experiment.privacy.model
     meaning, figures = worst_meaning(view), [*_outputs(view, key)]

@@ -20,7 +20,7 @@ _MOST_PANELS, _MOST_LABELS = 60, 30
 
 @house_style()
 def draw_shapes(shapes: Sequence[ShapeFunction], name: str) -> Figure | None:
-    """A small panel for each column of a run of that name; None where the model is no sum of functions."""
+    """A small panel for each column of a run of that name; None if the model is not a sum of functions."""
     if not shapes:
         return None
     all_of_them = len(shapes)

@@ -19,7 +19,7 @@ class WhatIfs:
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> WhatIfs | None:
-        """Read them off a plan as plain values (`fedsw plan --json`); None where it has no forecast."""
+        """Read them off a plan as plain values (`fedsw plan --json`); None if it has no forecast."""
         forecast = plan.get("forecast")
         if not forecast:
             return None

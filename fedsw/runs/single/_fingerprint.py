@@ -77,7 +77,7 @@ def _from_a_package(module: str) -> bool:
 
 
 def _word(value: Any) -> bytes | None:
-    """The digest's word of a value without parts; None where it has some."""
+    """The digest's word of a value without parts; None if it has some."""
     if type(value) is _Word:
         return value
     if isinstance(value, np.generic) and not value.dtype.hasobject:

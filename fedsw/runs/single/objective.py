@@ -113,10 +113,10 @@ class Objective(Deciding):
     Attributes:
         task: the name of a shipped task ("classification", "regression"), or an object with outputs and a loss, see
             `Learnt`.
-        penalties: what is compared; one of parts is replaced by its parts. None for the task loss alone, of all records
+        penalties: what is compared; one of parts is replaced by its parts. None for the task loss only, of all records
             in one stratum.
-        classes: number of classes; 0 where targets are numbers.
-        targets: number of targets; 0 where they are classes.
+        classes: number of classes; 0 if targets are numbers.
+        targets: number of targets; 0 if they are classes.
         dimension: d of the task's outputs; a `fedsw.Task` knows it, for anything else it is 1 unless it is given.
         directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
         ties, bound, mode: as in an experiment's settings.
@@ -182,7 +182,7 @@ class Objective(Deciding):
         """Counts of a batch of all records by class and bin of the model's probability: (1, width).
 
         Guarantee: the replacement of one record moves them by at most the stated sensitivity, whatever the model is
-        (docs/guarantees/calibration.md). Raises ValueError where `scores` is None.
+        (docs/guarantees/calibration.md). Raises ValueError if `scores` is None.
         """
         counts = self.scores
         if counts is None:
@@ -231,7 +231,7 @@ class Objective(Deciding):
         return values | {"task": self.task if isinstance(self.task, str) else self.learnt}
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of it but which models were tried, which is of this process alone."""
+        """All of it but which models were tried, which is of this process only."""
         return {name: value for name, value in vars(self).items() if name != "_tried"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

@@ -63,11 +63,11 @@ def _set_gradient(model: nn.Module, released: Tensor) -> None:
 
 
 class PrivateTrainer:
-    """Trains a model by released gradients alone.
+    """Trains a model by released gradients only.
 
     In `directory` are kept: the ledger, checkpoints, what was released since the last one, `metrics.jsonl`, and what
     the training was begun with. Made again over a folder that holds them, the trainer goes on, where optimizer and
-    scheduler are stepped by it alone: the ledger keeps every round that was ever charged, and a round that was charged
+    scheduler are stepped by it only: the ledger keeps every round that was ever charged, and a round that was charged
     but is not on file is done again as a fresh attempt, and charged again. It goes on with what was begun, and with
     nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name, and what cannot be
     compared is said in a warning. `training.json` has in the clear what fedsw and torch set; of what a task, a penalty
@@ -277,7 +277,7 @@ class PrivateTrainer:
 
 
 class OwnOptimizer:
-    """A model, with an optimizer and a scheduler of the user's own that step it along released vectors (r,) alone."""
+    """A model, with an optimizer and a scheduler of the user's own that step it along released vectors (r,) only."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The plan of training on one machine, from public numbers alone, and its batches."""
+"""The plan of training on one machine, from public numbers only, and its batches."""
 
 from __future__ import annotations
 
