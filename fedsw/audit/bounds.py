@@ -72,7 +72,7 @@ def rate_at_least(events: int, trials: int, confidence: float) -> float:
 
 
 def gaussian_mu(false_positive: float, false_negative: float) -> float:
-    """The mu of the Gaussian trade-off curve through a point: every smaller mu is contradicted; 0 where none is.
+    """The mu of the Gaussian trade-off curve through a point: every smaller mu is contradicted; 0 if none is.
 
     A test has Phi^-1(1 - alpha) + Phi^-1(1 - beta) <= mu. Source: Dong, Roth, Su 2022, Equation (6).
     """

@@ -73,7 +73,7 @@ def redrawn(task: Problem, records: Records, canaries: Canaries) -> Canaries:
 
 
 def strongest(options: Sequence[Canaries], strengths: Tensor) -> Canaries:
-    """At every place, the option's pair that is strongest there by `strengths` (options, m): of public things alone."""
+    """At every place, the option's pair that is strongest there by `strengths` (options, m): of public things only."""
     best = strengths.argmax(dim=0)
     chosen = options[0]
     for index, option in enumerate(options[1:], start=1):

@@ -56,7 +56,7 @@ class AttackResult:
     """An attacker's results in so many real ``rounds`` of both neighbours, ``present`` of them with the canary.
 
     ``shift`` is how far the canary moves the un-noised sum, in the round that showed least; ``attack`` the test of
-    single releases with the canary in the batch; ``drawn`` (times, trials) that it was drawn, None where every record
+    single releases with the canary in the batch; ``drawn`` (times, trials) that it was drawn, None if every record
     is; ``repeated`` releases made singly that equal an earlier one; ``scores`` of either neighbour in units of sigma.
     """
 
@@ -148,7 +148,7 @@ class Finding(Short):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the audit: ``passed`` is None where it could not be checked, and ``words`` say why.
+    """One line of the audit: ``passed`` is None if it could not be checked, and ``words`` say why.
 
     It is ``unread`` where a file is there and cannot be opened: that speaks neither for nor against the run.
     """

@@ -113,7 +113,7 @@ def budget_command(
 
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
-    """Print what the stages of an experiment's sketch cost, from public numbers alone."""
+    """Print what the stages of an experiment's sketch cost, from public numbers only."""
     from fedsw.desk.planning.public_rows import sizes_by_group
     from fedsw.desk.planning.run_plan import planned
     from fedsw.desk.planning.words import as_plain, rows

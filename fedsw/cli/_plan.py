@@ -51,7 +51,7 @@ def plan_command(
 
     Prints the noise, the settings, a forecast, and what other numbers would leave. The forecast comes from training on
     public twins: records of the same columns and sizes, drawn from a public law. Of private records their number by
-    group is read, which is public (under a sketch their number alone), or given with --records. With --after-moments
+    group is read, which is public (under a sketch their number only), or given with --records. With --after-moments
     the twins are of the law that a run's released moments tell, in place of a public one: whether it is worth going on
     with costs nothing more.
     """

@@ -69,7 +69,7 @@ def write_columns(file: IO[str], columns: Mapping[str, Sequence[Any] | NDArray[A
 
 
 def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | None:
-    """The lines of some rows; None where a cell needs quotes, or is no number or text."""
+    """The lines of some rows; None if a cell needs quotes, or is not a number or text."""
     texts = [_as_text(arrow, part) for part in parts]
     if any(text is None for text in texts):
         return None
@@ -87,7 +87,7 @@ def _bytes_of(texts: Any) -> bytes:
 
 
 def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
-    """The cells of a column as pyarrow's texts; None where Python's writer might write another."""
+    """The cells of a column as pyarrow's texts; None if Python's writer might write another."""
     kind = part.dtype.kind if isinstance(part, np.ndarray) else "U" if set(map(type, part)) == {str} else "O"
     if kind == "f":
         return _numbers(arrow, np.asarray(part, dtype=np.float64))

@@ -46,7 +46,7 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
 
     Raises:
         CodeRefused: if the settings name another module; none of its code has run.
-        ValueError: if the folder is no run, or the run is going on.
+        ValueError: if the folder is not a run, or the run is going on.
     """
     folder = read_folder(directory, allow_modules)
     _require_allowed(folder)

@@ -1,6 +1,6 @@
 """Checks that a folder holds what was written: every row of every ledger, and the model that its rounds made.
 
-The chain of digests is computed here alone, from hashlib and the stored text. The model is made again from the
+The chain of digests is computed here only, from hashlib and the stored text. The model is made again from the
 checkpoint's vector, or a generator's training, by what made it in the run.
 """
 

@@ -66,7 +66,7 @@ class Book:
     """One ledger file: `header` is (body, digest) as stored, `promise` its body read, of which some numbers follow.
 
     After the ``last`` round of training come sums over kept records, and scores. Histograms, with rows charged by
-    the sensitivity ``of_histograms``, come before moments; it is 0 where none are asked for.
+    the sensitivity ``of_histograms``, come before moments; it is 0 if none are asked for.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Folder:
-    """A run that is not going on; the summary is empty where its last process ended without one."""
+    """A run that is not going on; the summary is empty if its last process ended without one."""
 
     directory: Path
     experiment: dict[str, Any]
@@ -125,7 +125,7 @@ class Folder:
 
     @cached_property
     def written(self) -> Experiment:
-        """The settings, validated; what they name of somebody's own is not loaded."""
+        """The settings, validated; custom objects that they name are not loaded."""
         accountant_named(str(self.experiment["privacy"].get("accountant", "pld")))  # which says what helps
         return parse_experiment(self.experiment)
 
@@ -145,7 +145,7 @@ class Folder:
 
     @cached_property
     def counts_of_columns(self) -> ColumnCounts | None:
-        """Counts of columns that histograms are of, by the settings alone; None where none are released."""
+        """Counts of columns that histograms are of, by the settings only; None if none are released."""
         columns = self.written.data.columns if self.written.privacy.histograms else None
         return None if columns is None else counts_of_columns(columns, self.written.model)
 
@@ -304,7 +304,7 @@ def without_ledgers(name: str) -> Check:
 def made(name: str, of: Callable[[Folder], Check], folder: Folder) -> Check:
     """A check's outcome; what is no such file counts as a failure, and stops no other check.
 
-    Files that are there and that the system does not let be read are no failure of the run.
+    Files that are there and that the system does not let be read are not a failure of the run.
     """
     try:
         return of(folder)

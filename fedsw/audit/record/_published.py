@@ -105,7 +105,7 @@ def _require_keys(file: str, lines: Iterable[Mapping[str, Any]], allowed: frozen
 
 
 def _traffic(folder: Folder, faults: Faults) -> None:
-    """Bytes are totals of the run; rounds alike have messages of one size, whatever was drawn of whom."""
+    """Bytes are totals of the run; rounds alike have messages of one size, whatever was drawn from any client."""
     for name in ("bytes_up", "bytes_down"):
         totals = [int(line[name]) for line in folder.metrics if name in line]
         steps = [after - before for before, after in zip(totals, totals[1:], strict=False)]
@@ -120,7 +120,7 @@ def _traffic(folder: Folder, faults: Faults) -> None:
 
 
 def _ratios(folder: Folder, faults: Faults) -> None:
-    """The signal-to-noise ratio follows from the noised gradient's norm and from sigma alone."""
+    """The signal-to-noise ratio follows from the noised gradient's norm and from sigma only."""
     if (stored := folder.checkpoint) is None:
         return
     for line in folder.metrics:

@@ -89,7 +89,7 @@ def check(folder: Folder) -> Check:
 
 
 def _planned(folder: Folder) -> float:
-    """sigma / Delta that every row must have; 0 where each client has its own, for its own sampling rate."""
+    """sigma / Delta that every row must have; 0 if each client has its own, for its own sampling rate."""
     if (multiplier := folder.written.privacy.noise_multiplier) is not None:
         return multiplier
     if folder.written.privacy.model.law in ("clipped contribution", "random slices", None):
@@ -132,7 +132,7 @@ def _against_settings(folder: Folder, faults: Faults) -> str:
 
 
 Expected = Mapping[str, tuple[float, str]]
-"""For every group of a row the least sensitivity, and what is wrong with its rate; empty where nothing is."""
+"""For every group of a row the least sensitivity, and what is wrong with its rate; empty if nothing is."""
 
 
 def _sums(folder: Folder, row: Row) -> Expected:
@@ -261,7 +261,7 @@ def _spreads(folder: Folder, row: Row) -> list[float]:
 class _Sum:
     """A sum over all records, or over kept ones, that a run releases once: its rows, its file, how far a record moves.
 
-    The ``least`` sensitivity is None where the settings release no such sum. Its noise is for ``most`` rows of a
+    The ``least`` sensitivity is None if the settings release no such sum. Its noise is for ``most`` rows of a
     ledger, and ``exact`` says if numbers on file are those of no noise.
     """
 
