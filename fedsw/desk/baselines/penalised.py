@@ -58,7 +58,7 @@ class Scored(nn.Module):
 
     @property
     def followed(self) -> float:
-        """w; 0 where there is none."""
+        """w; 0 if there is none."""
         return 0.0 if self.gap is None else float(self.gap.weight.detach())
 
     @property

@@ -145,7 +145,7 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """A baseline's task on everybody's private records; epsilon is infinite without noise, seed None for a fresh one.
+    """A baseline's task on all clients' private records; epsilon is infinite without noise, seed None for a fresh one.
 
     Of the problem a baseline reads data, partition, model, objective.alpha, clip.loss (the norm to which a record's
     whole gradient is clipped) and training's rounds, batch_fraction, learning_rate, momentum and averaging. One that

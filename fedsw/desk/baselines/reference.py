@@ -43,7 +43,7 @@ _EVERYTHING = {"partition-id": 0, "num-partitions": 1}
 _LONGER = 4
 """Factor of a run's rounds, where no model of scikit-learn fits the task."""
 UNRELEASED = "; made by an operator who sees all records and may not be released: no account counts it"
-"""Sentence that follows the name of a reference on records of somebody's own."""
+"""Sentence that follows the name of a reference on a user's own records."""
 _NOTHING: Mapping[str, Any] = MappingProxyType(
     {
         "relation": "none",

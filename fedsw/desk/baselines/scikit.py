@@ -263,7 +263,7 @@ def _loss(predicted: Array, target: NDArray[Any], classes: int) -> Array:
 
 
 def _fitted(candidate: ModelCandidate, features: Array, target: NDArray[Any], classes: int) -> Predict:
-    """Train a candidate and return its predictions; a constant where records are of one class alone."""
+    """Train a candidate and return its predictions; a constant where records are of one class only."""
     if not classes:
         trained = candidate.made().fit(features, target)
         return lambda inputs: np.asarray(trained.predict(inputs), dtype=np.float64).reshape(len(inputs), -1)

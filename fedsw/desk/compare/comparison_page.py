@@ -198,7 +198,7 @@ def _planar(outputs: HeldOutOutputs) -> bool:
 
 
 def _images(outputs: HeldOutOutputs) -> NDArray[np.float64] | None:
-    """Generated or decoded images; None where a model makes neither."""
+    """Generated or decoded images; None if a model makes neither."""
     made = outputs.values if "reference" in outputs.extra else outputs.extra.get("samples")
     return made if made is not None and is_square(made.shape[1]) else None
 

@@ -150,7 +150,7 @@ def _own(name: str) -> ComparedTask:
 
 
 def _for_every_trust_model() -> Iterator[str]:
-    """The first method of every trust model that is no baseline and no other of these, in the registry's order."""
+    """The first method of every trust model that is not a baseline and no other of these, in the registry's order."""
     for trust in trust_models():
         settings = {name: method.set for name, method in methods().items() if method.baseline is None}
         yield from [name for name, values in settings.items() if values[0] == f"privacy.trust={trust}"][:1]

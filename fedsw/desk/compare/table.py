@@ -102,7 +102,7 @@ _COLUMNS = (
 class StatedGuarantee:
     """Guarantee of a run in words: who is protected from whom, and whether that holds as asked for.
 
-    Groups stand in the order of their rank: 0 with a trusted server, 1 against everybody, 2 none. ``why_not`` says why
+    Groups stand in the order of their rank: 0 with a trusted server, 1 without trust, 2 none. ``why_not`` says why
     (epsilon, delta) is not a guarantee; it is empty if it is one.
     """
 
@@ -286,7 +286,7 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
 
 
 def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the interval (95 %) of the mean over seeds and held-out records; empty where a run does not say."""
+    """Return the interval (95 %) of the mean over seeds and held-out records; empty if a run does not say."""
     intervals = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
     spread = _spread(values)
     if spread["mean"] is None or any(interval is None for interval in intervals):

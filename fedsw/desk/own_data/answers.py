@@ -148,7 +148,7 @@ def fitting(values: Collection[str], forms: Collection[str]) -> frozenset[str]:
 
 
 def as_date(text: str) -> datetime.date | None:
-    """The date behind a text in ISO 8601; None if it is none, or digits alone."""
+    """The date behind a text in ISO 8601; None if it is none, or digits only."""
     return date_in(text, None) if "-" in text else None
 
 
@@ -172,7 +172,7 @@ Ask = Callable[[str], str]
 
 @dataclass(frozen=True)
 class ColumnAnswer:
-    """Declaration of one column; None where it is left blank.
+    """Declaration of one column; None if it is left blank.
 
     Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
     where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
@@ -285,7 +285,7 @@ def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Look:
-    """A column's cells as far as anybody may look: its ``form``; the cells themselves where they are ``public``.
+    """A column's cells as far as they may be shown: its ``form``; the cells themselves where they are ``public``.
 
     The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table, ``own`` how they are in
     this column if that is another way, or in doubt (``doubt`` in words).
@@ -355,7 +355,7 @@ _BY_FORM = "its kind by the form of its values"
 
 
 def _listing(name: str, values: tuple[str, ...], look: Look | None, *, classes: bool) -> ColumnAnswer:
-    """Categories as given; of cells that were looked at, those that are no category may be missing."""
+    """Categories as given; of cells that were looked at, those that are not categories may be missing."""
     form = None if look is None else look.form
     source = "given with --categories"
     if len(values) == 1:
@@ -530,7 +530,7 @@ def _cell(text: str) -> str:
 
 
 def _middle(declared: ColumnAnswer) -> str | None:
-    """A number in the middle of the bounds, as TOML has it; None where none is needed or known."""
+    """A number in the middle of the bounds, as TOML has it; None if none is needed or known."""
     kind = KINDS.get(str(declared.kind))
     if kind.listing:
         return None

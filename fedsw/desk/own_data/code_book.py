@@ -67,7 +67,7 @@ class CodeBook:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Columns that are no inputs."""
+        """Columns that are not inputs."""
         return tuple(entry.column for entry in self.entries.values() if entry.role == "leave out")
 
 
@@ -77,7 +77,7 @@ def read_code_book(path: Path | None) -> CodeBook:
     Without a path it has no entries. A data dictionary of REDCap (CSV), a Frictionless Table Schema (JSON) and SPSS
     syntax (.sps: VALUE LABELS, MISSING VALUES) are read as they are; see `fedsw.desk.own_data.dictionaries`.
 
-    Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Of missing cells "|" alone,
+    Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Missing cells "|",
     or true, is the empty cell.
     ExperimentError names every row, column and value that cannot be read, with what is expected.
     """
@@ -110,7 +110,7 @@ def read_code_book(path: Path | None) -> CodeBook:
 def template_of(table: Path, roles: Mapping[str, str]) -> tuple[str, list[str]]:
     """Draft a code book with the columns of a table; return it with those that look like identifiers and have no role.
 
-    Of the table the first row is read alone, which names the columns.
+    Of the table the first row is read only, which names the columns.
     """
     names, _ = read_header(table)
     return template(names, roles), [name for name in names if named_as_identifier(name) and name not in roles]

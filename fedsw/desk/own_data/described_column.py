@@ -34,7 +34,7 @@ class DescribedColumn:
         by_class: (classes, k) shares of all records that are in a bin and of a class; no row without classes.
         class_deviation: of the noise in each of these.
         missing: whether the last bin is that of missing cells.
-        since: the date that its numbers are days since, in ISO 8601; empty where they are no dates.
+        since: the date that its numbers are days since, in ISO 8601; empty if they are not dates.
     """
 
     name: str
@@ -77,7 +77,7 @@ class DescribedColumn:
 
     @property
     def advice(self) -> str | None:
-        """Say that bounds are much wider than what they hold, and which would do; None where they fit."""
+        """Say that bounds are much wider than what they hold, and which would do; None if they fit."""
         if (held := self._held()) is None:
             return None
         low, high = held
@@ -92,7 +92,7 @@ class DescribedColumn:
     def _held(self) -> tuple[float, float] | None:
         """The range, from edge to edge, beyond which a few records lie on either side, be the noise what it may.
 
-        None where noise hides so much that there is no such range.
+        None if noise hides so much that there is no such range.
         """
         shares = self.shares[: len(self.edges) - 1]
         if len(self.edges) < 5:
@@ -113,7 +113,7 @@ class DescribedColumn:
 
     @classmethod
     def of_content(cls, content: dict[str, Any]) -> DescribedColumn:
-        """The column behind `content`; KeyError, TypeError or ValueError where it is none."""
+        """The column behind `content`; KeyError, TypeError or ValueError if it is none."""
         labels, shares = tuple(map(str, content["labels"])), np.array(content["shares"], dtype=np.float64)
         by_class = np.array(content["by_class"], dtype=np.float64).reshape(-1, len(labels))
         if shares.shape != (len(labels),) or not (np.isfinite(shares).all() and np.isfinite(by_class).all()):

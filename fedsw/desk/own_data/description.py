@@ -38,7 +38,7 @@ _KEPT = ("title", "data", "partition", "federation", "seed")
 
 
 def released_columns(experiment: Experiment, why: str) -> Columns:
-    """Declared columns of tables that are released once, by a sum that is bounded for replacements alone.
+    """Declared columns of tables that are released once, by a sum that is bounded for replacements only.
 
     ExperimentError if there are none, or the number of records is secret, which such a release shows.
     """
@@ -191,7 +191,7 @@ def keep_description(directory: Path, description: Description) -> None:
 
 
 def _kept(directory: Path) -> tuple[tuple[DescribedColumn, ...], int] | None:
-    """The columns that are kept of the sketch in a folder, and the number of records; None where there are none."""
+    """The columns that are kept of the sketch in a folder, and the number of records; None if there are none."""
     path = directory / RunFile.DESCRIPTION
     content = read_json(path)
     if content is None or content.get("of") != _digest(directory):

@@ -72,7 +72,7 @@ def page_of(description: Description, name: str) -> Document:
 
 
 def _by_class(description: Description, column: DescribedColumn) -> tuple[str, ...]:
-    """Headings of the shares by class, and of their noise; none where there are too many classes to be read."""
+    """Headings of the shares by class, and of their noise; none if there are too many classes to be read."""
     if not 0 < len(column.by_class) <= _MOST_CLASSES:
         return ()
     return (*(f"and {name}" for name in description.classes), "± of these")

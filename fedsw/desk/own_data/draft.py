@@ -69,8 +69,8 @@ _NONE_KEPT = '# held_out = "held-out.csv"   # a table at the server that holds n
 class DraftRequest:
     """Request for a draft: declarations on the command line (``words``), and the column of privacy-unit ids.
 
-    Of the classes one is the favourable (``positive``), where somebody says which; ``alpha`` is the weight of equal
-    outputs of the groups, where somebody asks for them. With a ``declared`` number of records the guarantee is for
+    Of the classes one is the favourable (``positive``), if declared; ``alpha`` is the weight of equal
+    outputs of the groups, if asked for. With a ``declared`` number of records the guarantee is for
     additions and removals of them, and no row is counted.
 
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
@@ -321,7 +321,7 @@ MOST_GROUPS, _MOST_NUMBERS = 20, 10
 
 
 def _favourable(request: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
-    """The favourable one of the classes that are known; None where there are none."""
+    """The favourable one of the classes that are known; None if there are none."""
     said = request.positive
     if regression and said is not None:
         raise ExperimentError(f"--positive names a class, and {request.target!r} holds numbers; leave it out")

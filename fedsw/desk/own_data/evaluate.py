@@ -42,7 +42,7 @@ _ALONE = (
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics of a model on held-out records of a client, or of all. Without noise: for their owner alone.
+    """Metrics of a model on held-out records of a client, or of all. Without noise: for their owner only.
 
     ``worth`` is metrics, a constant's beside them, and a table by group, over so many records, one of each unit;
     ``warnings`` are what a reader must know first; ``called`` are the names of groups and classes.

@@ -354,7 +354,7 @@ def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
 
 
 def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
-    """The declared groups or classes of which no file has a record; none where a file was not read to its end."""
+    """The declared groups or classes of which no file has a record; none if a file was not read to its end."""
     if not files or any(file.broken is not None for file in files):
         return []
     return [name for name in names if sum(getattr(file, what).get(name, 0) for file in files) == 0]

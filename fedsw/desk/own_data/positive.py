@@ -1,4 +1,4 @@
-"""The favourable class of a draft: as somebody says, or the one that its name gives away; a comment says why."""
+"""The favourable class of a draft: as declared, or the one that its name gives away; a comment says why."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NOT = re.compile(r"(?:not|no|non)[ _-]*(.+)|un(.+)")
 
 @dataclass(frozen=True)
 class Positive:
-    """The favourable class, None where none is named; why, for a comment; `sure` if no person has to look at it."""
+    """The favourable class, None if none is named; why, for a comment; `sure` if no person has to look at it."""
 
     value: str | None
     why: str

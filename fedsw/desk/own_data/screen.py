@@ -101,7 +101,7 @@ def as_plain(experiment: Experiment, examination: Examination, cost: MachineCost
 
 
 def public_words(experiment: Experiment) -> Iterator[str]:
-    """Yield what everybody learns of the data, whatever the noise."""
+    """Yield what the output reveals of the data, whatever the noise."""
     columns = declared_columns(experiment.data)
     more = ", ..." if len(columns.names) > 8 else ""
     yield f"the names of {len(columns.names)} columns ({', '.join(columns.names[:8])}{more})"

@@ -54,7 +54,7 @@ class AfterMoments:
     """Public numbers and twins from which a run that has released its moments is planned anew.
 
     Twins are drawn from the law that the moments tell. ``untold`` says in words why these cannot tell what a constant
-    is worth; empty where they can.
+    is worth; empty if they can.
     """
 
     experiment: Experiment
@@ -101,7 +101,7 @@ def sizes_of(path: Path, allow_modules: tuple[str, ...] = ()) -> tuple[Experimen
 
 
 def hidden_by_noise(moments: Moments) -> str:
-    """Say why released moments cannot tell what a constant is worth (noise hides it); empty where they can."""
+    """Say why released moments cannot tell what a constant is worth (noise hides it); empty if they can."""
     score = constant_of(moments).score
     if moments.layout.classes and score.high >= 1:
         return (
@@ -247,7 +247,7 @@ def opened(
 
 
 def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
-    """Moments of twins with the noise that a run's would have, as for `opened`; None where a run releases none."""
+    """Moments of twins with the noise that a run's would have, as for `opened`; None if a run releases none."""
     share = float(experiment.privacy.moments)
     layout = layout_of(problem) if share else None
     if layout is None:

@@ -239,7 +239,7 @@ class Curve:
         return tuple(float(np.average(shares, weights=weights)) for shares in zip(*parts, strict=True))
 
     def under(self, index: int) -> Curve:
-        """The curve under one law alone."""
+        """The curve under one law only."""
         points = tuple(Point(point.strength, (point.scores[index],)) for point in self.points)
         return Curve((self.reference[index],), points, self.name)
 

@@ -17,7 +17,7 @@ from fedsw.runs.single.training_plan import Plan
 
 @dataclass(frozen=True, eq=False)
 class LinearObjective(Objective):
-    """The task's loss alone, of a model that `is_linear`: for twins, which are simulated records.
+    """The task's loss only, of a model that `is_linear`: for twins, which are simulated records.
 
     A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
     it is formed. The sum is that of `Objective` within rounding; it is not measured again when added, and protects no

@@ -103,7 +103,7 @@ class Selected:
 
 
 def cost_of(tried: Sequence[Candidate], law: Repetitions, metric: str = "") -> SelectionCost:
-    """Return the cost of the best of K runs, each with a candidate drawn at random, from public numbers alone."""
+    """Return the cost of the best of K runs, each with a candidate drawn at random, from public numbers only."""
     for candidate in tried:
         if candidate.experiment.privacy.hides_sizes:
             raise ExperimentError(

@@ -358,7 +358,7 @@ def sizes_by_group(experiment: Experiment, records: str | None) -> tuple[dict[st
 def twins_table(
     experiment: Experiment, path: Path | None, expect: str | None, *, others: bool = False
 ) -> tuple[PublicRows | None, str]:
-    """The rows of a public table, and what there is to doubt about it, or who answers for rows that equal private ones.
+    """The rows of a public table, and what there is to doubt about it, or who vouches for rows that equal private ones.
 
     See `fedsw.desk.own_data.apart.other_table` of ``others``.
     """

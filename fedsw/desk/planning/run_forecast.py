@@ -31,18 +31,18 @@ class Forecast:
 
     Attributes:
         learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
-        share_left: the share of its gain over a constant that is left, as expected; ``range``, under laws taken alone.
+        share_left: the share of its gain over a constant that is left, as expected; ``range``, under single laws.
         strength: of the signal: below 1 noise buries it.
         log_loss: of the run's probabilities, and of the class shares, the mean of all laws; None of numbers.
         tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
         skewed: the least that would be left if most of the predicted numbers were small and a few far larger; None
             where that was not tried.
-        bare: what would be left if columns told a point or two more than a constant; None where that was not tried.
+        bare: what would be left if columns told a point or two more than a constant; None if that was not tried.
         rarest: share of the least frequent of so many ``classes`` that is assumed, and ``assumed`` of all but the most
-            frequent; None where it is known, and without classes.
-        rare: what would be left if all but the most frequent class had one record in fifty; None where not tried.
+            frequent; None if it is known, and without classes.
+        rare: what would be left if all but the most frequent class had one record in fifty; None if not tried.
         constant_to: the largest share of all classes but the most frequent at which a constant would do as well, of
-            those tried; None where there is none, or none was tried.
+            those tried; None if there is none, or none was tried.
     """
 
     reference: str
@@ -118,6 +118,6 @@ def largest_for_constant(left_of: Callable[[float], float]) -> float:
 
 
 def left_alone(measured: Curve, strength: float) -> list[float]:
-    """The share left under every law taken alone; 0 where it lets nothing be learnt."""
+    """The share left under every single law; 0 if it lets nothing be learnt."""
     laws = range(len(measured.reference))
     return [measured.under(law).at(strength) if law in measured.taught else 0.0 for law in laws]

@@ -66,12 +66,12 @@ _WEIGHTS = (0.05, 0.2, 0.5)
 
 @dataclass(frozen=True, repr=False)
 class Planned(Short):
-    """A run before it begins, from public numbers alone.
+    """A run before it begins, from public numbers only.
 
     ``chosen`` is what `training.preset` chose, by section; the multiplier is sigma / Delta of a release, sensitivity
     Delta; without a forecast ``why_not`` says why; ``stages`` are of a sketch, with what each gets of the budget; the
     ``word`` is who vouches for the penalties' bound; ``penalties`` are weights alpha with the noise they would take, in
-    that of the loss alone; ``bought`` are scores on public twins, the mean of all laws, at the weight 0 and at the
+    that of the loss only; ``bought`` are scores on public twins, the mean of all laws, at the weight 0 and at the
     experiment's, where that is more; ``bands`` are two deviations of the noise in a group's share above a threshold,
     where counts for thresholds are released.
     """
@@ -285,7 +285,7 @@ _TELL = "Released moments tell (--moments-alone, --after-moments)"
 
 
 def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) -> dict[str, float]:
-    """Two standard deviations of the noise in every group's share above a threshold, from public numbers alone."""
+    """Two standard deviations of the noise in every group's share above a threshold, from public numbers only."""
     counts = scores_of(problem)
     if counts is None or not plan.scores or not problem.experiment.thresholds.share:
         return {}
@@ -298,7 +298,7 @@ def _bands(problem: Problem, plan: FederationPlan, by_group: Mapping[str, int]) 
 
 
 def noise_at_weights(experiment: Experiment, by_group: Mapping[str, int]) -> dict[float, float]:
-    """The noise at several weights of a penalty between groups, in that of the loss alone; by public numbers."""
+    """The noise at several weights of a penalty between groups, in that of the loss only; by public numbers."""
     goal, noise = experiment.objective, {}
     compared = goal.penalty != NO_PENALTY and not goal.also and len(by_group) > 1
     if experiment.training.preset != "auto" or refusal(experiment) or not compared:

@@ -41,7 +41,7 @@ def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -
     """Every combination of the values to try; without any, learning rates around the experiment's own.
 
     Each of the ``tries`` is `section.key=value,value,...`; all share the settings. ExperimentError for a combination
-    that is no experiment, before anything is run.
+    that is not an experiment, before anything is run.
     """
     base = load_experiment(path, settings)
     axes = [_axis(text) for text in tries] or [_rates(base)]

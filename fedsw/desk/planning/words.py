@@ -92,7 +92,7 @@ def _bought(plan: Planned) -> str:
 
 
 def _thresholds(plan: Planned) -> str:
-    """Forecast of thresholds by group in words: their noise, or their purpose; empty where they have no meaning."""
+    """Forecast of thresholds by group in words: their noise, or their purpose; empty if they have no meaning."""
     settings, experiment = plan.experiment.thresholds, plan.experiment
     if settings.share:
         bands = ", ".join(f"{group} ± {100 * band:.2g} %" for group, band in plan.bands.items())

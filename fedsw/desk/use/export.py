@@ -140,7 +140,7 @@ def _answers_of_onnx(content: bytes, features: Tensor) -> Answers | None:
 
 @dataclass(frozen=True)
 class _Form:
-    """A format: how it is written, what its file answers (None where nothing here runs it), packages that it needs."""
+    """A format: how it is written, what its file answers (None if nothing here runs it), packages that it needs."""
 
     written: Callable[[AnsweringModel, Tensor], bytes]
     answers: Callable[[bytes, Tensor], Answers | None]
@@ -171,7 +171,7 @@ def largest_difference(answer: AnsweringModel, content: bytes, form: _Form, feat
 
 
 def _about(model: TrainedModel, kind: Format) -> dict[str, Any]:
-    """Return what somebody with the file alone must know."""
+    """Return what a reader of the file only must know."""
     columns = model.columns
     return {
         "name": model.experiment.name,

@@ -123,7 +123,7 @@ class Thresholds:
 
     @property
     def given(self) -> bool:
-        """True if somebody asked for these thresholds."""
+        """True if these thresholds were asked for."""
         return self.source != _MORE_PROBABLE
 
 
@@ -137,7 +137,7 @@ def settle(
     positive: int | None = None,
     scores: Scores | None = None,
 ) -> Thresholds:
-    """The thresholds that somebody asked for, by names of groups and classes.
+    """The thresholds that were asked for, by names of groups and classes.
 
     They are of the probability of the class ``positive``, by default the second of two. Rules read the noised counts of
     ``scores`` that the run released, where it did (post-processing), and held-out outputs elsewhere.

@@ -111,7 +111,7 @@ class TrainedModel(Short):
     Attributes:
         summary: how it ended, with the guarantee, held-out metrics and warnings.
         model: the network itself, on the host, in evaluation mode.
-        columns: the declared columns; None where a shipped data set was learnt from.
+        columns: the declared columns; None if a shipped data set was learnt from.
         classes, groups: names in the order of their numbers.
         thresholds: where a classifier of two classes answers the positive one.
     """
@@ -133,7 +133,7 @@ class TrainedModel(Short):
 
     @property
     def positive(self) -> str | None:
-        """The favourable class by its name, which ratios between groups and thresholds are of; None where none is."""
+        """The favourable class by its name, which ratios between groups and thresholds are of; None if none is."""
         index = self._problem.positive
         return self.classes[index] if self.classes and index is not None else None
 
