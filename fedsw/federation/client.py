@@ -89,7 +89,7 @@ def _choice(context: Context) -> str:
 
 
 def from_server(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
-    """Answer the server alone: every other request is refused before anything of it is decoded, drawn or charged."""
+    """Answer the server only: every other request is refused before anything of it is decoded, drawn or charged."""
     key = context.node_config.get(SERVER_KEY)
     agreed = str(state_of_node(context)["run"]) if STATE in context.state else None
     counts = cast(dict[str, int], {} if key is None else context.state.setdefault(ORIGIN, ConfigRecord()))

@@ -139,7 +139,7 @@ def number(message: Any, message_id: str) -> None:
 
 
 def error_of(message: Any) -> Any:
-    """The error that a message carries; None where it has none."""
+    """The error that a message carries; None if it has none."""
     return message.__dict__["_error"]
 
 

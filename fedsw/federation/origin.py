@@ -1,6 +1,6 @@
 """Origin of a request: the server's signature travels with it, and a client checks it before it reads further.
 
-A network checks who connects, and not always who a message says that it is from. So a server that has a signing key
+A network checks connections, and not always the sender that a message states. So a server that has a signing key
 puts a record of its own into every request: a number drawn for it only, so that the request's id
 is unguessable; a count, so that no request is taken twice; and a signature over both, the run, the node that is
 asked, the kind of message and the digest of all that it holds. A client that was given the server's public key refuses
@@ -27,7 +27,7 @@ from flwr.serverapp import Grid
 from fedsw.federation import wire
 
 ORIGIN = "origin"
-"""The record of a request, beside those of the table of messages, that says who wrote it."""
+"""The record of a request, beside those of the table of messages, that names its author."""
 SERVER_KEY = "server-key"
 """The key of a node's configuration with the server's public key, in 64 hexadecimal digits."""
 SIGNING_KEY = "FEDSW_SIGNING_KEY"

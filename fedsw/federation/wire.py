@@ -5,7 +5,7 @@ What each message holds is in `fedsw.federation.messages`.
 A network may store equal objects once, or pack bytes that repeat: then the bytes that a message takes say what is in it
 (a client without a record in the batch sends zeros). So no two objects that depend on a client are ever equal, and no
 bytes repeat: arrays travel under the key stream of a fresh key, records of settings and metrics with a nonce. The key
-travels beside: it hides nothing from who reads the message, and is never one of the run's seed.
+travels beside: it hides nothing from a reader of the message, and is never one of the run's seed.
 """
 
 from __future__ import annotations

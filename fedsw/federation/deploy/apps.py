@@ -68,7 +68,7 @@ def _push_messages(grid: Any, messages: Iterable[Any]) -> list[str]:
 
 
 def _pull_messages(grid: Any, message_ids: Iterable[str]) -> list[Any]:
-    """In place of HttpGrid.pull_messages; what is no whole reply is an error of its sender alone."""
+    """In place of HttpGrid.pull_messages; what is no whole reply is an error of its sender only."""
     request = FLOWER.PullAppMessagesRequest(message_ids=message_ids)
     parts = [request.SerializeToString()]
     header, *objects = FLOWER.call(FLOWER.client_of(grid), "/v1/runtime/collect", parts)

@@ -62,7 +62,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], *, days: int = DAYS) 
     one server certificate; a second one cannot be issued, and a new one means a new `ca.crt`.
 
     Raises:
-        ValueError: if no host is named, or a name is no host name. FileExistsError: if the files are there already.
+        ValueError: if no host is named, or a name is not a host name. FileExistsError: if the files are there already.
     """
     if not hosts:
         raise ValueError("a certificate needs at least one host name or IP address that clients will connect to")

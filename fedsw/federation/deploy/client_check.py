@@ -1,4 +1,4 @@
-"""Whatever can fail later at a client, tried now, by the user who will run it: a line each, with the remedy."""
+"""All that can fail later at a client, tried now, by the user who will run it: a line each, with the remedy."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class _Body:
         self._part_seconds, self._end = part_seconds, time.monotonic() + seconds
 
     def states_too_much(self, scope: Any) -> bool:
-        """True if the stated length is above the limit, or is no number."""
+        """True if the stated length is above the limit, or is not a number."""
         stated = dict(scope["headers"]).get(b"content-length")
         return stated is not None and (not stated.isdigit() or len(stated) > 18 or int(stated) > self.most)
 

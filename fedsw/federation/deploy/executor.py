@@ -50,11 +50,11 @@ _REFUSALS = 3
 _MOST_AHEAD, _MOST_BEHIND = 4.0, 280.0
 """Seconds by which the clock of a node may be ahead of the server's, and behind it, before requests are refused."""
 REFUSAL = "FEDSW_REFUSAL"
-"""The environment variable with the file to which a node writes why it does not go on, for who started it to say."""
+"""The environment variable with the file to which a node writes why it stops, for its starter to print."""
 
 
 def _beside(name: str) -> Any:
-    """Load a module from its file beside this one, which is no part of an imported package."""
+    """Load a module from its file beside this one, which is not a part of an imported package."""
     spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

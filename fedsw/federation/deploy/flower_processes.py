@@ -133,7 +133,7 @@ def profile(address: str, authority: Path | None) -> str:
 
 
 def read_address(address: str) -> tuple[str, int]:
-    """Host and port of a SuperLink; ValueError for what is no HOST:PORT, a URL among them."""
+    """Host and port of a SuperLink; ValueError for anything but HOST:PORT, a URL among them."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:

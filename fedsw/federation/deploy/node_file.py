@@ -58,7 +58,7 @@ class NodeFile(BaseModel):
 
 
 def write_node_file(path: Path) -> None:
-    """Write the commented node file that is shipped, for a client's operator alone; none is written over."""
+    """Write the commented node file that is shipped, for a client's operator only; none is written over."""
     try:
         with opened(path, "xb") as file:
             file.write((SHIPPED / "node.toml").read_bytes())

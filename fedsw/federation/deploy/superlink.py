@@ -39,7 +39,7 @@ _FROM_OUTSIDE = ("/v1/fleet/", "/health")
 
 @functools.cache
 def _beside(name: str) -> Any:
-    """Load a module from its file beside this one, which is no part of an imported package."""
+    """Load a module from its file beside this one, which is not a part of an imported package."""
     spec = importlib.util.spec_from_file_location(f"warm_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

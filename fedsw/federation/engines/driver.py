@@ -237,7 +237,7 @@ def ended(directory: Path, experiment: Experiment) -> RunResult | None:
 def _remove_refused(directory: Path, *, prepared: bool) -> None:
     """Remove the folder of a run that was refused: only one that nothing but its lock was written to.
 
-    One that was ``prepared`` for another process has its settings, too, which are no run as long as nothing has begun.
+    One that was ``prepared`` for another process has its settings, too, which are no run until something has begun.
     """
     names = {RunFile.LOCK, RunFile.MOMENTS_ALONE, *([RunFile.CONFIG] if prepared else [])}
     with contextlib.suppress(OSError):

@@ -163,7 +163,7 @@ class _Worker:
                     grid._state.notify_all()
 
     def _next(self) -> _Sent | None:
-        """The next message that somebody waits for; None when there is nothing more to do here."""
+        """The next message that is waited for; None when there is nothing more to do here."""
         grid = self._grid
         with grid._state:
             while True:

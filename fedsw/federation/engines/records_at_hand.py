@@ -31,7 +31,7 @@ def at_hand(experiment: Experiment, data: object, held_out: object, *, engine: s
     numbers of records.
 
     Args:
-        data, held_out: see `fedsw.federation.engines.driver.run`; None where `data.source` says where records are.
+        data, held_out: see `fedsw.federation.engines.driver.run`; None if `data.source` says where records are.
 
     Raises:
         ExperimentError: if records cannot be reached, or their declarations do not fit each other or the experiment.

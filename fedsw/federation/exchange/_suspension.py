@@ -18,8 +18,8 @@ class Suspensions:
 
     After its k-th such failure a site sits out 2^k rounds. It sits out for good after more than its equal share of the
     failed attempts that the plan has a budget for, or once all of those together are used up: another would take a
-    round from everybody. One failure is let pass where the plan has a budget for none. That lasts as long as the
-    server's process: who resumes the run says that the site is mended.
+    round from all clients. One failure is let pass where the plan has a budget for none. That lasts as long as the
+    server's process: resuming the run asserts that the site is mended.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Suspensions:
         _log.warning("%s %s", named(site), self._why[site.node], extra=event("site suspended"))
 
     def away(self, round_: int, *, for_good: bool) -> Away:
-        """Sites suspended in a round, with the reasons; `for_good` alone, or also those that come back later."""
+        """Sites suspended in a round, with the reasons; `for_good` only, or also those that come back later."""
         away = Away()
         for node, (site, last) in self._out.items():
             if math.isinf(last) or (not for_good and round_ <= last):

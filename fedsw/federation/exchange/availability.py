@@ -219,7 +219,7 @@ class Availability:
         return any(site.node in here and site.node not in lost.sites for site in pending)
 
     def _greet(self, here: frozenset[int]) -> bool:
-        """Greet who is online, away, and was not greeted lately; returns whether there was anybody."""
+        """Greet clients that are online, away, and were not greeted lately; returns whether there was any."""
         now = time.monotonic()
         self._greetings = {name: sent for name, sent in self._greetings.items() if sent.until > now}
         greeted = {sent.site.node for sent in self._greetings.values()}

@@ -41,8 +41,8 @@ class Site:
 
     Attributes:
         ids: of all records by cell, client after client (seeded runs only).
-        spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None where they have none.
-        held_out: records per group that are kept out of training, (S, groups); None where nothing of them is released.
+        spent: the epsilon that each client's own ledger had spent at the greeting, (S,); None if they have none.
+        held_out: records per group that are kept out of training, (S, groups); None if nothing of them is released.
         answered: what the node has answered in this run before (`Joined`), (A, 3).
     """
 
@@ -212,7 +212,7 @@ def _understood(
 
 
 def _require_enough(clients: int, settings: Federation, lost: Sequence[str]) -> None:
-    """Refuse to begin where somebody was lost and too few are left."""
+    """Refuse to begin if a client was lost and too few are left."""
     least = settings.min_clients or settings.clients
     if lost and clients < least:
         left = f"{clients} of {settings.clients} clients are left, fewer than the {least} of federation.min_clients"
@@ -252,7 +252,7 @@ def _wait_for_nodes(grid: Grid, settings: Federation, roll: Roll) -> list[int]:
 
 
 def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
-    """The site behind a greeting's reply; FederationError if it is no node's of this experiment."""
+    """The site behind a greeting's reply; FederationError if it is not a node's of this experiment."""
     terms = Terms.of(task)
     try:
         joined = messages.decode(Joined, reply, terms)

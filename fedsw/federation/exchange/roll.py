@@ -1,4 +1,4 @@
-"""The roll call: who is there, with which key, code and clock, from the server's first second on."""
+"""The roll call: nodes that are online, with key, code and clock, from the server's first second on."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Roll:
             self._tell(node)
 
     def name(self, node: int, *, alone: bool = False, answers: bool = False) -> str:
-        """By what a person knows a node; one that is `alone` needs no name. Who is unknown, and answers, is asked."""
+        """The name of a node for people; one that is `alone` needs no name. An unknown one that answers is asked."""
         if self._folder is None and not alone and answers:
             self.call([node])
             self.settle()

@@ -100,7 +100,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Condition:
-    """Condition for a field to be in its message; it follows from public settings alone, so that both sides know it."""
+    """Condition for a field to be in its message; it follows from public settings only, so that both sides know it."""
 
     text: str
     holds: Callable[[Problem], bool]

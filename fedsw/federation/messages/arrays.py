@@ -92,7 +92,7 @@ class ArrayField(Field):
     """An array: its shape in the symbols of `_lengths.SYMBOLS`, its precision, the limits of its numbers.
 
     Attributes:
-        limits: of every number; None where any is taken, or any that is `finite`.
+        limits: of every number; None if any is taken, or any that is `finite`.
         filled: zero rows follow up to the first length of the shape; what came for them is never quoted.
         alike: all clients get the same one, alone in its record, and the message holds a `Broadcast` of it.
         by_cell: there is one for each cell, under the cell's number; the first length of cell j is that of `N_j`.

@@ -1,7 +1,7 @@
 """Messages to Flower's records and back, as the fields of their classes say; the only place where either is done.
 
 Under the local trust models a node gets a request once for many clients, with the positions of those that are asked.
-Its reply holds what each of them would send alone, its records under its position, and says why a client sends nothing.
+Its reply holds what each of them would send singly, its records under its position, and why a client sends nothing.
 """
 
 from __future__ import annotations

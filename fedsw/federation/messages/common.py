@@ -33,7 +33,7 @@ _NOTHING = torch.zeros((0, 3), dtype=torch.int64)
 
 
 def digits(name: str, *, spare: bool = False) -> Text:
-    """A field of 64 hexadecimal digits, which anybody may see."""
+    """A field of 64 hexadecimal digits, which is public."""
     return Text(name, PUBLIC, most=64, pattern="[0-9a-f]{64}", form="64 hexadecimal digits", spare=spare)
 
 

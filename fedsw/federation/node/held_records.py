@@ -107,9 +107,9 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
 
 
 def _part(everybody: Records, experiment: Experiment, clients: range, total: int) -> Held:
-    """The clients' part of everybody's records, in their order; all of them are not copied.
+    """The clients' part of all records, in their order; all of them are not copied.
 
-    ExperimentError where they would be dealt to more clients than take part: a part of them would be in no run.
+    ExperimentError if they would be dealt to more clients than take part: a part of them would be in no run.
     """
     if total > (wanted := experiment.federation.clients):
         raise ExperimentError(

@@ -26,7 +26,7 @@ from fedsw.privacy.accountants import is_proven
 ANY_TRUST = "any"
 """The `trust` of a node that takes part in whatever the server asks."""
 OWN_CODE, ANY_CODE = "own", "any"
-"""The `code` of a node that takes part with the fedsw that it has installed alone, and of one that takes any."""
+"""The `code` of a node that takes part with the fedsw that it has installed only, and of one that takes any."""
 CHOICE = (
     "`fedsw client --init` writes a node file that explains the choice; or give --trust NAMES (trust models), "
     "--max-epsilon E, or --trust any: whatever the server asks"
@@ -92,7 +92,7 @@ def codes_of(experiment: Experiment, node_config: Mapping[str, Any]) -> frozense
 
 
 def read_codes(text: str) -> frozenset[str] | None:
-    """The digests of a node's `code`, separated by commas, with its own for "own"; None for "any" alone."""
+    """The digests of a node's `code`, separated by commas, with its own for "own"; None for "any" only."""
     names = [name.strip().lower() for name in text.split(",")]
     if names == [ANY_CODE]:
         return None
@@ -110,8 +110,8 @@ def require_room(
 ) -> None:
     """Refuse what would take more of this machine than its operator gives: `max-memory` in GiB and `max-seconds`.
 
-    The estimate takes public numbers alone: before a network is made or a file is read, it is that of one record;
-    afterwards, that of this node's batches. On somebody's own node the limits are half of the machine's memory and a
+    The estimate takes public numbers only: before a network is made or a file is read, it is that of one record;
+    afterwards, that of this node's batches. On an operator's node the limits are half of the machine's memory and a
     day, unless they are set; on one that the experiment's author started, all of it and a year.
 
     Raises:
@@ -215,7 +215,7 @@ def allowed_modules(node_config: Mapping[str, Any]) -> frozenset[str] | None:
     """Modules that an experiment may name on this node, and that are then imported there.
 
     The names are whole: `hospital` allows `hospital` and not `hospital.models`. None for any module where the clients
-    are processes of who wrote the experiment: in a simulation, and under `fedsw deploy local`.
+    are processes of the experiment's author: in a simulation, and under `fedsw deploy local`.
     """
     return None if of_one_person(node_config) else read_modules(str(node_config.get("modules", "")))
 

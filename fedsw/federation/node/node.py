@@ -75,7 +75,7 @@ class Node:
         return cls(task, held.records, cells, task.build_model(), run, held.clients, starts)
 
     def under(self, task: Problem) -> Node:
-        """The same clients and records under a task that differs in what `training.preset` chose alone."""
+        """The same clients and records under a task that differs in what `training.preset` chose only."""
         held_out = None if self.held_out is None else self.held_out.under(task)
         return replace(self, task=task, model=task.build_model(), batch=None, held_out=held_out)
 
@@ -166,10 +166,10 @@ class Node:
         return np.flatnonzero(drawn < experiment.federation.drop_out)
 
     def draw(self, key: bytes, counts: Sequence[int] | NDArray[np.int64]) -> Records:
-        """A uniform sample without replacement of the asked count of every client and cell, decided by `key` alone.
+        """A uniform sample without replacement of the asked count of every client and cell, decided by `key` only.
 
         Units are drawn, and of each of them one of its rows. In a seeded run keys belong to global ids, so that under
-        the shared key the clients' samples fit together; in a private one the key is this node's alone, and so are the
+        the shared key the clients' samples fit together; in a private one the key is this node's only, and so are the
         numbers of its records.
 
         Counts are by client and cell, (S, c), as is the order of the records.

@@ -50,7 +50,7 @@ SHARED = "*"
 
 
 def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:
-    """The account of a client's data set; None where its owner named none.
+    """The account of a client's data set; None if its owner named none.
 
     On a machine of the client's own its operator names the data set; the experiment's name for it, which the server
     wrote, is ignored. In a simulation, and on a node of several clients, every client has an account of its own, with
@@ -71,7 +71,7 @@ class PlannedCost:
     """The largest cost of a run to one client's records, the account that they count in, and their ledger's file.
 
     The run has begun when the file ``begins`` appears: the ledger, or without noise that of the first answer. It is
-    None where a simulated node keeps its answers in memory; the run then counts from its greeting on.
+    None if a simulated node keeps its answers in memory; the run then counts from its greeting on.
     """
 
     account: DatasetAccount
@@ -91,7 +91,7 @@ def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, .
 
 
 def run_with_split(run: str, experiment: Experiment) -> str:
-    """The run's name in a client's ledger, with what decides who is kept out where something of them is released.
+    """The run's name in a client's ledger, with what decides on kept records if something of them is released.
 
     An untrusted server could otherwise resume a run under another split, so that held-out counts include records that
     were trained on: each part would stay within its epsilon, but one record would pay for both.
@@ -263,7 +263,7 @@ def spent_epsilon(path: Path, promised: Callable[[float], Promise]) -> float:
     A delta such as "0.1/n" is known with the first request, which states n: `promised` is asked at the ledger's own.
 
     Raises:
-        RuntimeError: if it could not be written. LedgerDamaged, LedgerReplaced: if it is no newest copy of itself.
+        RuntimeError: if it could not be written. LedgerDamaged, LedgerReplaced: if it is not a newest copy of itself.
         ValueError: if it accounts for something else.
     """
     try:

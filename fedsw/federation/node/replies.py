@@ -175,7 +175,7 @@ def each_pays(
 def answer_together(exchange: Exchange[Down, Up], together: Together[Down, Up]) -> Handler:
     """Make the handler that answers for the asked clients of a node, each with its own ledger and noise.
 
-    A node of one client answers as that client. A site packs the answers that its clients would have sent alone.
+    A node of one client answers as that client. A site packs the answers that its clients would send by themselves.
     """
 
     def answer(message: Message, context: Context) -> Message:
@@ -232,7 +232,7 @@ def note(exchange: Exchange[Down, Up], request: Any, node: Node, context: Contex
 
 
 def join_of(context: Context) -> Node:
-    """This node, as it was greeted; RuntimeError where it was not."""
+    """This node, as it was greeted; RuntimeError if it was not."""
     if STATE not in context.state:
         raise RuntimeError("this node was never greeted in this run (query.hello); the server must start with it")
     state = state_of_node(context)
@@ -348,7 +348,7 @@ _said: dict[int, tuple[str, str]] = {}
 
 
 def _say_refused(message: Message, why: str) -> None:
-    """Log a refusal, once while nothing else is refused: a server greets who was lost every few seconds."""
+    """Log a refusal, once while nothing else is refused: a server greets lost clients every few seconds."""
     kind, run = message.metadata.message_type, int(message.metadata.run_id)
     if kind == messages.HELLO.kind and _said.get(run) == (kind, why):
         return

@@ -18,7 +18,7 @@ from fedsw.federation.node.own_ledger import state_folder
 from fedsw.federation.node.simulated import is_simulated
 
 KEY_FILE = "records.key"
-"""The key of the digests in a state folder: drawn there, for this folder alone; neither it nor a digest ever leaves."""
+"""The key of the digests in a state folder: drawn there, for this folder only; neither it nor a digest ever leaves."""
 _KEY_BYTES = 32
 
 
@@ -31,9 +31,9 @@ def require_same_records(node: Node, node_config: Mapping[str, Any], *, answered
 
     Before its first answer they are taken note of instead: what was greeted with, and mended since, is no other file.
     A file that other persons are in, in groups of the same sizes, is told by nothing else. The order counts: by it
-    `data.held_out_fraction` chooses who is kept out of training. A simulated node reads its records once.
+    `data.held_out_fraction` chooses the records kept out of training. A simulated node reads its records once.
 
-    The digest is written to the state folder, under a key of that folder: who reads a copy of it without the key
+    The digest is written to the state folder, under a key of that folder: a reader of a copy of it without the key
     learns nothing of a record.
 
     Raises:

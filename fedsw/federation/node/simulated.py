@@ -33,7 +33,7 @@ def simulating() -> Iterator[None]:
 def is_simulated(node_config: Mapping[str, Any]) -> bool:
     """True for a node of a simulation: an engine says so, and its configuration holds its number and no more.
 
-    The configuration alone is not enough: that of a SuperNode which somebody started by hand may hold as little. Taken
+    The configuration alone is not enough: that of a SuperNode that was started by hand may hold as little. Taken
     for a simulated one it would use masks that the server knows, and run any module that an experiment names.
     """
     return (_simulating.get() or _is_ray_worker()) and set(node_config) <= _OF_A_SIMULATION

@@ -11,7 +11,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def may_be_reported(fault: BaseException) -> bool:
-    """True if an error speaks of a request and settings alone: a `raise` statement of fedsw made it.
+    """True if an error speaks of a request and settings only: a `raise` statement of fedsw made it.
 
     Other code that handles records may quote one in its errors: a task, map or network of the experiment's own, and
     every library. An error of fedsw that repeats the text of such an error is withheld, too.

@@ -63,7 +63,7 @@ def lost_attempts(
     Guarantee: every attempt that released something is among those charged or those returned, if the folder is a
     snapshot of one instant and some node remembers the attempt.
 
-    Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 where moments are
+    Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 if moments are
     released before the rounds. Of a round before the last one answered, the last attempt is the one that was released:
     it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
     """

@@ -301,7 +301,7 @@ def _thresholds_of(task: Problem, scores: Scores) -> dict[str, Any]:
 
 
 def at_thresholds(task: Problem, directory: RunDirectory) -> dict[str, Any]:
-    """The summary's entry on thresholds by group on held-out outputs; none where a run has either not."""
+    """The summary's entry on thresholds by group on held-out outputs; none if a run has either not."""
     scores, outputs = thresholds.kept(directory.path), read_outputs(directory.path / RunFile.OUTPUTS)
     if not task.experiment.thresholds.share or scores is None or outputs is None or not len(outputs.values):
         return {}

@@ -117,7 +117,7 @@ def numbers_of(
 
 
 def _counted(experiment: Experiment) -> int:
-    """Columns of numbers that histograms would be of; 0 where none are declared, or bins are written."""
+    """Columns of numbers that histograms would be of; 0 if none are declared, or bins are written."""
     columns, model = experiment.data.columns, experiment.model
     if columns is None or model.bins or any(feature.reader.bounds(feature) is None for feature in _numeric(columns)):
         return 0
@@ -130,7 +130,7 @@ def _numeric(columns: Columns) -> list[Feature]:
 
 
 def _hats(experiment: Experiment) -> dict[int, Squares]:
-    """Sizes of the moments of additive models by number of knots, where allowed; from public columns alone."""
+    """Sizes of the moments of additive models by number of knots, where allowed; from public columns only."""
     spec, data, open_settings = experiment.model, experiment.data, left_open(experiment).get("model", ())
     if data.columns is None or data.row_norm is not None or "knots" not in open_settings:
         return {}
@@ -153,7 +153,7 @@ def _squares_at(experiment: Experiment) -> Squares | None:
 
 
 def squares_of(problem: Problem) -> Squares | None:
-    """Public sizes of a release of moments of inputs; None where these cannot be released or used."""
+    """Public sizes of a release of moments of inputs; None if these cannot be released or used."""
     layout = layout_of(problem)
     if layout is None or not layout.features or not foldable(problem.build_model(), problem.features):
         return None

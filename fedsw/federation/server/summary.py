@@ -138,7 +138,7 @@ def summarise(
 
 
 def epsilon_of_reader(experiment: Experiment, epsilon: float) -> float:
-    """Epsilon for readers of a run's record, by that of its models: infinite where un-noised numbers are in it."""
+    """Epsilon for readers of a run's record, by that of its models: infinite if un-noised numbers are in it."""
     return math.inf if experiment.unsafe_metrics or experiment.data.shows_private_rows else epsilon
 
 
@@ -244,7 +244,7 @@ def guarantee_of(
 ) -> dict[str, Any]:
     """Promise of a run with these settings and numbers: `fedsw audit` holds a stored summary against it.
 
-    `replaced` has epsilon for a replacement where the run's is for additions and removals alone; else it is empty.
+    `replaced` has epsilon for a replacement where the run's is for additions and removals only; else it is empty.
     """
     experiment = task.experiment
     return {
@@ -263,9 +263,9 @@ def guarantee_of(
 
 
 def _of_replacement(plan: FederationPlan) -> dict[str, float]:
-    """Epsilon of the planned noise for a replacement, where the run's is for additions and removals alone.
+    """Epsilon of the planned noise for a replacement, where the run's is for additions and removals only.
 
-    It is infinite where round-off, which grows with mu, leaves none that can be vouched for.
+    It is infinite if round-off, which grows with mu, leaves none that can be vouched for.
     """
     if not (plan.task.experiment.privacy.hides_sizes and plan.multiplier):
         return {}

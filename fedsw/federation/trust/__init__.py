@@ -104,7 +104,7 @@ class Once:
     sums: Mapping[type[Sum], AnyExchange] = field(default_factory=dict)
 
     def side(self, context: Context, kind: type[Sum]) -> ServerSide:
-        """The server's part in the release of a sum; TypeError where none of the kind is released."""
+        """The server's part in the release of a sum; TypeError if none of the kind is released."""
         return self.release(context, self.sums[kind], kind) if kind in self.sums else _nothing()
 
     def only(self, context: Context) -> ServerSide:
@@ -152,7 +152,7 @@ def promise(node: Node, delta: float) -> Promise:
 
 
 def most(node: Node, delta: float) -> Counts | Cost | None:
-    """Largest number of a client's releases of each kind, where a run has several kinds; None where it has one."""
+    """Largest number of a client's releases of each kind, where a run has several kinds; None if it has one."""
     experiment = node.task.experiment
     several = experiment.left_to_rounds < 1
     planned: Counts | Cost | None = experiment.privacy.model.sides.planned(node, delta) if several else None

@@ -33,7 +33,7 @@ class LocalMethod(AtClients, ABC):
 
     There is no ledger here: what a client spent is in the client's own, and `spent` repeats what they say. A client
     that is lost is missing from the round; what it noised was charged. With fewer than `federation.min_clients` left
-    the run stops: a fresh attempt would charge everybody who answered again, so that is for the operator to decide
+    the run stops: a fresh attempt would charge every client that answered again, so that is for the operator to decide
     (`fedsw resume` makes one), and `federation.max_attempts` is not used here.
     """
 
@@ -118,7 +118,7 @@ class LocalMethod(AtClients, ABC):
         terms: Callable[[Member], Terms],
         take: Callable[[Member, _Up], None],
     ) -> None:
-        """Ask every client, and take what each releases as it arrives; who released nothing is lost."""
+        """Ask every client, and take what each releases as it arrives; a client that released nothing is lost."""
         lost: dict[int, str] = {}
         by_node: dict[int, list[Member]] = {}
         for member in members:

@@ -36,7 +36,7 @@ PART = "moments"
 class Shares:
     """A budget in parts: noise multipliers of moments, released first, of every round, and of scores; epsilon of all.
 
-    Those of moments, of scores' counts, released last, and of histograms, which come before moments, are 0 where none
+    Those of moments, of scores' counts, released last, and of histograms, which come before moments, are 0 if none
     are released, all without noise.
     """
 
@@ -53,7 +53,7 @@ class Shares:
 
 
 def planned_once(multiplier: float, attempts: int = 1, sampling: Sampling = "without-replacement") -> Counts:
-    """Return the charges that an account sets aside for attempts at one release; none where the multiplier is 0."""
+    """Return the charges that an account sets aside for attempts at one release; none if the multiplier is 0."""
     return lifetime.planned(Step(1.0, 1 / multiplier, sampling), attempts) if multiplier else {}
 
 

@@ -25,10 +25,10 @@ class BudgetSplit:
         rate: p_c, the largest sampling rate of its cells.
         multiplier: noise multiplier of table and contribution together, 1/mu.
         epsilon: of all planned rounds.
-        table: mu of the table alone; 0 where none is asked.
-        contribution: mu of the contribution alone, given the table: mu^2 = table^2 + contribution^2.
+        table: mu of the table only; 0 if none is asked.
+        contribution: mu of the contribution only, given the table: mu^2 = table^2 + contribution^2.
         moments, scores, histograms: noise multipliers of what is released before and after the rounds, and before
-            moments; 0 where nothing is.
+            moments; 0 if nothing is.
     """
 
     rate: float
@@ -142,7 +142,7 @@ def noise(
 
 
 def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: Sensitivity) -> Noise:
-    """Standard deviations of one attempt's noise, at given sensitivities; the contribution's is 0 where none leaves."""
+    """Standard deviations of one attempt's noise, at given sensitivities; the contribution's is 0 if none leaves."""
     if of_table is None:
         return Noise(0.0, of_contribution.value / split.contribution, of_contribution, None, of_contribution)
     table = of_table.value / split.table

@@ -1,6 +1,6 @@
 """One run as a trust model sees it at the server, and how its sites are asked.
 
-Asking, reading what they answer, losing who does not, and whether enough are left: for every trust model.
+Asking clients, reading answers, losing the others, and whether enough are left: for every trust model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedsw.runs.telemetry import event
 class Context:
     """One run at the server, as a trust model sees it.
 
-    A side is made before anything is spent, so that what cannot be run is refused then; its ledger (None where every
+    A side is made before anything is spent, so that what cannot be run is refused then; its ledger (None if every
     client has its own), and the rounds of which something had arrived `earlier`, are there when it is entered, with the
     run's folder held. `begin` gives the next unused attempt number of a round, on disk when it returns; `stored` is the
     folder of what clients released themselves.
@@ -107,7 +107,7 @@ class ServerSide(ABC):
     records: NDArray[np.int64]
 
     def ledger_of(self, open_ledger: Callable[[], Ledger]) -> Ledger | None:
-        """The run's ledger if the server accounts for it; None where every client has its own."""
+        """The run's ledger if the server accounts for it; None if every client has its own."""
         return None
 
     @abstractmethod
@@ -116,7 +116,7 @@ class ServerSide(ABC):
 
     @abstractmethod
     def epsilon_by_client(self) -> dict[int, float]:
-        """Epsilon spent so far by each client that has a guarantee of its own; empty where there is one for all."""
+        """Epsilon spent so far by each client that has a guarantee of its own; empty if there is one for all."""
 
     @abstractmethod
     def released_rounds(self) -> int:
@@ -156,7 +156,7 @@ class ServerSide(ABC):
 
 
 class AtServer(ServerSide):
-    """Base of trust models with one ledger, the server's, who charges for all clients."""
+    """Base of trust models with one ledger: the server charges for all clients."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -275,7 +275,7 @@ class Collector:
         terms: Sequence[Terms],
         fault: Callable[[Present, _Up], str | None] = lambda presence, answer: None,
     ) -> dict[int, _Up]:
-        """Ask every site its own message, and read the answers, by node; who does not answer as asked, is lost.
+        """Ask every site its own message, and read the answers, by node; one that does not answer as asked is lost.
 
         `fault` says why an answer that can be read cannot be right, without quoting it; None if it can.
         """
@@ -311,7 +311,7 @@ class Collector:
 
 
 def read(kind: Exchange[Any, _Up], reply: RecordDict | Fault, terms: Terms) -> _Up | Fault:
-    """Decode a reply, or say as a fault why it is no answer."""
+    """Decode a reply, or say as a fault why it is not an answer."""
     if isinstance(reply, Fault):
         return reply
     try:

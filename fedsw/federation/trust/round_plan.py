@@ -95,7 +95,7 @@ class FederationPlan(plans.NoisePlan):
 
 
 def prepared_by(plan: FederationPlan) -> Broadcast | None:
-    """Preparation by released moments, as requests carry it; None where none are released."""
+    """Preparation by released moments, as requests carry it; None if none are released."""
     preparation = plan.task.preparation
     return None if preparation is None else Broadcast.exact(preparation.flat())
 

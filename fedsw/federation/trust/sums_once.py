@@ -63,7 +63,7 @@ class Sum(ABC):
         charged_before: why a server does not release it again where its ledger has a row of it; "" where it may be
             charged anew.
         attempt: the attempt that a client's own ledger knows every release of it by, so that a second one is refused;
-            None where it is that of the request.
+            None if it is that of the request.
         anybody: whether any number of clients is enough, of those that hold records that are in it; else
             `federation.min_clients` must answer.
         late: whether clients that were missing are asked again whenever a run goes on, so that theirs can be added.

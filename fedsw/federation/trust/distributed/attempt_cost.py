@@ -1,4 +1,4 @@
-"""Cost and noise of an attempt, from public numbers alone, so that all sites get the same."""
+"""Cost and noise of an attempt, from public numbers only, so that all sites get the same."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def noise_of(
 
 
 def bound_of(task: Problem, batch: Sequence[int], spreads: Sequence[float]) -> Sensitivity:
-    """Sensitivity of the contributions to a replaced record, given the tables; 0 where none are summed."""
+    """Sensitivity of the contributions to a replaced record, given the tables; 0 if none are summed."""
     if not task.private_parameters:
         return Sensitivity(0.0, "own terms")
     strata = range(len(batch))
@@ -131,7 +131,7 @@ def table_share(
     the tables x / (mu^2 a) (`ranked.table_errors`): least at a = sqrt(x) / (sqrt(x) + sqrt(y)). Where tables or
     contributions are all that leaves, they have all of it.
 
-    The share affects accuracy alone: no guarantee rests on it. Of the directions (d, k) their number counts.
+    The share affects accuracy only: no guarantee rests on it. Of the directions (d, k) their number counts.
     """
     if not ranked.compares(task):
         return 0.0

@@ -26,7 +26,7 @@ Digits = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class Party(BaseModel):
     """A site in a masked sum: its first client, key and nonce; clients in the sum, ascending, with records by cell.
 
-    Its `code` is the digest of its installed fedsw, in its own words; empty where it stated none.
+    Its `code` is the digest of its installed fedsw, in its own words; empty if it stated none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -2,7 +2,7 @@
 
 One client or many, the passes through the network are over the batches of all of them at once. Sampling, ledger, bound
 and noise are each client's own. Charges of all clients wait for the disk together, before any noise is drawn. A client
-that cannot pay, or has no batch, is missing alone.
+that cannot pay, or has no batch, is missing by itself.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _noise(
 
 
 def _draw(node: Node, members: Mapping[int, _Member], positions: Sequence[int], key: bytes) -> _Drawn:
-    """The batches of some clients, decided by the key alone: independent samples, one of each client."""
+    """The batches of some clients, decided by the key only: independent samples, one of each client."""
     counts: NDArray[np.int64] = np.zeros_like(node.held)
     counts[list(positions)] = [members[position].batch for position in positions]
     drawn = node.draw(key, counts)
