@@ -29,6 +29,13 @@ Cases = Iterator[tuple[str, int, str]]
 VAGUE = frozenset({"found", "place", "asked", "each", "own", "there", "given", "kept", "them"})
 QUESTION = re.compile(r"(?:What|Whether)\b")
 ROLE = re.compile(r"(?<![#-])\b(?:whose|nobody|whoever)\b", re.IGNORECASE)
+TWICE = re.compile(
+    r"\b(?:whose|nobody|whoever|somebody|anybody|everybody)\b"
+    r"|(?<!there )\b(?:is|are) no (?!more\b|longer\b|larger\b|smaller\b|such\b|other\b)"
+    r"|\b(?:None|nan|empty|0|none|\w+Error) where\b|\w alone[.,;:)]",
+    re.IGNORECASE,
+)
+"""What is read twice in a docstring: a role without its name, `no` for `not`, `where` for `if`, `alone` for `only`."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 
@@ -126,6 +133,27 @@ def questions(tree: Tree) -> Cases:
             yield path, getattr(node, "lineno", 1), " ".join(text.split()[:6])
 
 
+def read_twice(tree: Tree) -> Cases:
+    """Places of docstrings, those of attributes included, that match `TWICE`."""
+    for path, text in _texts(tree, documents=True):
+        for match in TWICE.finditer(text.value):
+            yield path, text.lineno + text.value[: match.start()].count("\n"), match[0]
+
+
+def role_words_of_messages(tree: Tree) -> Cases:
+    """Role words in the package's other texts: messages, helps, screens and pages."""
+    for path, text in _texts(tree, documents=False):
+        for match in ROLE.finditer(text.value):
+            yield path, text.lineno, match[0]
+
+
+def _texts(tree: Tree, *, documents: bool) -> Iterator[tuple[str, ast.Constant]]:
+    alone = {id(node.value) for _, node in tree.package if isinstance(node, ast.Expr)}
+    for path, node in tree.package:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in alone) is documents:
+            yield path, node
+
+
 def role_words(tree: Tree) -> Cases:
     """Words of documents that stand where a role has a name: whose, nobody, whoever."""
     for name, text in tree.pages.items():
@@ -145,6 +173,8 @@ CASES: Mapping[str, Callable[[Tree], Cases]] = {
     "docstrings that begin with a question": questions,
     "statements of tests": statements_of_tests,
     "role words in documents": role_words,
+    "role words in messages": role_words_of_messages,
+    "places of docstrings that are read twice": read_twice,
 }
 """Measures that are counts of cases; `values` has the others."""
 

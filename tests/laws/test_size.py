@@ -49,6 +49,10 @@ def counted(size: ModuleType, measure: str, package: str, tests: str = "") -> in
         ("docstrings that begin with a question", 'def f():\n    """Whether it is."""\n', 1),
         ("docstrings that begin with a question", 'class A:\n    """Whatever comes."""\n', 0),
         ("docstrings that begin with a question", 'x = 1\n"""What x is."""\n', 0),
+        ("places of docstrings that are read twice", '"""A row whose cell is no number."""\n', 2),
+        ("places of docstrings that are read twice", 'x = 1\n"""None where the key alone, or nobody, has it."""\n', 3),
+        ("places of docstrings that are read twice", 'f("Nobody is no number.")\n"""There is no more."""\n', 0),
+        ("role words in messages", 'f(f"Nobody has {x}, whose key it is.")\n"""Whoever."""\n', 2),
     ],
 )
 def test_a_measure_counts_what_it_names(size: ModuleType, measure: str, text: str, count: int) -> None:
