@@ -100,7 +100,7 @@ def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
     made from it by added noise, or by exchanging a share of its outcomes for noise about 0. So lower bounds on mu and
     on the rate, which hold together at some confidence, give one on epsilon at that confidence.
 
-    Source: docs/guarantees/attacks.md.
+    Source: docs/audits.md, Theorem A10.
     """
     _require_delta(delta)
     _require_rates(rate)
