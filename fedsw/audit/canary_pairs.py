@@ -167,7 +167,8 @@ class Attacker:
         for node, ordered, at in self._nodes:
             batch, outputs = node.forward(theta, ordered, round_, attempt)
             q, other = self._matched(node, outputs, theta, round_, attempt)
-            contribution, _ = node.contribution(batch, q, self._task.objective.task_weight(len(ordered)))
+            weight = self._task.objective.task_weight(len(ordered))
+            contribution, _ = self._task.clipped.contribution(batch, q, weight)
             mean += (contribution + other) / 2
             cotangents.append(q[at])
             node.batch = None

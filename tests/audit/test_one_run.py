@@ -162,7 +162,11 @@ def test_signatures_are_what_the_clients_own_clipping_makes_of_the_coins(overrid
         q, _ = attacker._matched(node, outputs, models[1], 1, 1)
         own = torch.isin(batch.records.ids, side.ids)
         q[~own] = 0.0  # what moves others through the ranks is no canary's own
-        sums.append(node.contribution(Node.forward(node, models[1], batch.records, 1, 1)[0], q, 0.8 / len(whole))[0])
+        sums.append(
+            node.task.clipped.contribution(Node.forward(node, models[1], batch.records, 1, 1)[0], q, 0.8 / len(whole))[
+                0
+            ]
+        )
     if "objective.alpha=0.0" in overrides:
         sums = [s * 1.25 for s in sums]
     expected = sums[1] - sums[0]

@@ -221,7 +221,7 @@ def test_a_contribution_on_prepared_features_weighs_no_more_than_the_scaled_clip
     theta = torch.randn(node.task.parameters, generator=generator, dtype=torch.float64)
     batch, outputs = node.forward(theta, node.records, 1, 0)
     q = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
-    found, _ = node.contribution(batch, q, 0.01)
+    found, _ = node.task.clipped.contribution(batch, q, 0.01)
     most = scale * (raw.jacobian * float(q.norm(dim=1).sum()) + len(q) * 0.01 * raw.loss)
     assert 0 < float(torch.linalg.vector_norm(found)) <= most * (1 + 1e-6)
 

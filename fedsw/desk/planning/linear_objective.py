@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedsw.data import Records
 from fedsw.learning.objectives import Clip
-from fedsw.privacy.release import Bounded, Sample
+from fedsw.learning.tasks.objective import ClippedObjective
+from fedsw.privacy.release import Sample
 from fedsw.runs.single.objective import Batch, Objective
 from fedsw.runs.single.training_plan import Plan
 
 
 @dataclass(frozen=True, eq=False)
 class LinearObjective(Objective):
-    """The task's loss only, of a model that `is_linear`: for twins, which are simulated records.
+    """The task's loss only, of a model that `is_linear`: for twins, which are simulated records."""
 
-    A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
-    it is formed. The sum is that of `Objective` within rounding; it is not measured again when added, and protects no
-    record. What is stated of the first batch is stated of every other one, all of which have its sizes.
-    """
-
-    _stated: list[Bounded] = field(init=False, repr=False, default_factory=list)
-
-    def gradient(self, model: nn.Module, batch: Batch, clip: Clip) -> Bounded:
-        """The clipped gradient (r,) on a batch; see `Objective.gradient`."""
-        if not self._stated:
-            self._stated.append(super().gradient(model, batch, clip))
-            return self._stated[0]
-        clipped = self.of(clip, next(model.parameters()))
-        inputs = clipped.inputs_of(batch.records)
-        with torch.no_grad():
-            raw = model(inputs.features)
-        losses = clipped.losses(raw.requires_grad_(), inputs)
-        (pull,) = torch.autograd.grad(losses.sum(), raw)
-        lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
-        norms = torch.linalg.vector_norm(pull, dim=1) * lengths
-        factors = self.composite.task_weight(len(batch)) * (clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
-        pull = pull * factors[:, None]
-        total = torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
-        first, numbers = self._stated[0], {"round": batch.round, "attempt": batch.attempt}
-        return Bounded(total, first.sensitivity, **numbers, charges=first.charges, sample=batch.sample)
+    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
+        """See `Objective.of`, summed in closed form; weights (n, ...) of a model."""
+        return LinearClipped(**vars(super().of(clip, weights)))
 
     def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
         """Nothing: one linear layer mixes no records, and these are simulated."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearClipped(ClippedObjective):
+    """`LinearObjective` with clips.
+
+    A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
+    it is formed. The sum is that of `ClippedObjective` within rounding; it is not measured again when added, and
+    protects no record.
+    """
+
+    def summed(
+        self,
+        model: nn.Module,
+        records: Records,
+        sizes: Sequence[int],
+        directions: Sequence[Tensor],
+        round_: int,
+        attempt: int,
+    ) -> Tensor:
+        """See `ClippedObjective`."""
+        inputs = self.inputs_of(records)
+        with torch.no_grad():
+            raw = model(inputs.features)
+        losses = self.losses(raw.requires_grad_(), inputs)
+        (pull,) = torch.autograd.grad(losses.sum(), raw)
+        lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
+        norms = torch.linalg.vector_norm(pull, dim=1) * lengths
+        factors = self.weighted.task_weight(len(records)) * (self.clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
+        pull = pull * factors[:, None]
+        return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
 
 
 def is_linear(model: nn.Module, objective: Objective) -> bool:

@@ -249,11 +249,6 @@ class Node:
         left = ForwardPass(batch.round, batch.attempt, batch.records.take(rows), batch.model)
         return left, cotangents[torch.from_numpy(rows)]
 
-    def meet(self, theta: Tensor, records: Records, round_: int, attempt: int) -> ForwardPass:
-        """A batch under the model `theta` (r,) for a contribution without a penalty."""
-        model = self.task.prepared(self.model, theta)
-        return self.task.clipped.forward(model, records, round_, attempt, compare=False)
-
     def forward(self, theta: Tensor, records: Records, round_: int, attempt: int) -> tuple[ForwardPass, Tensor]:
         """Run the model on a batch; returns it with the projected outputs (n_c, d) that may be sent."""
         model = self.task.prepared(self.model, theta)
@@ -272,18 +267,6 @@ class Node:
     def _sent(self, batch: ForwardPass) -> Tensor:
         """The outputs (n, columns) as they travel: on the host, in the precision of the model."""
         return self.task.clipped.outputs(batch).to(self.task.dtype).cpu()
-
-    def contribution(self, batch: ForwardPass, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
-        """Sum over the batch of clipped Jacobian^T cotangent + weighted clipped loss gradient, flat float64.
-
-        Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
-        Returns it with the mean un-noised task loss for the unsafe metrics; 0 without them, and for an empty batch.
-        """
-        count, weights = len(batch.records), None
-        if task_weight > 0:
-            weights = torch.full((count,), task_weight, dtype=torch.float64, device=self.task.device)
-        (total,), loss = self.task.clipped.contributions(batch, cotangents, weights, [count])
-        return total, loss
 
 
 def batch_key(task: Problem, round_: int, attempt: int) -> bytes:

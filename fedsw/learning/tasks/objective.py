@@ -136,9 +136,7 @@ class ClippedObjective:
         passed = self.forward(model, records, round_, attempt)
         strata = torch.split(self.outputs(passed), list(sizes))
         pulled = self.pulled(strata, directions, round_, attempt)
-        weight = self.weighted.task_weight(len(records))
-        weights = torch.full((len(records),), weight, dtype=torch.float64, device=self.device) if weight > 0 else None
-        return self.contributions(passed, torch.cat(pulled), weights, [len(records)])[0][0]
+        return self.contribution(passed, torch.cat(pulled), self.weighted.task_weight(len(records)))[0]
 
     @flushing_to_zero
     def forward(
@@ -228,6 +226,17 @@ class ClippedObjective:
             memory_limit=self.slicing.memory_limit,
         )
         return [torch.cat(list(parts), dim=1) for parts in zip(*by_penalty, strict=True)], other
+
+    def contribution(self, passed: ForwardPass, cotangents: Tensor, task_weight: float) -> tuple[Tensor, float]:
+        """Sum (r,) over a batch, with one weight for every record's loss; see `contributions`.
+
+        Guarantee: its l2 norm is at most L * sum ||q_i|| + n_c * task_weight * C, whatever the records hold.
+        """
+        count, weights = len(passed.records), None
+        if task_weight > 0:
+            weights = torch.full((count,), task_weight, dtype=torch.float64, device=self.device)
+        (total,), loss = self.contributions(passed, cotangents, weights, [count])
+        return total, loss
 
     @flushing_to_zero
     def contributions(

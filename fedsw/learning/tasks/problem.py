@@ -32,7 +32,7 @@ from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
 from fedsw.learning.tasks._coding import coded_once, coding_of
 from fedsw.learning.tasks._places import Mapped, layer_of, placed, reads_places, remeasured, written
-from fedsw.learning.tasks.compared import Compared, compared_by, objective_of, require_stated
+from fedsw.learning.tasks.compared import compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.learning.tasks.needs import of_shape, require_possible
 from fedsw.learning.tasks.objective import ClippedObjective, OutputSlices
@@ -127,7 +127,7 @@ class Problem:
             drawn(law_of(experiment, shape, Stage(number)), problem.dtype, problem.device)
         if not experiment.stages:
             problem._try_out(model)
-        if len(problem.compared) > 1:
+        if len(problem.clipped.compared) > 1:
             problem._try_heads(model)
         problem._require_stated()
         return problem
@@ -293,14 +293,9 @@ class Problem:
         )
 
     @property
-    def compared(self) -> tuple[Compared, ...]:
-        """The columns of every penalty, in the order in which they travel."""
-        return self.clipped.compared
-
-    @property
     def columns(self) -> int:
         """Columns of the outputs that travel: those of all penalties."""
-        return sum(compared.width for compared in self.compared)
+        return sum(compared.width for compared in self.clipped.compared)
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """The task's outputs (n, d), centred and *unprojected*: the Jacobian that is clipped is theirs."""
@@ -309,7 +304,7 @@ class Problem:
 
     def most_pulled(self, cotangents: Tensor, task_weight: float) -> float:
         """The most that a contribution weighs for rows (n, columns), if it clips as asked; see `contribution_bound`."""
-        bounds = [contribution_bound([cotangents[:, part.columns]], part.clip, 0.0) for part in self.compared]
+        bounds = [contribution_bound([cotangents[:, part.columns]], part.clip, 0.0) for part in self.clipped.compared]
         return sum(bounds) + len(cotangents) * task_weight * self.clip.loss
 
     def no_cotangents(self, count: int) -> Tensor:
@@ -381,7 +376,7 @@ class Problem:
         batch = Inputs(features, none, self.shape)
         with torch.no_grad():
             raw = model(features)
-        for number, compared in enumerate(self.compared):
+        for number, compared in enumerate(self.clipped.compared):
             try:
                 values = compared.penalty.selected(raw, batch, self.task.outputs)
             except ValueError as fault:

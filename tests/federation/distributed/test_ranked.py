@@ -111,7 +111,7 @@ def points(draw: torch.Generator, task: Problem, count: int, *, edge: bool = Fal
     rows = 3.0 * torch.randn(count, task.columns, generator=draw, dtype=torch.float64)
     if edge:
         rows *= 1e6
-    return torch.cat([project(rows[:, each.columns], each.clip.output) for each in task.compared], dim=1)
+    return torch.cat([project(rows[:, each.columns], each.clip.output) for each in task.clipped.compared], dim=1)
 
 
 @pytest.mark.parametrize("kind", ["several penalties", "autoencoder", "generator"])
@@ -161,7 +161,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
             if trial % 5 == 4:  # the worst for one record: to it, all others are at the other end of every direction
                 worst = [
                     (-1e3 * torch.sign(before[place, each.columns] @ theta))[None, :, None]
-                    for each, theta in zip(task.compared, directions, strict=True)
+                    for each, theta in zip(task.clipped.compared, directions, strict=True)
                 ]
                 shapes = [
                     (len(r.part.cells), t.shape[1], 16) for r, t in zip(ranked.ranked_by(task), directions, strict=True)
@@ -174,7 +174,7 @@ def test_given_all_tables_a_record_never_moves_the_contributions_beyond_their_se
             assert torch.equal(q[same], other[same])
             own = sum(
                 each.clip.jacobian * float(rows[place, each.columns].norm())  # Jacobians that point one way
-                for each in task.compared
+                for each in task.clipped.compared
                 for rows in (q, other)
             )
             largest = max(largest, own + 2 * weight * task.clip.loss)

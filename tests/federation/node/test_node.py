@@ -80,7 +80,7 @@ def test_a_contribution_never_weighs_more_than_its_clip_bound(seed):
     records = node.draw(bytes([seed] * 32), [20, 20])
     batch, _ = node.forward(flatten(node.model) * 10, records, 1, 0)
     q, weight = _cotangents(records, seed), 0.5 / 40
-    vector, _ = node.contribution(batch, q, weight)
+    vector, _ = node.task.clipped.contribution(batch, q, weight)
     bound = 0.01 * float(q.norm(dim=1).sum()) + 40 * weight * 0.02
     assert 0 < float(vector.norm()) <= bound
 
@@ -94,9 +94,9 @@ def test_micro_batches_and_cold_processes_change_nothing(kind):
     answers = []
     for node in (whole, pieces):
         batch, outputs = node.forward(theta, records, 1, 0)
-        answers.append((outputs, *node.contribution(batch, q, 0.01)))
+        answers.append((outputs, *node.task.clipped.contribution(batch, q, 0.01)))
     cold = nodes.ForwardPass(1, 0, records, whole.model)
-    answers.append((answers[0][0], *whole.contribution(cold, q, 0.01)))
+    answers.append((answers[0][0], *whole.task.clipped.contribution(cold, q, 0.01)))
     for outputs, vector, loss in answers[1:]:
         assert torch.allclose(outputs, answers[0][0], rtol=0, atol=1e-14)
         assert torch.allclose(vector, answers[0][1], rtol=1e-12, atol=1e-15) and loss == pytest.approx(answers[0][2])
@@ -114,11 +114,11 @@ def test_a_batch_that_is_one_piece_is_coded_once(alpha, monkeypatch):
     monkeypatch.setattr(Problem, "given", counted)
     records, theta = node.draw(b"k" * 32, [6, 6]), flatten(node.model)
     if alpha == "0.0":
-        batch = node.meet(theta, records, 1, 0)
+        batch = node.task.clipped.forward(node.task.prepared(node.model, theta), records, 1, 0, compare=False)
     else:
         node.forward(theta, records, 1, 0)
         batch, _ = node.at_hand(theta, records, 1, 0)
-    node.contribution(batch, _cotangents(records), 0.1)
+    node.task.clipped.contribution(batch, _cotangents(records), 0.1)
     assert coded == [12]
 
 
@@ -126,7 +126,7 @@ def test_an_empty_share_of_a_batch_weighs_nothing():
     node = _node()
     records = node.draw(bytes(32), [0, 0])
     batch, outputs = node.forward(flatten(node.model), records, 1, 0)
-    vector, loss = node.contribution(batch, torch.zeros((0, 1), dtype=torch.float64), 0.01)
+    vector, loss = node.task.clipped.contribution(batch, torch.zeros((0, 1), dtype=torch.float64), 0.01)
     assert outputs.shape == (0, 1) and float(vector.abs().sum()) == 0 and loss == 0
 
 
@@ -157,7 +157,7 @@ def test_centring_outputs_does_not_change_the_gradient_and_halves_the_sensitivit
     for node in (plain, centred):
         batch, outputs = node.forward(theta, records, 1, 0)
         q = torch.cat(cotangents(outputs[:20], outputs[20:], torch.ones((1, 1), dtype=torch.float64)))
-        vectors.append(node.contribution(batch, q, 0.0)[0])
+        vectors.append(node.task.clipped.contribution(batch, q, 0.0)[0])
     assert torch.allclose(vectors[0], vectors[1], rtol=1e-5, atol=1e-9)
     bounds = [
         n.task.objective.parts[0].sensitivities([20, 20], n.task.clip, d=1, spread=1.0)[0].value - 0.5 * 2 * 5.0 / 40

@@ -79,7 +79,7 @@ def test_a_contribution_is_the_processors(kind, pieces):
         records = node.draw(bytes(32), [20, 13])
         batch, outputs = node.forward(flatten(node.model).cpu(), records, 1, 0)
         q = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        vector, _ = node.contribution(batch, q, 0.01)
+        vector, _ = node.task.clipped.contribution(batch, q, 0.01)
         answers.append((outputs, vector))
     for here, there in zip(*answers, strict=True):
         assert there.device.type == "cpu"
@@ -94,7 +94,7 @@ def test_a_contribution_never_weighs_more_than_its_clip_bound(precision, steep, 
     records = node.draw(bytes(32), [20, 20])
     batch, outputs = node.forward(flatten(node.model).cpu() * steep, records, 1, 0)
     q = torch.randn(outputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    vector, _ = node.contribution(batch, q, 0.5 / 40)
+    vector, _ = node.task.clipped.contribution(batch, q, 0.5 / 40)
     assert 0 < float(vector.norm()) <= node.task.most_pulled(q, 0.5 / 40)
 
 

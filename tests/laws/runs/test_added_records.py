@@ -126,9 +126,9 @@ def worst_node(count: int, *settings: str) -> tuple[Problem, Node]:
 def contributed(task: Problem, node: Node, rows: np.ndarray) -> torch.Tensor:
     records = node.records.take(rows)
     theta = torch.randn(task.parameters, dtype=torch.float64)
-    batch = node.meet(theta, records, 1, 0)
+    batch = node.task.clipped.forward(node.task.prepared(node.model, theta), records, 1, 0, compare=False)
     weight = task.objective.task_weight(sum(make_plan(task, sites_of((9,))).batch))
-    return node.contribution(batch, task.no_cotangents(len(rows)), weight)[0]
+    return node.task.clipped.contribution(batch, task.no_cotangents(len(rows)), weight)[0]
 
 
 @pytest.mark.slow

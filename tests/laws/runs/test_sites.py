@@ -172,11 +172,11 @@ def test_without_its_lost_clients_a_site_contributes_what_a_site_of_the_others_w
     there = np.isin(node.records.ids.numpy(), left.records.ids.numpy())
     owner = held_records(task, {"partition-id": 0, "num-partitions": 1}).owner
     assert set(owner[there]) == {0, 2, 3} and len(left.records) == counts[[0, 2, 3]].sum()
-    total, _ = node.contribution(left, own, 0.01)
+    total, _ = node.task.clipped.contribution(left, own, 0.01)
     rows = torch.isin(records.ids, left.records.ids)
     batch, _ = node.forward(theta, records, 1, 0)
-    masked, _ = node.contribution(batch, cotangents * rows[:, None], 0.0)
-    expected, _ = node.contribution(node.forward(theta, left.records, 1, 0)[0], own, 0.0)
+    masked, _ = node.task.clipped.contribution(batch, cotangents * rows[:, None], 0.0)
+    expected, _ = node.task.clipped.contribution(node.forward(theta, left.records, 1, 0)[0], own, 0.0)
     assert torch.allclose(masked, expected, atol=1e-12) and not torch.allclose(total, expected, atol=1e-6)
 
 

@@ -124,7 +124,7 @@ def test_a_loss_of_ones_own_however_steep_contributes_no_more_than_the_clips_all
     batch, outputs = node.forward(theta, records, 1, 0)
     weight = whole.objective.task_weight(len(records))
     cotangents = torch.randn(outputs.shape, dtype=torch.float64) / len(records)
-    found, _ = node.contribution(batch, cotangents, weight)
+    found, _ = node.task.clipped.contribution(batch, cotangents, weight)
     bound = (1 if alpha else 0) * 0.25 * float(cotangents.norm(dim=1).sum()) + len(records) * weight * 0.5
     assert 0 < float(found.norm()) <= bound * (1 + 1e-9)
     given = whole.given(records)
@@ -147,7 +147,7 @@ def test_heads_by_name_are_compared_and_trained_apart(tmp_path):
     loose = Problem.from_experiment(small(*settings, "clip.loss=1e6", "clip.jacobian=1e6"))
     free = Node(loose, records, loose.cells_of(records), loose.build_model())
     batch, _ = free.forward(flatten(free.model), records, 1, 0)
-    found, _ = free.contribution(batch, q, 0.01)
+    found, _ = free.task.clipped.contribution(batch, q, 0.01)
     raw = model(given.features)
     plain = (whole.outputs(raw, given) * q.float()).sum() + 0.01 * whole.clipped.losses(raw, given).sum()
     expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(plain, list(model.parameters()))])

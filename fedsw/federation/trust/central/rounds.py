@@ -136,7 +136,7 @@ class Rounds(AtServer):
         answers = self._collector.ask(messages.SUM, present, requests, terms)
         unused = [task.no_cotangents(int(counts.sum())) for counts in settled.counts]
         parts = self._parts(present, settled, answers, unused, weight)
-        bounds = task.clipped.sensitivities(settled.batch, [1.0 for _ in task.compared])
+        bounds = task.clipped.sensitivities(settled.batch, [1.0 for _ in task.clipped.compared])
         total = torch.zeros(task.parameters, dtype=torch.float64, device=task.device)
         return self._summed(round_, attempt, total, settled, bounds, parts)
 

@@ -63,7 +63,8 @@ def sums(message: Message, context: Context) -> Message:
     node, request = fresh(messages.SUM, message, context)
     counts = request.counts.numpy()
     records = node.draw(batch_key(node.task, request.round, request.attempt), counts)
-    batch = node.meet(request.theta.tensor(), records, request.round, request.attempt)
+    model = node.task.prepared(node.model, request.theta.tensor())
+    batch = node.task.clipped.forward(model, records, request.round, request.attempt, compare=False)
     unused = node.task.no_cotangents(len(records))
     return answered(_contribution(node, batch, counts, unused, request.task_weight), node, message)
 
@@ -74,7 +75,7 @@ def _contribution(
     """Contribution of the clients that are not lost; the node forgets the batch."""
     lost = node.lost(batch.round, batch.attempt)
     batch, remaining = node.without(batch, counts, cotangents, lost)
-    vector, loss = node.contribution(batch, remaining, task_weight)
+    vector, loss = node.task.clipped.contribution(batch, remaining, task_weight)
     node.batch = None
     if node.task.experiment.unsafe_metrics:
         return Contribution(vector, torch.from_numpy(lost), loss, float(len(batch.records)))

@@ -127,7 +127,7 @@ def _contribution_of(
     if means is not None:
         drawn = _counts(here).sum(axis=0).tolist()
         q = ranked.cotangents(task, outputs, drawn, agreed.batch, agreed.directions, agreed.bins, means)
-    vector, _ = node.contribution(batch, q, task.objective.task_weight(sum(agreed.batch)))
+    vector, _ = task.clipped.contribution(batch, q, task.objective.task_weight(sum(agreed.batch)))
     node.batch = None
     return vector
 

@@ -38,7 +38,7 @@ class RankedPenalty:
 def ranked_by(task: Problem) -> tuple[RankedPenalty, ...]:
     """All penalties of a run."""
     strata, penalties = range(len(task.objective.cells)), []
-    for number, (part, compared) in enumerate(zip(task.objective.parts, task.compared, strict=True)):
+    for number, (part, compared) in enumerate(zip(task.objective.parts, task.clipped.compared, strict=True)):
         part.require_slot_means()
         owners = tuple(part.owner(stratum) for stratum in strata)
         penalties.append(RankedPenalty(number, part, compared.columns, compared.clip, owners))
