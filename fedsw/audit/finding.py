@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import RenderableType
-from rich.text import Text
 
 from fedsw._tools import files
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import Short, downward, json_text, upward
 from fedsw.audit.bounds import Attack
 from fedsw.privacy.relations import Sampling
-from fedsw.runs.report.console import named_rows
+from fedsw.runs.report.document import Conclusion, Document, PageSection, Strong, named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,12 +115,11 @@ class Finding(Short):
             **self.details,
         }
 
-    def screen(self) -> RenderableType:
+    def screen(self) -> Document:
         """One screen: claimed epsilon, shown epsilon with its confidence, verdict."""
-        *facts, _ = self._facts().items()
-        style = {"passed": "green", "failed": "bold red"}.get(self.outcome, "bold yellow")
-        verdict = Text(f"{self.outcome.upper()}  ", style=style)
-        return named_rows([*facts, ("verdict", verdict.append(self.verdict, style="default"))])
+        *facts, (name, verdict) = self._facts().items()
+        said = Conclusion(verdict) if self.passed else Strong(verdict)
+        return Document("", begins=(named(facts),), sections=(PageSection(name, (said,)),))
 
     def _facts(self) -> Mapping[str, str]:
         sure = "" if self.confidence is None else f", at confidence {self.confidence:.6g}"

@@ -59,15 +59,10 @@ def at_seed(base: Experiment, seed: int, sections: Sequence[str] = SEEDS) -> lis
     return [f"{section}.seed={getattr(base, section).seed + seed}" for section in sections]
 
 
-def is_completed(summary: Mapping[str, Any]) -> bool:
-    """Say whether a run with that summary came to its end."""
-    return bool(summary["status"] == "completed")
-
-
 def finish(
     run: GridRun,
     folder: Path,
-    is_enough: Callable[[Mapping[str, Any]], bool] = is_completed,
+    is_enough: Callable[[Mapping[str, Any]], bool] = lambda summary: summary["status"] == "completed",
     observer: Observer | None = None,
 ) -> tuple[Mapping[str, Any], Path]:
     """Take the run that is finished in `folder`/<name>, go on with one that stopped there, or make a fresh one.

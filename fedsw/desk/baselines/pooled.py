@@ -57,7 +57,7 @@ def poisson(rows: Rows, fraction: float, generator: torch.Generator) -> DataLoad
     """Return a loader that Opacus turns into Poisson batches at the rate 1/m, m the whole number nearest 1/fraction."""
     batches = max(1, round(1 / fraction))
     size = math.ceil(len(rows) / batches)
-    return DataLoader(rows, batch_size=size, generator=generator, collate_fn=_as_it_is)
+    return DataLoader(rows, batch_size=size, generator=generator, collate_fn=lambda batch: batch)
 
 
 @functools.lru_cache(maxsize=256)
@@ -137,10 +137,6 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 @dataclass(frozen=True)

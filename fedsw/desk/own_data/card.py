@@ -52,14 +52,10 @@ def made_table(
         made, classes = records_of_table(cells, columns), len(columns.classes)
         compared = fidelity(made, other.records, coded, groups=columns.groups, classes=classes, shown=columns.positive)
     said = findings(learnt.experiment, learnt.summary, coded, faults_of(cells, columns), compared)
-    said += [_as_sentence(other.word)] if other is not None and other.word else []
+    said += [f"{other.word[:1].upper()}{other.word[1:]}."] if other is not None and other.word else []
     file, doubt = None if named is None else named.name, "" if other is None else other.doubt
     described = card(name, rows, learnt.experiment, learnt.summary, coded, compared, said, file, doubt)
     return MadeTable(cells, compared, said, described)
-
-
-def _as_sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
 
 
 def rehearse_table(learnt: LearntTable, *, held_out: bool) -> None:

@@ -239,14 +239,14 @@ class _Draw:
         """Classes (n,) of these shares: of two by a score, of several by chance."""
         total, ends = len(self.traits), np.round(np.cumsum(shares) * len(self.traits)).astype(np.int64)
         several = len(shares) > 2
-        order = self.chance.permutation(total) if several else self._order(directions[0])
+        order = (
+            self.chance.permutation(total)
+            if several
+            else np.argsort(self._mixed(self.law.explained, self._along(directions[0])), kind="stable")
+        )
         target = np.empty(total, dtype=np.int64)
         target[order] = np.searchsorted(ends, np.arange(total), side="right").clip(max=len(shares) - 1)
         return target
-
-    def _order(self, direction: Float) -> NDArray[np.int64]:
-        """Records (n,) by a score that follows this combination of the traits, and chance."""
-        return np.argsort(self._mixed(self.law.explained, self._along(direction)), kind="stable")
 
     def about(self, middles: Float) -> Float:
         """The traits (n, f) about the middles of classes (n, f) of length 1, which make `explained` of the variance."""

@@ -313,10 +313,6 @@ class MapKind:
     one_sided: bool = False
 
 
-def _own_map(name: str) -> MapKind:
-    return MapKind(_loaded)
-
-
 def _loaded(spec: SketchPart, learnt: LearntLayer | None) -> FeatureMap:
     """A map of the user's own, by its reference."""
     made = load_object(spec.map, what="sketch.map")
@@ -344,7 +340,7 @@ def _shipped(kind: type[FeatureMap]) -> Callable[[SketchPart, LearntLayer | None
     return lambda spec, learnt: kind(**{name: getattr(spec, name) for name in MAPS.get(spec.map).reads})
 
 
-MAP_KINDS: Registry[MapKind] = Registry("sketch.map", MapKind, custom=_own_map)
+MAP_KINDS: Registry[MapKind] = Registry("sketch.map", MapKind, custom=lambda name: MapKind(_loaded))
 MAP_KINDS.register("raw", MapKind(_shipped(maps.Raw)))
 MAP_KINDS.register("cosine", MapKind(_shipped(maps.Cosine)))
 MAP_KINDS.register("convolutions", MapKind(_shipped(maps.Convolutions), _of_convolutions, one_sided=True))

@@ -38,11 +38,6 @@ class SlicesPlan:
         """The part that this charge pays for; its bound is that of the features, before slicing."""
         return Part("slices", self.diameter, self.sigma, GAUSSIAN if self.sigma else NO_NOISE)
 
-    @property
-    def shared_directions(self) -> bool:
-        """True if directions are whole orthogonal blocks: any such directions hide a record, so all may share them."""
-        return self.slicing.fixed
-
 
 def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:
     """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.

@@ -95,7 +95,7 @@ def _plan(node: Node, delta: float) -> SlicesPlan:
 
 def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attempt: int) -> BoundedSlices:
     radius = node.task.clip.output
-    if plan.shared_directions:
+    if plan.slicing.fixed:  # whole orthogonal blocks: any such directions hide a record, so all may share them
         return slices_on(features, node.task.clipped.directions(round_, attempt)[0], radius=radius)
     return fresh_slices(
         features,

@@ -127,7 +127,10 @@ class Limit:
         yield known._alike(taken, delta)
         shares = [share for use in taken for share in use.shares]
         least = min((share.weight for share in shares), default=1.0)
-        yield _sum_of(shares, delta) if least * delta >= SMALLEST_DELTA else math.inf
+        if least * delta < SMALLEST_DELTA:
+            yield math.inf
+        else:
+            yield math.fsum(total_epsilon([share.cost], share.weight * delta) for share in shares)
 
     def chosen(self, uses: Iterable[Use]) -> float:
         """Epsilon of all runs, however each was chosen: the filters' least, or that of copies of the first step."""
@@ -164,10 +167,6 @@ class Limit:
 
     def _keeps(self, epsilon: float) -> bool:
         return epsilon <= self.epsilon * (1 + ROUNDING)
-
-
-def _sum_of(shares: Iterable[AdmittedCost], delta: float) -> float:
-    return math.fsum(total_epsilon([share.cost], share.weight * delta) for share in shares)
 
 
 def _composed(cost: Cost, delta: float) -> float:
