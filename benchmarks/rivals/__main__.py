@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.own_data.store import Cell, Row, measure_missing
 from benchmarks.rivals import ours, page
+from benchmarks.rivals.page import ADDED
 from benchmarks.rivals.sets import KNOWN, NAMES, SHIPPED, parted, told
 from fedsw.experiment import read_delta
 
@@ -32,8 +33,6 @@ OWN = {
     "dp-sgd": ours.dp_sgd,
     "dp-sgd-by-grid": ours.dp_sgd_by_grid,
 }
-ADDED = "fedsw-add-remove"
-"""The default path for additions and removals; measured where --rivals names it beside fedsw, in a --folder apart."""
 ELSEWHERE = ("diffprivlib-logistic", "diffprivlib-naive-bayes", "diffprivlib-linear", "dp-ebm")
 
 

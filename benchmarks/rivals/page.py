@@ -109,6 +109,21 @@ def verdict(rows: list[Row]) -> str:
     return " ".join(said)
 
 
+ADDED = "fedsw-add-remove"
+"""The default path for additions and removals, in rows of a folder apart."""
+
+
+def removal(rows: list[Row], added: list[Row]) -> str:
+    """Like with like: fedsw for additions and removals beside the best rival of the same relation, by each measure."""
+    own = [{**row, "cell": [*row["cell"][:2], "fedsw", row["cell"][3]]} for row in added if row["cell"][2] == ADDED]
+    both = own + [row for row in rows if row["cell"][2] not in ("fedsw", *REPLACED)]
+    words = (f"by {name}: {_counted(both, measure, 'all')}" for name, measure in _MEASURES.items())
+    return f"For additions and removals, beside the best of rivals by removal: {'; '.join(words)}." if own else ""
+
+
+_MEASURES = {"accuracy or R²": "score", "AUC": "auc", "log loss": "loss"}
+
+
 def _counted(rows: list[Row], measure: str, which: str) -> str:
     """In how many cells fedsw is ahead of the best rival by a measure, and where it is behind."""
     marks = {}
@@ -271,5 +286,11 @@ def _error(values: list[float]) -> float:
 def content(folder: Path = FOLDER) -> str:
     """Everything that is said of the rows of a folder."""
     rows: list[Any] = rows_of("scores", folder)
-    parts = (table(rows), probabilities(rows), verdict(rows), forecast_words(rows, rows_of("forecasts", folder)))
+    parts = (
+        table(rows),
+        probabilities(rows),
+        verdict(rows),
+        removal(rows, rows_of("scores", folder / "added")),
+        forecast_words(rows, rows_of("forecasts", folder)),
+    )
     return "\n\n".join(part for part in parts if part)
