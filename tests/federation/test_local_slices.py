@@ -186,6 +186,38 @@ def test_one_release_is_charged_once_and_serves_every_round(run):
     assert stored["projections"].shape == (200, 40)
 
 
+APART = {
+    "fresh slices": (experiment(FLOW, "training.rounds=2"), "local.towards=barycentre"),
+    "stored slices": (experiment(FLOW, "local.algorithm=flow-one-release"), "local.towards=barycentre"),
+    "noised records": (experiment(RELEASE), "local.loss=barycentre"),
+}
+"""Every way to a barycentre of clients that are trusted by nobody, and the setting that asks for it."""
+
+
+@pytest.mark.parametrize("name", sorted(APART))
+def test_a_barycentre_costs_every_client_what_the_mixture_costs_and_ends_elsewhere(run, name):
+    base, setting = APART[name]
+    rows, ends = list[list[tuple[float, ...]]](), list[dict[str, torch.Tensor]]()
+    for folder, more in (("mixture", ()), ("barycentre", (setting,))):
+        summary, directory = run(parse_experiment(base.model_dump(exclude_unset=True), ("seed=3", *more)), folder)
+        assert summary["status"] == "completed"
+        rows.append([(e.round, e.sampling_rate, e.sensitivity, e.sigma) for e in entries_of(directory)])
+        ends.append(load_file(directory / "model.safetensors"))
+    assert rows[0] == rows[1] and rows[0]
+    assert not all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def entries_of(directory):
+    for ledger in ledgers(directory):
+        with ledger:
+            yield from ledger.entries()
+
+
+def test_a_barycentre_of_noised_records_needs_gaussian_noise():
+    with pytest.raises(ExperimentError, match="loss 'barycentre' smooths with Gaussian noise alone"):
+        experiment(RELEASE, "local.loss=barycentre", "local.mechanism=laplace", "local.norm=l1")
+
+
 @pytest.mark.parametrize("base", [experiment(FLOW, "local.algorithm=flow-one-release"), experiment(RELEASE)])
 def test_a_completed_run_on_one_release_reads_as_completed(run, base):
     summary, directory = run(base)

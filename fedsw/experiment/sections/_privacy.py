@@ -265,12 +265,14 @@ class SliceSettings(Local):
             with `directions` stored slices that were noised once.
         order: q of `dp-swd`.
         diffusion: lambda of a flow's own noise.
+        towards: several clients' "mixture", or their sliced "barycentre", in which every client counts alike.
         per_step: stored directions that a step of "flow-one-release" looks at, drawn anew every step.
     """
 
     algorithm: Literal["dp-swd", "flow", "flow-one-release"] = "dp-swd"
     order: Literal[1, 2] = 2
     diffusion: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    towards: Literal["mixture", "barycentre"] = "mixture"
     per_step: PositiveInt = 50
 
     @property
@@ -292,7 +294,8 @@ class ReleaseSettings(Local):
     Attributes:
         loss: what the generator is trained with. "wavelet" is the plain distance to denoised records; "adversarial"
             and "wavelet-adversarial" train a critic (a model.kind with one). Losses take their order from the noise:
-            2 for Gaussian, 1 for Laplace.
+            2 for Gaussian, 1 for Laplace. "barycentre" is the mean over clients of the sliced distance to each,
+            smoothed on both sides, for Gaussian noise.
         iterations: so many plain iterations of Sinkhorn; None for as many as a small error takes.
         critic: rounds in which the critic moves for each in which the generator does.
         wavelet, thresholds: of denoising: an orthogonal wavelet of PyWavelets ("" for the shape's own), and a threshold
@@ -303,7 +306,9 @@ class ReleaseSettings(Local):
         keep: release the part of a record's coordinates (coefficients) that are largest; the others count as 0.
     """
 
-    loss: Literal["entropic", "plain", "sinkhorn", "wavelet", "adversarial", "wavelet-adversarial"] = "entropic"
+    loss: Literal["entropic", "plain", "sinkhorn", "wavelet", "adversarial", "wavelet-adversarial", "barycentre"] = (
+        "entropic"
+    )
     iterations: PositiveInt | None = None
     critic: PositiveInt = 5
     wavelet: str = ""
@@ -337,6 +342,8 @@ class ReleaseSettings(Local):
         unread += () if self.denoised else ("wavelet", "thresholds")
         if name := self.changed(*unread):
             raise ValueError(f"{name} is nothing that loss {self.loss!r} reads: leave it out")
+        if self.loss == "barycentre" and self.mechanism != "gaussian":
+            raise ValueError("loss 'barycentre' smooths with Gaussian noise alone: set mechanism to 'gaussian'")
         return self
 
 

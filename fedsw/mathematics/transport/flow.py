@@ -66,6 +66,8 @@ class UnprotectedSlices(Slices):
 
 
 Order = Literal[1, 2]
+Towards = Literal["mixture", "barycentre"]
+"""What several clients' distributions become: one with all their records, or the one nearest to all of them."""
 
 # 8-byte arrays of one direction alive at the same time in W1, per sample of either side.
 _BYTES_PER_SAMPLE = 8 * 12
@@ -80,7 +82,13 @@ class Match:
 
 
 def noised_swd(
-    generated: Tensor, releases: Sequence[Slices], *, order: Order = 2, dummy: bool = True, stream: Stream
+    generated: Tensor,
+    releases: Sequence[Slices],
+    *,
+    order: Order = 2,
+    towards: Towards = "mixture",
+    dummy: bool = True,
+    stream: Stream,
 ) -> Match:
     """Sliced W_q^q between generated features and the records behind noised slices, with its gradient.
 
@@ -91,6 +99,8 @@ def noised_swd(
     Releases on the same directions with the same sigma are pooled. The others enter as the mean of their own losses,
     weighted by their numbers of records. That is the pooled loss when clients are exchangeable, and an upper bound on
     it otherwise (W_q^q is convex): clients with different records then pull towards a mean of their gradients.
+    Towards a barycentre nothing is pooled, and every client counts alike: the mean over clients of their losses, which
+    is least, for q = 2, at the sliced barycentre of their distributions, on the support of the generated features.
 
     Guarantee: post-processing of the releases; the value and the cotangents may be published. The gradient flows
     through the generated side only, and no private feature takes part.
@@ -111,16 +121,17 @@ def noised_swd(
                 f"generated features have shape {tuple(points.shape)}; slices of dimension "
                 f"{slices.directions.shape[0]} take (m, {slices.directions.shape[0]}) with m >= 1"
             )
+    pools = _pools(releases) if towards == "mixture" else releases
     total = sum(len(slices) for slices in releases)
     value, cotangents = points.new_zeros(()), torch.zeros_like(points)
-    for pool in _pools(releases):
+    for pool in pools:
         theta = pool.directions.to(points)
         projected = points @ theta
         if dummy:
             normals = stream.normals(projected.numel())
             projected = projected + pool.sigma * torch.from_numpy(normals).reshape(projected.shape).to(projected)
         losses, slopes = (_w1 if order == 1 else w2_squared_of_columns)(projected, pool.projections.to(points))
-        weight = len(pool) / total / pool.count
+        weight = (len(pool) / total if towards == "mixture" else 1 / len(pools)) / pool.count
         value = value + weight * losses.sum()
         cotangents += weight * slopes @ theta.T
     return Match(value, cotangents)
@@ -171,7 +182,14 @@ def _w1_of_rows(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flow_step(
-    particles: Tensor, slices: Sequence[Slices], *, step: float, diffusion: float, dummy: bool, stream: Stream
+    particles: Tensor,
+    slices: Sequence[Slices],
+    *,
+    step: float,
+    diffusion: float,
+    towards: Towards = "mixture",
+    dummy: bool,
+    stream: Stream,
 ) -> Tensor:
     """One Euler step X + h v + sqrt(2 lambda h) Z of the gradient flow of SW2^2 / 2 + lambda (negative entropy).
 
@@ -185,8 +203,9 @@ def flow_step(
     Guarantee: post-processing of the releases; the particles may be published.
 
     Particles are (m, p), before and after, float64; step h is above 0, diffusion lambda 0 or more. Several releases are
-    joined as in `noised_swd`. Without ``dummy`` noise of equal sigma on the projections that are ranked (GYWX) the
-    particles end at the records *with* noise, sigma^2 wider along every direction.
+    joined as in `noised_swd`: towards a barycentre the flow is that of the mean of SW2^2 / 2 over clients. Without
+    ``dummy`` noise of equal sigma on the projections that are ranked (GYWX) the particles end at the records *with*
+    noise, sigma^2 wider along every direction.
 
     Source: SPF, Algorithms 1 and 2; Liutkus et al. 2019 (the flow).
     """
@@ -194,7 +213,7 @@ def flow_step(
     if not 0 <= diffusion < math.inf:
         raise ValueError(f"diffusion lambda = {diffusion}; it must be finite and at least 0")
     points = sample(particles, "particles").detach().to(torch.float64)
-    pull = noised_swd(points, slices, order=2, dummy=dummy, stream=stream).cotangents
+    pull = noised_swd(points, slices, order=2, towards=towards, dummy=dummy, stream=stream).cotangents
     moved = points - step * points.shape[0] / 2 * pull
     if diffusion > 0:
         normals = torch.from_numpy(stream.normals(points.numel())).reshape(points.shape).to(points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import ot
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.mathematics.transport import flow
-from fedsw.mathematics.transport.flow import Order, Slices, noised_swd
+from fedsw.mathematics.transport.flow import Order, Slices, flow_step, noised_swd
 from fedsw.privacy.slices import DirectionStream, unprotected_slices
 from tests.doors import release_on, release_slices
 
@@ -138,6 +139,51 @@ def test_the_mean_over_clients_is_at_least_the_pooled_loss(order: Order) -> None
     ]
     mean = noised_swd(generated, turned, order=order, dummy=False, stream=Stream.seeded(6)).value
     assert float(mean) > float(pooled) + 0.01
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_towards_a_barycentre_the_loss_is_the_mean_of_pots_distances_whatever_clients_have(own: bool) -> None:
+    """As POT's free-support sliced barycentre minimises it: a distance to each client, on the directions it has."""
+    clients = [normal(9, 3, seed=1) - 2, normal(40, 3, seed=2) * 0.5, normal(7, 3, seed=3) + 2]
+    thetas = [blocks(3, 6, seed=client if own else 0) for client in range(3)]
+    slices = [unprotected_slices(records, theta) for records, theta in zip(clients, thetas, strict=True)]
+    leaf = normal(12, 3, seed=5).requires_grad_()
+    value = sum(
+        ot.sliced_wasserstein_distance(leaf, records, projections=theta, p=2) ** 2
+        for records, theta in zip(clients, thetas, strict=True)
+    ) / len(clients)
+    value.backward()
+    match = noised_swd(leaf.detach(), slices, towards="barycentre", dummy=False, stream=Stream.seeded(0))
+    torch.testing.assert_close(match.value, value.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(match.cotangents, leaf.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_on_a_line_particles_reach_pots_free_support_barycentre() -> None:
+    line = torch.ones((1, 1), dtype=torch.float64)
+    clients = [normal(8, 1, seed=1) - 3, normal(8, 1, seed=2) * 2, normal(8, 1, seed=3) + 5]
+    slices, points = [unprotected_slices(records, line) for records in clients], normal(8, 1, seed=4)
+    for _ in range(60):
+        points = flow_step(
+            points, slices, step=0.5, diffusion=0.0, towards="barycentre", dummy=False, stream=Stream.seeded(0)
+        )
+    known = [records.numpy() for records in clients]
+    uniform = [np.full(8, 1 / 8)] * 3
+    by_pot = ot.lp.free_support_barycenter(known, uniform, normal(8, 1, seed=4).numpy(), numItermax=50)
+    assert np.sort(points.numpy().ravel()) == pytest.approx(np.sort(by_pot.ravel()), abs=1e-6)
+
+
+@pytest.mark.parametrize(("dummy", "spread"), [(True, 0.3), (False, math.hypot(0.3, 0.5))])
+def test_dummy_noise_makes_the_barycentre_that_of_the_records_and_not_of_their_noise(
+    dummy: bool, spread: float
+) -> None:
+    line = torch.ones((1, 1), dtype=torch.float64)
+    clients = [normal(4000, 1, seed=seed) * 0.3 + seed for seed in (1, 3)]
+    slices = [released(records, line, sigma=0.5, seed=10 + client) for client, records in enumerate(clients)]
+    points, public = normal(2000, 1, seed=5), Stream.seeded(1)
+    for _ in range(120):
+        points = flow_step(points, slices, step=0.2, diffusion=0.0, towards="barycentre", dummy=dummy, stream=public)
+    assert float(points.mean()) == pytest.approx(2.0, abs=0.05)
+    assert float(points.std()) == pytest.approx(spread, abs=0.06)
 
 
 def test_clients_that_differ_and_share_no_directions_pull_towards_their_mean() -> None:

@@ -29,6 +29,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import Adversary, Learner
 from fedsw.mathematics.transport.denoise import wavelet_denoise
 from fedsw.mathematics.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
+from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, noised_swd
 from fedsw.privacy.accounting import Step, lifetime
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import Counts
@@ -107,16 +108,39 @@ class LocalRelease(LocalMethod):
         self._learner = Learner(self._task)
         self._adversary = Adversary(self._task) if self._task.experiment.own(ReleaseSettings).adversarial else None
         self._target: Tensor | None = None
+        self._apart: list[Tensor] = []
 
     def _attempt(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> Outcome:
+        stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
+        if self._task.experiment.own(ReleaseSettings).loss == "barycentre":
+            if not self._apart:
+                self._ask_all(round_, attempt, members)
+                self._apart = [self._release.decode(each["released"]) for each in self._context.releases.read()]
+            vector = self._towards_barycentre(theta, round_, attempt, stream)
+            return Outcome(vector, None, self.epsilon(), attempt, len(self._apart))
         if self._target is None:
             self._ask_all(round_, attempt, members)
             self._target = self._prepared(torch.cat([arrays["released"] for arrays in self._context.releases.read()]))
-        stream = Stream.seeded(self._task.experiment.slicing.seed, "public minibatch", round_, attempt)
         count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(self._target)))
         target = self._target[torch.from_numpy(smallest_keys(stream.words(len(self._target)), count))]
         vector = self._gradient(theta, target, round_, attempt)
         return Outcome(vector, None, self.epsilon(), attempt, len(self._context.releases.clients))
+
+    def _towards_barycentre(self, theta: Tensor, round_: int, attempt: int, stream: Stream) -> Tensor:
+        """The flat gradient (r,) of the mean over clients of the sliced distance to a batch of what each released."""
+        directions = self._task.clipped.directions(round_, attempt)[0]
+        sigma = self._release.deviation
+        kind = Slices if sigma else UnprotectedSlices
+        slices = list[Slices]()
+        for rows in self._apart:
+            count = max(1, math.floor(self._task.experiment.training.batch_fraction * len(rows)))
+            chosen = rows[torch.from_numpy(smallest_keys(stream.words(len(rows)), count))]
+            slices.append(kind(directions, chosen @ directions.to(chosen), sigma))
+        points = self._learner.points(theta, sum(map(len, slices)), round_, attempt)
+        if not bool(points.isfinite().all()):
+            return lost_direction(theta)
+        match = noised_swd(points, slices, towards="barycentre", dummy=sigma > 0, stream=stream.child("dummy"))
+        return self._learner.gradient(match.cotangents)
 
     def _gradient(self, theta: Tensor, target: Tensor, round_: int, attempt: int) -> Tensor:
         """The flat gradient (r,) at a batch (m, p) of what was released and prepared."""

@@ -187,10 +187,12 @@ class LocalSlices(LocalMethod):
             return lost_direction(theta)
         dummy = not isinstance(slices[0], UnprotectedSlices)
         if local.algorithm == "dp-swd":
-            match = noised_swd(points, slices, order=local.order, dummy=dummy, stream=stream)
+            match = noised_swd(points, slices, order=local.order, towards=local.towards, dummy=dummy, stream=stream)
             return self._learner.gradient(match.cotangents)
         step = self._task.experiment.training.rate_after(round_ - 1)
-        moved = flow_step(points, slices, step=step, diffusion=local.diffusion, dummy=dummy, stream=stream)
+        moved = flow_step(
+            points, slices, step=step, diffusion=local.diffusion, towards=local.towards, dummy=dummy, stream=stream
+        )
         return ((points - moved) / step).reshape(-1)
 
     def _slices(self, round_: int, attempt: int, theta: Tensor, members: Sequence[Member]) -> list[Slices]:
