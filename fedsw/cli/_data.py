@@ -27,8 +27,12 @@ _MEASURED = ("distance", "of these records", "of their populations", "differ")
 def init_command(
     folder: Annotated[Path, typer.Argument(metavar="DATA", help="A folder 0, 1, ... with a table for each client.")],
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column of the groups, if outputs are compared.")
+        _Columns,
+        typer.Option(metavar="COLUMN", help="The column of the groups, if outputs are compared; several are combined."),
     ] = None,
+    least_group: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Combined groups of fewer public rows are one group, other.")
+    ] = 100,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column that is predicted.")] = None,
     positive: Annotated[
         str | None, typer.Option(metavar="CLASS", help="The favourable class of the target, as hired.")
@@ -103,13 +107,14 @@ def init_command(
     if book.foreign:  # it describes forms and files, of which the tables may have a part
         held = read_header(_tables(folder)[0])[0]
         book = replace(book, entries={name: entry for name, entry in book.entries.items() if name in held})
-    group, target, unit = (
-        group or book.with_role("group"),
+    groups = group or [name for name in (book.with_role("group"),) if name is not None]
+    target, unit = (
         target or book.with_role("target"),
         unit or book.with_role("person"),
     )
     if code_book_template is not None:
-        _write_template(code_book_template, folder, {"group": group, "target": target, "person": unit}, force=force)
+        roles = {**dict.fromkeys(groups, "group"), **({target: "target"} if target else {})}
+        _write_template(code_book_template, folder, {**roles, **({unit: "person"} if unit else {})}, force=force)
         return
     if target is None:
         raise ExperimentError("nothing says which column is the target: add --target COLUMN, or a code book's role")
@@ -141,10 +146,22 @@ def init_command(
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
     request = DraftRequest(
-        folder, group, target, words, from_public, public_table, guess, ask, beside, unit, positive or book.positive
+        folder,
+        groups[0] if len(groups) == 1 else None,
+        target,
+        words,
+        from_public,
+        public_table,
+        guess,
+        ask,
+        beside,
+        unit,
+        positive or book.positive,
     )
     doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-    drafted = draft(replace(request, doubt=doubt, alpha=alpha, declared=records), name=_name(output))
+    crossed = tuple(groups) if len(groups) > 1 else ()
+    request = replace(request, doubt=doubt, alpha=alpha, declared=records, crossed=crossed, least_group=least_group)
+    drafted = draft(request, name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     for note in drafted.notes:
         echo(note)
@@ -164,12 +181,12 @@ def _tables(folder: Path) -> list[Path]:
     return [source.table for source in places(folder)]
 
 
-def _write_template(path: Path, folder: Path, roles: dict[str, str | None], *, force: bool) -> None:
+def _write_template(path: Path, folder: Path, roles: dict[str, str], *, force: bool) -> None:
     from fedsw.desk.own_data.code_book import template_of
 
     tables = _tables(folder)
     require_writable(path, force=force, read=tables)
-    text, left_out = template_of(tables[0], {column: role for role, column in roles.items() if column})
+    text, left_out = template_of(tables[0], roles)
     path.write_text(text, encoding="utf-8")
     for name in left_out:
         echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from fedsw._tools.settings import ExperimentError, explain_all, takes
 from fedsw.data.columns.declaration import Columns, difference
-from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
-from fedsw.data.columns.values import as_text, numbers_rows, text_of
+from fedsw.data.columns.declared_kinds import CROSS, Feature, Group, GroupPart, Label, Number
+from fedsw.data.columns.values import Values, as_text, numbers_rows, text_of
 from fedsw.data.containers import Table, aligned, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
@@ -91,8 +91,9 @@ def as_records(
             torch Dataset with a length and items (x,), (x, y), (x, y, group) or dicts, a Hugging Face
             `datasets.Dataset`, or a function without arguments that returns one of these.
         group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
-            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more. None: one group, "all". A Series
-            beside a DataFrame is put in the order of its rows by their labels. `sensitive_features` is another word.
+            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more, and a list of names makes groups of
+            the columns' combinations, ["sex", "race"] "f × black". None: one group, "all". A Series beside a DataFrame
+            is put in the order of its rows by their labels. `sensitive_features` is another word.
         target: the column of the classes, in the same ways. Groups and classes are text, whole numbers (of any dtype)
             or truth values.
         targets: numbers to predict: a column or several (names, numbers or mappings with low and high), or an array
@@ -189,7 +190,8 @@ class _Declaring:
             label = None if target is None else self._label(target, arguments["classes"])
             numbers = () if targets is None else self._numbers(targets)
             whose = None if arguments["unit"] is None else self._refer(arguments["unit"], "unit")
-            used = {part.name for part in (declared_group, label, *numbers) if part is not None} | {whose}
+            used = {part.name for part in (label, *numbers) if part is not None} | {whose}
+            used |= set() if declared_group is None else {*declared_group.columns}
             inputs = (
                 self._others(names, used) if arguments["features"] is None else self._features(arguments["features"])
             )
@@ -202,7 +204,8 @@ class _Declaring:
 
     def _ask_for_persons(self, names: Sequence[str], columns: Columns, *, unsaid: bool) -> None:
         """Refuse an input that seems to say whose a row is, which nobody named as one; warn of such a column beside."""
-        labels = {label.name for label in (columns.sensitive, columns.target, *columns.targets) if label is not None}
+        labels = {label.name for label in (columns.target, *columns.targets) if label is not None}
+        labels |= set() if columns.sensitive is None else {*columns.sensitive.columns}
         cells = {
             name: self._table.cells(name) for name in dict.fromkeys((*names, *labels)) if name in self._table.names
         }
@@ -218,12 +221,28 @@ class _Declaring:
             warnings.warn(said, stacklevel=5)
 
     def _group(self, reference: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
+        several = isinstance(reference, list | tuple) and len(reference) > 1 and set(reference) <= {*self._table.names}
+        if several and isinstance(reference, list | tuple) and edges is None:
+            return self._combined(list(reference), groups)
         cut = {} if edges is None else {"edges": tuple(edges)}
         if isinstance(reference, Mapping):
             return self._known(Group.model_validate({**reference, **_values(groups), **cut}), "group")
         name = self._refer(reference, "group")
         values = () if cut else self._levels(name, groups, "groups", "edges= cuts them into groups")
         return Group.model_validate({"name": name, "values": values, **cut})
+
+    def _combined(self, names: list[str], groups: Sequence[object] | None) -> Group:
+        """Groups of the combinations of several columns, those that are listed, or else occur."""
+        parts = [
+            GroupPart(name=name, values=self._levels(name, None, "groups", "name other columns")) for name in names
+        ]
+        places = [[Values(part.values).place(cell) for cell in self._table.label(part.name).tolist()] for part in parts]
+        found = [
+            CROSS.join(part.values[place] for part, place in zip(parts, row, strict=True))
+            for row in sorted({*zip(*places, strict=True)})
+            if min(row) >= 0
+        ]
+        return Group.model_validate({"of": parts, "values": found if groups is None else _texts(groups)})
 
     def _label(self, reference: object, classes: Sequence[object] | None) -> Label:
         if isinstance(reference, Mapping):

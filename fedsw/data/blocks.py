@@ -60,7 +60,8 @@ class ColumnLayout:
     @classmethod
     def of(cls, columns: Columns, places: Mapping[str, int], width: int, beside: Callable[[str], bool]) -> ColumnLayout:
         """The layout of a file for some declared columns; those of `beside` are read as text, declared or not."""
-        texts = {label.name for label in (columns.sensitive, columns.target) if label is not None and label.values}
+        texts = set() if columns.target is None else {columns.target.name}
+        texts |= set(columns.sensitive.columns) if columns.sensitive is not None and columns.sensitive.values else set()
         texts |= {columns.unit or ""} | {name for name in places if beside(name)}
         texts |= {
             column

@@ -73,6 +73,10 @@ def cells_of_table(
     for label, chosen in ((columns.target, classes), (columns.sensitive, groups)):
         if label is not None and label.name not in made:
             made[label.name] = [label.values[number] for number in chosen.tolist()]
+    if columns.sensitive is not None and columns.sensitive.of:  # a group of several columns says a value of each
+        parts = {value: columns.sensitive.parts_of(at) for at, value in enumerate(columns.sensitive.values)}
+        for at, name in enumerate(columns.sensitive.columns):
+            made[name] = [parts[cell][at] for cell in made[columns.sensitive.name]]
     if columns.unit is not None:  # every row is somebody made up, another one in every table
         made[columns.unit] = [f"made-up-{seed}-{row}" for row in range(len(codes))]
     return {name: made[name] for name in columns.names}
@@ -301,12 +305,12 @@ class _ReadRows(NamedTuple):
 
 
 def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _ReadRows:
-    labels = (columns.sensitive, columns.target)
-    names = (columns.unit, *(None if label is None else label.name for label in labels))
+    groups = () if columns.sensitive is None else columns.sensitive.columns
+    names = ((columns.unit,), groups, () if columns.target is None else (columns.target.name,))
     read = _ReadRows(*(np.ones(encoder.rows, dtype=bool) for _ in names))
     for fault in encoder.faults:
         for rows, name in zip(read, names, strict=True):
-            if fault.column == name:
+            if fault.column in name:
                 rows[fault.row - first_row] = False
     return read
 

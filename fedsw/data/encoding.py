@@ -16,7 +16,7 @@ from fedsw.data.cells import missing_among, shown
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
 from fedsw.data.columns.declaration import Columns
-from fedsw.data.columns.declared_kinds import Feature, Group, Label, Number
+from fedsw.data.columns.declared_kinds import Feature, Group, GroupPart, Label, Number
 from fedsw.data.columns.distinct_cells import Cells, Distinct, by_value
 from fedsw.data.columns.number import LARGEST, is_amount
 from fedsw.data.columns.registered import KINDS
@@ -191,6 +191,11 @@ class Encoder:
         if (number := self._columns.group_number) is not None:
             within = self._finite(group.name, number, remedy="")
             return np.searchsorted(np.array(group.edges), within, side="right").astype(np.int64)
+        if group.of:
+            combined = np.array(group.combined).reshape([len(part.values) for part in group.of])
+            numbers = np.asarray(combined[tuple(self._places(part) for part in group.of)], dtype=np.int64)
+            self._require(group.columns[-1], numbers < 0, f"beside the {group.columns[0]!r} of its row it is no group")
+            return np.maximum(numbers, 0)
         return self._places(group)
 
     def unit(self, column: str | None) -> NDArray[np.int64]:
@@ -283,7 +288,7 @@ class Encoder:
         if bad.any():
             self._note(column, bad, _CHANGED)
 
-    def _places(self, label: Label | Group) -> NDArray[np.int64]:
+    def _places(self, label: Label | Group | GroupPart) -> NDArray[np.int64]:
         """The places (rows,) of a column's values among those declared; 0 for faults."""
         kind, column, cells = KINDS.get(label.kind), label.column, self._cells[label.name]
         places = kind.read(cells.values if isinstance(cells, Distinct) else cells, column, self._columns.spelling)

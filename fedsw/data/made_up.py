@@ -51,7 +51,8 @@ def made_up_cells(columns: Columns, count: int, *, seed: int) -> dict[str, list[
                 cells[name] = [
                     number.missing[0] if gone else cell for cell, gone in zip(cells[name], absent, strict=True)
                 ]
-    for label in (columns.sensitive, columns.target):
+    group = columns.sensitive
+    for label in (*((group,) if group is None or not group.of else group.of), columns.target):
         if label is None or label.name in cells:
             continue
         if isinstance(column := label.column, Number):

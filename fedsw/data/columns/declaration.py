@@ -86,7 +86,7 @@ class Columns(Declared):
             raise ValueError("both target (classes) and targets (numbers) are declared; keep one")
         inputs = [column for feature in self.features for column in feature.columns]
         predicted = [number.name for number in self.targets] + ([] if self.target is None else [self.target.name])
-        group = [] if self.sensitive is None else [self.sensitive.name]
+        group = [] if self.sensitive is None else [*self.sensitive.columns]
         for names in ([*inputs, *predicted], [*predicted, *group]):  # the group alone may be an input too
             if (twice := next((name for name, times in Counter(names).items() if times > 1), None)) is not None:
                 raise ValueError(
@@ -130,7 +130,8 @@ class Columns(Declared):
     @property
     def names(self) -> tuple[str, ...]:
         """Every column that is read, once."""
-        labels = [label.name for label in (self.sensitive, self.target) if label is not None]
+        groups = () if self.sensitive is None else self.sensitive.columns
+        labels = [*groups, *([] if self.target is None else [self.target.name])]
         features = [column for feature in self.features for column in feature.columns]
         unit = () if self.unit is None else (self.unit,)
         return tuple(dict.fromkeys((*features, *labels, *(number.name for number in self.targets), *unit)))
@@ -139,8 +140,9 @@ class Columns(Declared):
     def listed(self) -> frozenset[str]:
         """The columns of declared values and of truth values: few different cells."""
         features = (feature.name for feature in self.features if feature.reader.stored == "texts")
-        labels = (label.name for label in (self.sensitive, self.target) if label is not None and label.values)
-        return frozenset((*features, *labels))
+        groups = () if self.sensitive is None or not self.sensitive.values else self.sensitive.columns
+        labels = () if self.target is None else (self.target.name,)
+        return frozenset((*features, *groups, *labels))
 
     @property
     def feature_names(self) -> tuple[str, ...]:

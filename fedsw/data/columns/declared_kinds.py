@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -370,8 +371,40 @@ class Label(Spellings):
         return ListedColumn(self.name, self.values, spelt=self.spelt)
 
 
+def cells_of(values: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Names of all combinations of some columns' values, the last column's changing first."""
+    return tuple(map(CROSS.join, itertools.product(*values)))
+
+
+class GroupPart(Spellings):
+    """One of several columns that say a record's group together."""
+
+    name: Name
+    values: Texts
+    kind: ListedKind = "category"
+
+    @model_validator(mode="after")
+    def _at_least_two(self) -> GroupPart:
+        require_distinct(self.name, "values", self.values)
+        self.require_spelt(self.name, self.values)
+        KINDS.get(self.kind).require(self.column)
+        return self
+
+    @property
+    def column(self) -> ListedColumn:
+        """The column as its kind reads it."""
+        return ListedColumn(self.name, self.values, spelt=self.spelt)
+
+
+CROSS = " × "
+"""What stands between the values of several columns in the name of a group."""
+
+
 class Group(Spellings):
     """The column of the groups: one group for each of the declared `values`, or numbers cut at public `edges`.
+
+    Several columns make groups of all their combinations, "female × black": `of` declares each, `values` lists the
+    combinations, all of them if it is left out; those that it does not list are the group `other`, or are refused.
 
     The edges e1 < e2 < ... cut the line into "name<e1", "e1<=name<e2", ..., "name>=ek": every number is in one group.
     Numbers are compared with them as they are in the file, in float64, before any scaling. With public bounds `low` and
@@ -384,6 +417,51 @@ class Group(Spellings):
     low: Bound | None = None
     high: Bound | None = None
     kind: ListedKind = "category"
+    of: tuple[GroupPart, ...] = ()
+    other: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _crossed(cls, raw: Any) -> Any:
+        """The name and the values of several columns, where they are left out."""
+        if not isinstance(raw, Mapping) or not raw.get("of"):
+            return raw
+        parts = [GroupPart.model_validate(part) for part in raw["of"]]
+        known = {"name": CROSS.join(part.name for part in parts), "values": cells_of([part.values for part in parts])}
+        return {**known, **{key: value for key, value in raw.items() if value or key not in known}}
+
+    @model_validator(mode="after")
+    def _combined(self) -> Group:
+        if not self.of:
+            if self.other is not None:
+                raise ValueError(
+                    f"column {self.name!r} has other, which is for groups of several columns; leave it out"
+                )
+            return self
+        if len({part.name for part in self.of}) < max(2, len(self.of)):
+            raise ValueError(f"the groups {self.name!r} are of several columns: name two or more different ones in of")
+        cells = cells_of([part.values for part in self.of])
+        if unknown := [value for value in self.values if value not in cells and value != self.other]:
+            raise ValueError(f"the groups {self.name!r} have the value {unknown[0]!r}; combinations are {list(cells)}")
+        if self.other is not None and self.other not in self.values:
+            raise ValueError(f"the groups {self.name!r} have other {self.other!r}, which is none of their values")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that say a record's group."""
+        return tuple(part.name for part in self.of) or (self.name,)
+
+    @property
+    def combined(self) -> tuple[int, ...]:
+        """The group's number of every combination of the columns' values, the last column's changing first."""
+        numbers = {value: number for number, value in enumerate(self.values)}
+        other = -1 if self.other is None else numbers[self.other]
+        return tuple(numbers.get(cell, other) for cell in cells_of([part.values for part in self.of]))
+
+    def parts_of(self, number: int) -> tuple[str, ...]:
+        """The columns' values of a group, of the first combination that is in it."""
+        return list(itertools.product(*(part.values for part in self.of)))[self.combined.index(number)]
 
     @model_validator(mode="after")
     def _one_kind(self) -> Group:

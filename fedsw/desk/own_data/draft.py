@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import json
 import re
 import tomllib
@@ -18,10 +19,10 @@ from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import PLAIN, Spelling
 from fedsw.data.columns.date import is_time
-from fedsw.data.columns.declared_kinds import LONGEST_NAME
+from fedsw.data.columns.declared_kinds import CROSS, LONGEST_NAME
 from fedsw.data.columns.number import SPELLINGS, as_number, is_amount, readings
 from fedsw.data.columns.registered import KINDS
-from fedsw.data.columns.values import normal, number_text, numbers_rows
+from fedsw.data.columns.values import Spelt, Values, normal, number_text, numbers_rows
 from fedsw.data.formats import SEPARATORS
 from fedsw.data.persons import Marks, Persons, persons_in
 from fedsw.data.places import places
@@ -65,6 +66,10 @@ held_out_to = "everybody"  # ... and counted once when training has ended: with 
 _NONE_KEPT = '# held_out = "held-out.csv"   # a table at the server that holds no private record, to judge the model by'
 
 
+LEAST_GROUP = 100
+"""Public rows below which a combination of several group columns joins the others."""
+
+
 @dataclass(frozen=True)
 class DraftRequest:
     """Request for a draft: declarations on the command line (``words``), and the column of privacy-unit ids.
@@ -72,6 +77,9 @@ class DraftRequest:
     Of the classes one is the favourable (``positive``), if declared; ``alpha`` is the weight of equal
     outputs of the groups, if asked for. With a ``declared`` number of records the guarantee is for
     additions and removals of them, and no row is counted.
+
+    Several columns (``crossed``) make groups of their combinations; those with fewer than ``least_group`` public rows
+    are one group, "other".
 
     Kinds may come from the clients' tables themselves if these are public, from a public table of the same columns, or
     from a guess by the form of private values; the rest from a person, if one is there to ask. What cannot be told even
@@ -92,6 +100,13 @@ class DraftRequest:
     doubt: Ask | None = None
     alpha: float | None = None
     declared: int | None = None
+    crossed: tuple[str, ...] = ()
+    least_group: int = LEAST_GROUP
+
+    @property
+    def group_columns(self) -> tuple[str, ...]:
+        """Names of the columns that say a record's group."""
+        return self.crossed or (() if self.group is None else (self.group,))
 
 
 @dataclass(frozen=True)
@@ -116,6 +131,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     ExperimentError for a column that is not there, or tables that do not agree.
     """
     request = replace(request, group=_named(request.group), target=normal(request.target), unit=_named(request.unit))
+    request = replace(request, crossed=tuple(map(normal, request.crossed)))
     sources = places(request.folder)
     tables = [source.table for source in sources]
     names, separator, partly = _header(tables)
@@ -152,8 +168,10 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         _require_few(request.group, group, forms.get(request.group), cut=cuts is not None)
         edges = None if cuts is None else f"sensitive = {{name = {_text(request.group)}, edges = [{', '.join(cuts)}]}}"
         sensitive = [_values("sensitive", request.group, group) if edges is None else f"{edges}   # given with --edges"]
+    if request.crossed:
+        sensitive = [_crossed(request, [of(column, classes=True) for column in request.crossed], forms, public)]
     positive = _favourable(request, target, regression=regression)
-    taken = {request.target, unit, request.group if cuts is None else None}
+    taken = {request.target, unit, request.group if cuts is None else None, *request.crossed}
     inputs = [column for column in names if column not in taken]
     features = [
         _feature(
@@ -186,7 +204,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             penalty=_penalty(request),
             relation=_relation(request),
             clients=4 if sources[0].client is None else len(sources),
-            grouped=request.group is not None,
+            grouped=bool(request.group_columns),
         ),
     ]
     text = "\n".join(lines) + "\n"
@@ -316,6 +334,50 @@ def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, c
     )
 
 
+def _crossed(
+    request: DraftRequest,
+    parts: Sequence[ColumnAnswer],
+    forms: Mapping[str, ColumnForm],
+    public: Mapping[str, Sequence[str]] | None,
+) -> str:
+    """The line of groups of several columns: all their combinations, the small ones together if sizes are public."""
+    for column, part in zip(request.crossed, parts, strict=True):
+        if column in request.words.edges:
+            raise ExperimentError(
+                f"--edges {column} cuts numbers into groups, and --group names several columns: give it one, or a "
+                "column of the cut numbers"
+            )
+        _require_few(column, part, forms.get(column), cut=False)
+    of = ", ".join(
+        f"{{name = {_text(column)}, values = {_listed(part.categories)}{''.join(f', {key}' for key in _spelt(part))}}}"
+        for column, part in zip(request.crossed, parts, strict=True)
+    )
+    if public is None or not all(part.categories for part in parts):
+        return f"sensitive = {{of = [{of}]}}   # a group for each combination; {parts[0].source or 'fill in'}"
+    readers = [Values(part.categories, spelt=Spelt(part.same, empty=part.empty)) for part in parts]
+    columns = [map(reader.place, public[column]) for reader, column in zip(readers, request.crossed, strict=True)]
+    sizes = Counter(zip(*columns, strict=True))
+    named = {
+        places: CROSS.join(part.categories[place] for part, place in zip(parts, places, strict=True))
+        for places in itertools.product(*(range(len(part.categories)) for part in parts))
+    }
+    kept = [cell for places, cell in named.items() if sizes[places] >= request.least_group]
+    small = [f"{cell} ({sizes[places]})" for places, cell in named.items() if sizes[places] < request.least_group]
+    if len(kept) < 2:
+        raise ExperimentError(
+            f"the groups of {' and '.join(request.crossed)} have fewer than {request.least_group} rows each, but for "
+            f"{len(kept)}: {', '.join(small[:5])}; lower --least-group, or name one column"
+        )
+    if not small:
+        return f"sensitive = {{of = [{of}]}}   # a group for each combination; {parts[0].source}"
+    values = f"values = {_listed([*kept, _OTHER])}, other = {_text(_OTHER)}"
+    return (
+        f"sensitive = {{of = [{of}], {values}}}   # {_OTHER}: {', '.join(small)}, of under {request.least_group} rows "
+        f"each (--least-group); {parts[0].source}"
+    )
+
+
+_OTHER = "other"
 MOST_GROUPS, _MOST_NUMBERS = 20, 10
 """Most groups that are read off a public table, and `check` times a run of; of numbers, which may be codes, fewer."""
 
@@ -349,8 +411,9 @@ def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
 
 
 def _require_known(request: DraftRequest, names: Sequence[str], partly: Sequence[str]) -> None:
-    roles = {"--group": request.group, "--target": request.target, "--unit": request.unit}
-    for option, column in [*roles.items(), *(("a column option", column) for column in sorted(request.words.names))]:
+    roles = [("--target", request.target), ("--unit", request.unit)]
+    roles += [("--group", column) for column in request.group_columns]
+    for option, column in [*roles, *(("a column option", column) for column in sorted(request.words.names))]:
         if column is not None and column not in names:
             option = "the code book" if column in request.words.book else option
             if column in partly:
@@ -415,7 +478,7 @@ def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict
     words = request.words
     said = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
     said |= {name for name, entry in words.book.items() if entry.kind is not None} | {*words.drop}
-    candidates = [name for name in public if name not in said | {request.target, request.group}]
+    candidates = [name for name in public if name not in said | {request.target, *request.group_columns}]
     found = persons_in(marks, candidates, named=[name for name in candidates if named_as_identifier(name)])
     return {persons.column: persons for persons in found}
 
@@ -624,7 +687,7 @@ def _asked_for_unit(names: Sequence[str], request: DraftRequest, persons: Mappin
     for column in [*persons, *(name for name in names if name not in persons)]:
         seems = persons.get(column)
         ask = request.ask if seems is None else request.doubt or request.ask
-        if ask is None or column in (request.group, request.target):
+        if ask is None or column in (*request.group_columns, request.target):
             continue
         if seems is None and not named_as_identifier(column):
             continue
@@ -675,12 +738,12 @@ def _penalty(request: DraftRequest) -> list[str]:
         if request.alpha:
             raise ExperimentError("--alpha has no bound for added and removed records: leave it, or --relation, out")
         return ['penalty = "none"           # none has a bound for added and removed records']
-    if request.group is None and request.alpha:
+    if not request.group_columns and request.alpha:
         raise ExperimentError(
             f"--alpha {request.alpha:g} weighs equal outputs of groups, and none are declared: add --group COLUMN"
         )
     means = "from 0, accuracy alone, to 1, equal outputs of the groups alone"
-    if request.group is None:
+    if not request.group_columns:
         means = "no groups are declared; --group COLUMN would name them"
     elif not request.alpha:
         means += f";\n{' ' * 27}# 0 until somebody asks: `fedsw plan` with objective.alpha=0.2 says what that buys"

@@ -58,7 +58,11 @@ class Repeats:
 
     def __init__(self, table: Path, columns: Columns) -> None:
         self._table, self._seen = table, dict[str, _Seen]()
-        self._labels = {label.name for label in (columns.sensitive, columns.target) if label is not None}
+        group = columns.sensitive
+        self._labels = {
+            *(() if group is None else group.columns),
+            "" if columns.target is None else columns.target.name,
+        }
         self._as_text, self._declared = is_text(table), frozenset(columns.names)
         self._rows = None if columns.unit is not None else _Rows(columns.names)
         self._marks: dict[str, Marks] = {}
@@ -69,7 +73,7 @@ class Repeats:
         self._listing: dict[str, tuple[ColumnKind, DeclaredColumn]] = {
             feature.name: (feature.reader, feature) for feature in columns.features if feature.reader.listing
         }
-        for label in (columns.sensitive, columns.target):
+        for label in (*((group,) if group is None or not group.of else group.of), columns.target):
             if label is not None and label.values:
                 self._listing[label.name] = (KINDS.get(label.kind), label.column)
         self._spelling = columns.spelling

@@ -319,3 +319,45 @@ def test_a_box_that_is_ticked_or_empty_is_a_column_of_two_values(tmp_path, tick,
         private = drafted(tmp_path, from_public=False, words=said)
         assert features_of(private)["smoker"]["empty"] in ("no", "0")
         assert examine(parse_experiment(tomllib.loads(private.text)), tmp_path).fits
+
+
+def people(rows: int = 900) -> pd.DataFrame:
+    """Few of them are of race c, and all of those women."""
+    draw = np.random.default_rng(5)
+    race = np.array(["a", "b"])[draw.integers(0, 2, rows)]
+    sex = np.array(["f", "m"])[draw.integers(0, 2, rows)]
+    race[:30], sex[:30] = "c", "f"
+    table = pd.DataFrame({"age": draw.integers(18, 90, rows), "sex": sex, "race": race})
+    return table.assign(ill=np.array(["no", "yes"])[draw.integers(0, 2, rows)])
+
+
+def test_groups_of_several_columns_are_their_combinations_the_small_ones_together(tmp_path, capsys):
+    table = people()
+    for client in range(2):
+        write(tmp_path / "DATA" / str(client) / "r.csv", table[client::2])
+    own = tmp_path / "own.toml"
+    named = ["init", str(tmp_path / "DATA"), "--from-public", "--group", "sex", "--group", "race", "--target", "ill"]
+    assert main([*named, "-o", str(own)]) == 0
+    sensitive = tomllib.loads(own.read_text())["data"]["columns"]["sensitive"]
+    assert sensitive["values"] == ["f × a", "f × b", "m × a", "m × b", "other"] and sensitive["other"] == "other"
+    experiment = parse_experiment(tomllib.loads(own.read_text()))
+    found = examine(experiment, tmp_path / "DATA")
+    assert found.fits and sum(file.groups["other"] for file in found.files) == 30
+    assert main([*named, "--least-group", "10", "-o", str(tmp_path / "ten.toml")]) == 0
+    values = tomllib.loads((tmp_path / "ten.toml").read_text())["data"]["columns"]["sensitive"]["values"]
+    assert "f × c" in values and "m × c" not in values
+    settings = ["training.rounds=2", "objective.alpha=0.2", f'data.data_dir="{tmp_path / "DATA"}"']
+    result = fedsw.run(str(own), *settings, runs=tmp_path / "runs")
+    assert set(result.summary["held_out_by_group"]) == {*experiment.data.columns.groups}
+
+
+def test_in_python_two_names_of_columns_make_groups_of_their_combinations():
+    table = people()
+    records = fedsw.as_records(table, group=["sex", "race"], target="ill")
+    assert records.columns.groups == ("f × a", "f × b", "f × c", "m × a", "m × b")
+    sizes = table.groupby(["sex", "race"]).size()
+    assert records.rows_by_group["f × c"] == 30 == sizes["f", "c"] and records.columns.inputs == 1
+    lists = fedsw.as_records(table, columns=records.columns.model_validate(records.columns.model_dump(mode="json")))
+    assert (lists.sensitive == records.sensitive).all()
+    with pytest.raises(BadRecords, match="beside the 'sex' of its row it is no group"):
+        fedsw.as_records(table.assign(sex="m"), columns=records.columns)
