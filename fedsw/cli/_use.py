@@ -70,6 +70,10 @@ def predict_command(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy this column beside the predictions; may be repeated."),
     ] = None,
+    faults: Annotated[
+        Literal["refuse", "leave-out", "nearest", "missing"],
+        typer.Option(help="Cells that do not fit: refused, their rows left out, the nearest bound, or missing."),
+    ] = "refuse",
     force: Force = False,
     spreadsheet: Spreadsheet = False,
     allow_module: AllowModule = None,
@@ -89,7 +93,7 @@ def predict_command(
         require_writable(output, force=force, read=[table, *files_of_run(directory)])
         require_format(output, "the table of predictions")
     model = load(directory, thresholds=_thresholds(threshold or []), allow_modules=allow_module or ())
-    predicted = model.predictions(table, keep=keep or ())
+    predicted = model.predictions(table, keep=keep or (), faults=faults)
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
     written = columns_for_spreadsheets(predicted) if spreadsheet else predicted

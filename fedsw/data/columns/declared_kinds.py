@@ -207,6 +207,11 @@ class Number(Declared):
         return AS_DECLARED
 
     @property
+    def bounded(self) -> bool:
+        """True if it has public bounds."""
+        return self.low is not None and self.high is not None
+
+    @property
     def in_unit(self) -> bool:
         """True if its values are mapped to [0, 1]."""
         return self.reader.limits(self) == (0.0, 1.0)

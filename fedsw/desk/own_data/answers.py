@@ -427,7 +427,8 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     return with_missing(replace(declared, low=kind.bound_text(low), high=kind.bound_text(high)), form)
 
 
-_LONGEST_TICK = 12
+_LONGEST_TICK, _CODE = 12, 4
+"""Letters of a tick at most; digits of a code from which one without its zeros is the same, as a postcode is."""
 
 
 def _checkbox(value: str, source: str) -> ColumnAnswer:
@@ -448,11 +449,12 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
     """
     counts = Counter(cells)
     by_value: dict[str, list[str]] = {}
+    longest = max(map(len, declared.categories))
     truths = {value: truth_of(value) for value in declared.categories}
     words = None not in truths.values() and len({*truths.values()}) == 2
     for value in declared.categories:
-        number = value.lstrip("0") or "0"
-        key = str(truths[value]) if words else number if value.isascii() and value.isdigit() else folded(value)
+        padded = value.zfill(longest) if value.isascii() and value.isdigit() and longest >= _CODE else folded(value)
+        key = str(truths[value]) if words else padded
         by_value.setdefault(key, []).append(value)
     if len(by_value) == len(declared.categories) or len(by_value) < 2:
         return declared

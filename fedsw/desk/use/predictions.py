@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +18,8 @@ from fedsw.data.cells import as_list
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.containers import tabulated
-from fedsw.data.encoding import encoded
+from fedsw.data.distinct import CellFault
+from fedsw.data.encoding import Encoder
 from fedsw.data.formats import Chunk, format_of
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.task_kinds import task_facts
@@ -42,37 +42,58 @@ class Given:
     counted: str
 
 
-def read_given(source: object, columns: Columns, *, grouped: bool = False, keep: Sequence[str] = ()) -> Given:
+OnFaults = Literal["refuse", "leave-out", "nearest", "missing"]
+"""What becomes of rows with cells that do not fit: see `read_given`."""
+_MOST_TOLD = 20
+
+
+def read_given(
+    source: object, columns: Columns, *, grouped: bool = False, keep: Sequence[str] = (), faults: OnFaults = "refuse"
+) -> Given:
     """The records of a file or of whatever `fedsw.as_records` takes, every cell checked as in training.
 
-    The column of the groups is read if `grouped`, or where it is an input; further ones to `keep` as they are.
+    The column of the groups is read if `grouped`, or where it is an input; further ones to `keep` as they are. Cells
+    that do not fit are all named and refused; or their rows are left out; or numbers and days outside their bounds
+    count as the nearest one; or they count as missing: as the column's missing cells do, else as the middle of the
+    bounds, or as none of the categories.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        BadRecords: naming the row and column of the first fault, its value and what is declared.
+        BadRecords: naming rows and columns of all faults, up to 20, their values and what is declared.
     """
     used = columns.model_copy(
         update={"target": None, "targets": (), "sensitive": columns.sensitive if grouped else None}
     )
+    if faults == "nearest":
+        cut = [one.model_copy(update={"outside": "cut"}) if one.bounded else one for one in used.features]
+        used = used.model_copy(update={"features": tuple(cut)})
     beside = tuple(Feature(name=name) for name in keep if name not in used.names)
     reading = used.model_copy(update={"features": (*used.features, *beside)})
     where, counted, chunks = _opened(source, reading, keep)
     rows: list[NDArray[np.int64]] = []
+    inputs: list[NDArray[np.float32]] = []
+    groups: list[NDArray[np.int64]] = []
     beside_cells: dict[str, list[Any]] = {name: [] for name in keep}
-
-    def noted() -> Iterator[Chunk]:
-        """The chunks, and on their way what is to stand beside predictions."""
-        for chunk in chunks:
-            rows.append(chunk.first_row + np.arange(len(next(iter(chunk.cells.values())))))
-            for name, cells in beside_cells.items():
-                cells += as_list(chunk.cells[name])
-            yield chunk
-
+    found: list[CellFault] = []
     try:
-        first = next(passing := noted(), None)
-        if first is None:
-            raise BadRecords(f"{where} holds no records; there is nothing to predict")
-        records = encoded(itertools.chain([first], passing), used, where=where, counted=counted)
+        for chunk in chunks:
+            encoder = Encoder(chunk, used, every=True)
+            features, group = encoder.features(used.features), encoder.group(used.sensitive)
+            labels = set() if used.sensitive is None else {*used.sensitive.columns}
+            taken = np.ones(encoder.rows, dtype=bool)
+            for fault in encoder.faults:
+                row = fault.row - chunk.first_row
+                if faults == "leave-out":
+                    taken[row] = False
+                elif faults == "missing" and fault.column not in labels:
+                    features[row] = _without(features[row], fault.column, used)
+                else:
+                    found.append(fault)
+            rows.append(encoder.numbered[taken])
+            inputs.append(features[taken])
+            groups.append(group[taken])
+            for name, cells in beside_cells.items():
+                cells += [cell for cell, is_taken in zip(as_list(chunk.cells[name]), taken, strict=True) if is_taken]
     except BadRecords as fault:
         words = str(fault)
         if any(f"has no column {name!r}," in words for name in keep):  # which only `keep` names
@@ -80,7 +101,38 @@ def read_given(source: object, columns: Columns, *, grouped: bool = False, keep:
         raise BadRecords(words) from None
     except OSError as fault:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
-    return Given(records.features, records.sensitive, np.concatenate(rows), beside_cells, counted)
+    if found:
+        told = sorted(found, key=lambda fault: fault.row)
+        more = f"\nand {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+        listed = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in told[:_MOST_TOLD])
+        raise BadRecords(
+            f"{where}: {listed}{more}\nMend these cells, or say what becomes of them: --faults leave-out, nearest or "
+            "missing"
+        )
+    if not any(map(len, rows)):
+        raise BadRecords(f"{where} holds no records; there is nothing to predict")
+    features_ = torch.from_numpy(np.concatenate(inputs).astype(np.float32))
+    return Given(features_, torch.from_numpy(np.concatenate(groups)), np.concatenate(rows), beside_cells, counted)
+
+
+def _without(inputs: NDArray[np.float32], column: str, columns: Columns) -> NDArray[np.float32]:
+    """The inputs (inputs,) of a record whose cell in a column counts as missing."""
+    start, changed = 0, inputs.copy()
+    for feature in columns.features:
+        part = changed[start : start + feature.inputs]
+        if column in feature.columns:
+            fill = feature.fill if isinstance(feature.fill, int | float) else feature.reader.fill(feature)
+            if feature.reader.listing:
+                part[:] = 0.0
+                if feature.filled_category is not None:
+                    part[feature.filled_category] = 1.0
+            else:
+                own = np.array([0.0 if fill is None else float(fill)])
+                part[feature.columns.index(column)] = feature.reader.inputs(own, feature)[0, 0]
+            if feature.missing:
+                part[-1] = 1.0
+        start += feature.inputs
+    return changed
 
 
 def _opened(source: object, reading: Columns, keep: Sequence[str]) -> tuple[str, str, Iterator[Chunk]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedsw._tools.text import Short, run_facts
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.sources import load_class_names
-from fedsw.desk.use.predictions import Asked, Given, Thresholds, read_given, settle
+from fedsw.desk.use.predictions import Asked, Given, OnFaults, Thresholds, read_given, settle
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import require_allowed_code
 from fedsw.federation.engines.records_at_hand import handed_again
@@ -201,12 +201,15 @@ class TrainedModel(Short):
         index = source.index if isinstance(source, pandas.DataFrame) else rows
         return pandas.DataFrame(predictions, index=index)
 
-    def predictions(self, source: object, *, keep: Sequence[str] = ()) -> dict[str, Any]:
+    def predictions(self, source: object, *, keep: Sequence[str] = (), faults: OnFaults = "refuse") -> dict[str, Any]:
         """Predict by column: `row`, as the table counts them, the columns of `keep`, and the predictions.
+
+        Cells that do not fit are refused, all at once; or their rows are left out ("leave-out"), numbers outside their
+        bounds count as the nearest one ("nearest"), or the cells count as missing ("missing").
 
         Raises:
             FileNotFoundError: if there is no such file.
-            BadRecords: naming the row and column of the first cell that does not fit, and what is declared.
+            BadRecords: naming rows and columns of the cells that do not fit, and what is declared.
             ExperimentError: if the run has no declared columns to read a table by, or learnt a generator.
         """
         answer = self.answering()
@@ -217,7 +220,7 @@ class TrainedModel(Short):
                 "fedsw.load(run).outputs, or train on tables of your own (`fedsw init`)"
             )
         self._require_other_names(keep)
-        inputs = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep)
+        inputs = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep, faults=faults)
         values = self.outputs(inputs.features).numpy()
         if not (finite := np.isfinite(values).all(axis=1)).all():
             raise ExperimentError(

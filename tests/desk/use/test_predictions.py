@@ -177,3 +177,30 @@ def test_every_class_of_several_has_its_probability(place, tmp_path):
     assert (probabilities.idxmax(axis=1) == "probability_" + found["predicted_pay"]).all()
     with pytest.raises(ExperimentError, match="a threshold is for a classifier of two classes"):
         fedsw.load(run, thresholds=0.5)
+
+
+def test_all_cells_that_do_not_fit_are_named_at_once_or_become_what_is_said(classifier, place, tmp_path, capsys):
+    frame = pd.read_csv(place / "held-out.csv").astype({"age": object})
+    frame.loc[1, "age"], frame.loc[1, "work"], frame.loc[3, "work"], frame.loc[5, "age"] = 500, "c", "NA", ""
+    path, out = tmp_path / "t.csv", tmp_path / "p.csv"
+    frame.to_csv(path, index=False)
+    model, rows = fedsw.load(classifier), len(frame)
+    with pytest.raises(BadRecords) as told:
+        model.predict(path)
+    said = str(told.value)
+    assert all(f"row {row} (the header is row 1), column" in said for row in (3, 5, 7)) and said.count("row 3 ") == 2
+    assert "--faults leave-out" in said and "in the declaration" not in said
+    assert main(["predict", str(classifier), str(path), "--faults", "leave-out", "-o", str(out)]) == 0
+    left = pd.read_csv(out)
+    assert len(left) == rows - 3 and not {3, 5, 7} & {*left["row"]}
+    whole = model.predictions(place / "held-out.csv")["probability_high"]
+    assert np.allclose(left["probability_high"], np.delete(whole, [1, 3, 5]), atol=1e-6)
+    missing = model.predictions(path, faults="missing")["probability_high"]
+    assert len(missing) == rows and np.allclose(np.delete(missing, [1, 3, 5]), np.delete(whole, [1, 3, 5]), atol=1e-6)
+    middle = frame.iloc[[5]].assign(age=200)
+    assert missing[5] == pytest.approx(model.predictions(middle)["probability_high"][0], abs=1e-6)
+    with pytest.raises(BadRecords, match="'work' is 'c'"):
+        model.predictions(path, faults="nearest")
+    far = frame.iloc[[1]].assign(work="a")
+    near = model.predictions(far, faults="nearest")["probability_high"][0]
+    assert near == pytest.approx(model.predictions(far.assign(age=400))["probability_high"][0], abs=1e-6)
