@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import re
 import sys
@@ -23,8 +24,8 @@ _MOST_WHOLE = 2.0**53
 _ITEM = ("x", "y", "group")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 _ACCEPTED = (
-    "a torch tensor, a NumPy array, a mapping of columns, a pandas DataFrame, a torch Dataset with a length, a Hugging "
-    "Face datasets.Dataset, or a function without arguments that returns one of these"
+    "a torch tensor, a NumPy array, a mapping of columns, a pandas, polars or pyarrow frame, a torch Dataset with a "
+    "length, a Hugging Face datasets.Dataset, or a function without arguments that returns one of these"
 )
 
 
@@ -127,6 +128,8 @@ def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
         )
     if _is_a(source, "datasets", "Dataset"):
         return _of_hub(source, kind)
+    if hasattr(source, "__arrow_c_stream__") or _is_a(source, "pyarrow", "RecordBatch"):
+        return _of_arrow(source, kind)
     if isinstance(source, np.ndarray) and source.dtype.names is not None:
         array = source
         return Table(kind, source.dtype.names, len(source), lambda name: array[name])
@@ -208,6 +211,10 @@ def _of_series(series: Any) -> object:
     """The cells of a pandas column: local times of a time zone; None for missing ones of nullable and Arrow types."""
     if getattr(series.dtype, "tz", None) is not None:
         return _local(series)
+    if _holds_intervals(series.dtype):
+        cells = np.empty(len(series), dtype=object)
+        cells[:] = [None if cell != cell else str(cell) for cell in series.tolist()]
+        return cells
     if isinstance(series.dtype, np.dtype):
         return series.to_numpy()
     if not bool(series.isna().any()):
@@ -217,6 +224,11 @@ def _of_series(series: Any) -> object:
     cells = np.empty(len(series), dtype=object)
     cells[:] = [None if absent else cell for cell, absent in zip(series.tolist(), series.isna(), strict=True)]
     return cells
+
+
+def _holds_intervals(kind: Any) -> bool:
+    """Say whether cells are pandas' intervals, as those that `pandas.cut` gives: their text is the value."""
+    return str(getattr(getattr(kind, "categories", None), "dtype", kind)).startswith("interval")
 
 
 def _local(series: Any) -> object:
@@ -274,6 +286,8 @@ def _absences() -> tuple[object, ...]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ma.MaskedArray):
         return _unmasked(value)
+    if _is_a(value, "pandas", "Interval"):
+        return str(value)
     if isinstance(value, torch.Tensor):
         return (value.detach().cpu().double() if value.is_floating_point() else value.detach().cpu()).numpy()
     return value.item() if isinstance(value, np.generic) else value
@@ -287,13 +301,49 @@ def _of_frame(source: Any, kind: str) -> Table:
     places = {name: index for index, name in enumerate(names)}
     levels = {}
     for name, index in places.items():
-        declared = getattr(source.iloc[:, index].dtype, "categories", None)
-        texts = [text_of(value) for value in declared.tolist()] if declared is not None else [None]
+        text = str if _holds_intervals(declared_kind := source.iloc[:, index].dtype) else text_of
+        declared = getattr(declared_kind, "categories", None)
+        texts = [text(value) for value in declared.tolist()] if declared is not None else [None]
         if None not in texts:
             levels[name] = tuple(text for text in texts if text is not None)
     return Table(
         kind, tuple(names), len(source), lambda name: source.iloc[:, places[name]], levels, labels=source.index
     )
+
+
+def _of_arrow(source: Any, kind: str) -> Table:
+    """A frame of any library that hands its columns over as Arrow's: pyarrow, polars, DuckDB."""
+    try:
+        arrow: Any = importlib.import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise BadRecords(
+            f"{kind} is read by pyarrow, which is not installed: pip install pyarrow, or pass a pandas.DataFrame or a "
+            "mapping of columns"
+        ) from None
+    table = arrow.table(source) if not isinstance(source, arrow.RecordBatch) else arrow.Table.from_batches([source])
+    names = [normal(str(name)) for name in table.column_names]
+    if len(set(names)) < len(names):
+        raise BadRecords(f"{kind} has two columns {max(names, key=names.count)!r}; rename one")
+    places = {name: index for index, name in enumerate(names)}
+    levels = {}
+    for name, index in places.items():
+        if arrow.types.is_dictionary(table.column(index).type) and table.num_rows:
+            listed = [
+                text_of(value) for value in table.column(index).unify_dictionaries().chunk(0).dictionary.to_pylist()
+            ]
+            if None not in listed:
+                levels[name] = tuple(text for text in listed if text is not None)
+
+    def column(name: str) -> object:
+        cells = table.column(places[name])
+        if arrow.types.is_timestamp(cells.type):
+            if cells.type.tz is not None:
+                cells = importlib.import_module("pyarrow.compute").local_timestamp(cells)
+            return cells.to_numpy()
+        plain = arrow.types.is_integer(cells.type) or arrow.types.is_floating(cells.type)
+        return cells.to_numpy() if plain and not cells.null_count else cells.to_pylist()
+
+    return Table(kind, tuple(names), table.num_rows, column, levels)
 
 
 def _of_hub(source: Any, kind: str) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -93,3 +94,53 @@ def test_a_whole_number_that_float32_would_change_is_refused_and_every_other_is_
     assert bounded.features[5] == np.float32(odd / 2**25)
     with pytest.raises(BadRecords, match="row 5 .*whole numbers beyond"):
         fedsw.as_records({"x": [0.0] * 6, "g": GROUP, "y": [*kept[:5], odd]}, group="g", targets="y")
+
+
+class Lent:
+    """A frame of another library, which lends its columns as Arrow's, as polars does."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_frames_of_arrow_are_read_as_the_same_data_frame_is(coded):
+    days = pd.to_datetime(["2019-01-31", "2020-02-29"] * 20)
+    frame = pd.DataFrame({"age": np.arange(40) % 7, "seen": days, "sex": list("fm") * 20, "ill": ["no", "yes"] * 20})
+    frame["dose"] = np.where(frame.age > 3, np.nan, 0.5)
+    if coded:
+        frame["sex"] = frame.sex.astype("category")
+    table = pa.Table.from_pandas(frame)
+    inputs = [
+        {"name": "age", "low": 0, "high": 9},
+        {"name": "seen", "kind": "date", "low": "2019-01-01", "high": "2020-12-31"},
+        {"name": "dose", "low": 0, "high": 1, "missing": [""], "fill": 0.5},
+    ]
+    wanted = fedsw.as_records(frame, group="sex", target="ill", features=inputs)
+    for lent in (table, pa.RecordBatch.from_pandas(frame), Lent(table)):
+        found = fedsw.as_records(lent, group="sex", target="ill", features=inputs)
+        assert found.columns == wanted.columns and torch.equal(found.features, wanted.features)
+        assert torch.equal(found.sensitive, wanted.sensitive) and torch.equal(found.target, wanted.target)
+
+
+def test_intervals_of_a_cut_are_values_by_their_text():
+    ages = np.random.default_rng(0).integers(0, 40, 60)
+    frame = pd.DataFrame({"age": ages, "band": pd.cut(ages, [-1, 10, 20, 40]), "ill": ["no", "yes"] * 30})
+    records = fedsw.as_records(frame, group="band", target="ill", features=["age"])
+    assert records.columns.groups == ("(-1, 10]", "(10, 20]", "(20, 40]")
+    assert records.sensitive.tolist() == np.digitize(ages, [10, 20], right=True).tolist()
+    loose = frame.assign(band=frame.band.astype(object))
+    assert fedsw.as_records(loose, columns=records.columns).sensitive.tolist() == records.sensitive.tolist()
+
+
+def test_a_series_of_other_labels_is_put_in_order_or_refused():
+    frame = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0]}, index=list("abcd"))
+    sex, ill = pd.Series(list("ffmm"), index=frame.index), pd.Series([0, 1, 0, 1], index=frame.index)
+    wanted = fedsw.as_records(frame, group=sex, target=ill)
+    mixed = fedsw.as_records(frame, group=sex[::-1], target=ill.sample(frac=1, random_state=1))
+    assert torch.equal(mixed.sensitive, wanted.sensitive) and torch.equal(mixed.target, wanted.target)
+    with pytest.raises(BadRecords, match="index is not that of the rows"):
+        fedsw.as_records(frame, group=sex.reset_index(drop=True), target=ill)
