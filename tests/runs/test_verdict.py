@@ -145,3 +145,23 @@ def test_calibration_is_exact_where_scores_are_shares():
     assert calibration_error(target, scores) == pytest.approx(0.0, abs=1e-12)
     assert calibration_error(np.zeros(4), np.full(4, 0.9)) == pytest.approx(0.9)
     assert Quality().gain is None and not Quality().one_answer
+
+
+def test_a_ratio_of_groups_is_in_doubt_for_its_smallest_group_which_is_named():
+    draw = np.random.default_rng(0)
+    target, sensitive = draw.integers(0, 2, 800), (np.arange(800) >= 760).astype(int)
+    outputs = torch.as_tensor(np.where(draw.random(800) < np.where(sensitive == 1, 0.35, 0.5), 0.9, 0.1))[:, None]
+    found = quality_of_classes(outputs, records(target, sensitive), groups=2, classes=2, names=("no", "yes"))
+    metrics = {"disparate_impact": 0.7}
+    words = "\n".join(
+        warnings_of(metrics=metrics, quality=found, records=800, start=None, epsilon=1.0, groups={"a": 760, "b": 40})
+    )
+    assert "too few held-out records of 'b': about 40 of 800 cannot tell disparate impact of 'yes' 0.7" in words
+    wide = found.intervals["disparate_impact"].high - 0.7
+    assert f"about {40 * (wide / 0.1) ** 2 - 40:.2g}"[:7] in words
+
+
+def test_a_warning_of_a_model_with_a_penalty_names_its_weight():
+    target = [1] * 684 + [0] * 316
+    outputs = np.where(np.arange(1000) % 2, 0.9, 0.1)
+    assert "objective.alpha = 0.2" in said(outputs, target, alpha=0.2) and "alpha" not in said(outputs, target)

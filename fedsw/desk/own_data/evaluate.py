@@ -148,7 +148,15 @@ def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> 
     worth = worth_of(task, chosen, measured, of=len(chosen))
     if len(chosen) == 1:
         return Evaluated(name, 1, worth, (_ALONE.format(name),), called)
-    warnings = warnings_of(metrics=worth.metrics, quality=worth.quality, records=len(chosen), start=None, epsilon=None)
+    warnings = warnings_of(
+        metrics=worth.metrics,
+        quality=worth.quality,
+        records=len(chosen),
+        start=None,
+        epsilon=None,
+        groups={group: row["count"] for group, row in worth.by_group.numbers.items() if "count" in row},
+        alpha=task.experiment.objective.alpha,
+    )
     return Evaluated(name, len(chosen), worth, warnings, called)
 
 

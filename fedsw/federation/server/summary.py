@@ -179,6 +179,8 @@ def _warnings(
         completed=stopped == "completed",
         at_clients=experiment.data.held_out_fraction > 0,
         calibration=calibration,
+        groups={group: row["count"] for group, row in held_out.by_group.numbers.items() if "count" in row},
+        alpha=experiment.objective.alpha,
     )
     return (held_out.missing, *warnings) if held_out.missing else warnings
 

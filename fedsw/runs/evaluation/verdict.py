@@ -45,6 +45,8 @@ def warnings_of(
     at_clients: bool = False,
     rise: Gain | None = None,
     calibration: Mapping[str, Any] | None = None,
+    groups: Mapping[str, float] | None = None,
+    alpha: float = 0.0,
 ) -> tuple[str, ...]:
     """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
@@ -54,9 +56,9 @@ def warnings_of(
     """
     warnings = [
         *_of_loss(metrics, start, rise),
-        *_of_constant(metrics, quality, records),
+        *_of_constant(metrics, quality, records, alpha),
         *_of_probabilities(metrics, quality, calibration),
-        *_of_fairness(metrics, quality, records),
+        *_of_fairness(metrics, quality, records, groups or {}),
     ]
     if MOST_EPSILON < (epsilon or 0.0) < math.inf:
         warnings.append(f"ε = {upward(epsilon)} is above {upward(MOST_EPSILON)}: it protects a record in name only")
@@ -118,7 +120,13 @@ def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | Non
         )
 
 
-def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
+def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, alpha: float) -> Iterator[str]:
+    weight = ""
+    if alpha > 0:  # its part of the gradient has noise by the smallest group, and pulls from accuracy
+        weight = (
+            f". The penalty (objective.alpha = {number(alpha, 3)}) weighs on accuracy, the more the smaller a group is: "
+            "compare with objective.alpha=0"
+        )
     names = ("accuracy", "root_mean_squared_error", "mean_squared_error")
     name = next((metric for metric in names if metric in quality.constant), names[-1])
     if quality.gain is None or name not in metrics or name not in quality.constant:
@@ -129,13 +137,13 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int) -
     if quality.one_answer:
         yield _same_for_all(quality, what, shown)
     if quality.gain.below:
-        yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}"
+        yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}{weight}"
     elif not quality.gain.above and (quality.noised or not quality.one_answer):
         noise = " and the noise in what was counted of them" if quality.noised else ""
         gap = measured(quality.gain.value, quality.gain[1:]) + " in squared error" * name.startswith("root_")
         yield (
             f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
-            f"difference, {gap}, is within what {records} held-out records{noise} allow"
+            f"difference, {gap}, is within what {records} held-out records{noise} allow{weight}"
         )
 
 
@@ -179,14 +187,32 @@ def _same_for_all(quality: Quality, what: str, shown: str) -> str:
     )
 
 
-def _of_fairness(metrics: Mapping[str, float], quality: Quality, records: int) -> Iterator[str]:
-    """A disparate impact on one side of the 4/5 rule that chance could put on the other."""
+def _of_fairness(
+    metrics: Mapping[str, float], quality: Quality, records: int, groups: Mapping[str, float]
+) -> Iterator[str]:
+    """A disparate impact on one side of the 4/5 rule that chance could put on the other; the smallest group decides."""
     impact, interval = to_float(metrics.get("disparate_impact")), quality.intervals.get("disparate_impact")
     if impact is None or interval is None or quality.one_answer:
         return
     if interval.low < _FAIR < interval.high:
         of = f" of {quality.impact_of}" if quality.impact_of else ""
+        shown = f"disparate impact{of} {measured(impact, interval)} from the {_FAIR:g} of the 4/5 rule"
+        sizes = {name: size for name, size in groups.items() if size == size}
+        if not sizes:
+            yield f"too few held-out records: {records} cannot tell {shown}"
+            return
+        least = min(sizes, key=lambda name: sizes[name])
+        # an interval narrows with the square root of the records of the group that has fewest
+        aside = interval.low if impact < _FAIR else interval.high
+        towards = interval.high if impact < _FAIR else interval.low
+        wide, gap = abs(towards - impact) or abs(aside - impact), abs(impact - _FAIR)
+        wanted = sizes[least] * (wide / gap) ** 2 if gap > 0.01 else math.inf
+        more = f", and about {number(wanted - sizes[least], 2)} more of it would" if wanted < _MOST_WANTED else ""
         yield (
-            f"too few held-out records: {records} cannot tell disparate impact{of} {measured(impact, interval)} from "
-            f"the {_FAIR:g} of the 4/5 rule"
+            f"too few held-out records of {least!r}: about {number(sizes[least], 3)} of {records} cannot tell {shown}"
+            f"{more}"
         )
+
+
+_MOST_WANTED = 1e7
+"""Records of a group above which it is not said how many would tell: the ratio is then the rule's own."""
