@@ -13,7 +13,8 @@ import typer
 
 from fedsw._tools.exits import Exit
 from fedsw.cli import options
-from fedsw.cli.options import answer, changes_of, echo, found, require_writable
+from fedsw.cli.options import answer, changes_of, echo, echo_json, found, require_writable
+from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Document, Listed, Strong
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def init_command(
         int | None, typer.Option(min=1, metavar="N", help="With add-remove: a public number of records, not counted.")
     ] = None,
     force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Draft a commented experiment for tables of your own.
 
@@ -101,6 +103,7 @@ def init_command(
     from fedsw.desk.own_data.answers import Words, read_header
     from fedsw.desk.own_data.code_book import read_code_book
     from fedsw.desk.own_data.draft import DraftRequest, draft
+    from fedsw.desk.own_data.understood import listed, plain
     from fedsw.experiment import ExperimentError
 
     book = read_code_book(code_book)
@@ -163,15 +166,22 @@ def init_command(
     request = replace(request, doubt=doubt, alpha=alpha, declared=records, crossed=crossed, least_group=least_group)
     drafted = draft(request, name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
+    if as_json:
+        made = {"file": str(output), "blanks": {str(row): line for row, line in drafted.blanks.items()}}
+        echo_json({**made, "notes": list(drafted.notes), "understood": plain(drafted.understood)})
+        return
+    Screen().print(Document("", begins=(listed(drafted.understood),)))
     for note in drafted.notes:
         echo(note)
     for row, line in drafted.blanks.items():
         echo(f"{output}, line {row}: {line}")
     rest = "nothing left to fill in"
+    if looked_at := drafted.looked_at:
+        rest = f"nothing to fill in, and {looked_at} {'lines' if looked_at > 1 else 'line'} above to look at"
     if drafted.blanks:
         rest = f"{len(drafted.blanks)} {'lines' if len(drafted.blanks) > 1 else 'line'} to fill in"
     elif from_public and (faults := _faults(drafted.text, folder)):
-        rest = f"nothing left to fill in, and {faults} faults in the tables, which check lists"
+        rest = f"nothing to fill in, and {faults} faults in the tables, which check lists"
     echo(f"{output}: {rest}. Next: fedsw check {output} --data-dir {folder}")
 
 

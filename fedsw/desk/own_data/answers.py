@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 
@@ -177,7 +177,8 @@ class ColumnAnswer:
     Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
     where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
     written where that is not the table's way, `units` what they are measured in, `same` other spellings of categories
-    and `empty` the one that an empty cell stands for.
+    `empty` the one that an empty cell stands for, and
+    `merged` says which cells were taken for one value.
     """
 
     kind: str | None = None
@@ -194,6 +195,7 @@ class ColumnAnswer:
     doubt: str = ""
     same: tuple[tuple[str, tuple[str, ...]], ...] = ()
     empty: str | None = None
+    merged: str = ""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,9 @@ def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
         (known for known in _bounded() if known.bound_of(low) is not None and known.bound_of(high) is not None), None
     )
     if not (sign and colon and name.strip()) or kind is None:
-        raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90")
+        days = "; days as 2019-01-31" if any(date_in(low, written) for written in FORMATS[1:] if low) else ""
+        points = "; decimals with a point, 4.5" if "," in bounds else ""
+        raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90{days}{points}")
     require_order(f"--bounds {text!r}", kind, low, high)
     return normal(name), (low, high)
 
@@ -378,10 +382,14 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
     if len(form.formats) <= 1:
         return replace(declared, format=form.formats[0] if form.formats else None)
     which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
-    said = (
-        "" if ask is None else ask(f"column {name}: its dates may be written {which}; which is it?").strip().strip('"')
-    )
-    if said in form.formats:
+
+    def read(said: str) -> str:
+        if (written := said.strip('"')) and written not in form.formats:
+            raise ExperimentError(f"{said!r} is neither")
+        return written
+
+    asked = f"column {name}: its dates may be written {which}; which is it?"
+    if ask is not None and (said := asked_again(ask, asked, read)):
         return replace(declared, format=said)
     return replace(declared, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
 
@@ -471,6 +479,7 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
         categories=tuple(kept),
         same=tuple((value, others) for value, others in same if others),
         source=f"{declared.source}; taken for one value each: {said}. --categories lists them apart if they are not",
+        merged=said,
     )
 
 
@@ -494,22 +503,44 @@ def _require_written(name: str, values: Sequence[str], written: str) -> None:
         raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
 
 
+_Read = TypeVar("_Read")
+_TRIES = 5
+
+
+def asked_again(ask: Ask, question: str, read: Callable[[str], _Read]) -> _Read:
+    """What a person's answer means; one that cannot be read is asked again, with the reason, and loses nothing."""
+    reason = ""
+    for _ in range(_TRIES - 1):
+        try:
+            return read(ask(f"{reason}{question}").strip())
+        except ExperimentError as fault:
+            reason = f"{fault}. "
+    return read(ask(f"{reason}{question}").strip())
+
+
 def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) -> ColumnAnswer:
     seems = "" if guessed is None else f" (it seems to hold {guessed.kind})"
     what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
-    said = ask(f"column {name}{seems}: {what}, from a code book; Enter leaves it blank").strip()
-    if not said:
-        return ColumnAnswer("category" if classes else None if guessed is None else guessed.kind)
-    if ":" in said and not classes:
-        low, high = read_bounds(f"{name}={said}")[1]
-        kind = "date" if as_date(low) else _number_kind(guessed)
-        declared = ColumnAnswer(kind, low, high, source="given by its operator")
-        return with_missing(
-            declared if guessed is None or not _of_days(kind) else _dated(declared, guessed, name, ask), guessed
-        )
-    return ColumnAnswer(
-        "category", categories=read_list(f"{name}={said}", "the answer")[1], source="given by its operator"
-    )
+    question = f"column {name}{seems}: {what}, from a code book; Enter leaves it blank"
+
+    def read(said: str) -> ColumnAnswer:
+        if not said:
+            return ColumnAnswer("category" if classes else None if guessed is None else guessed.kind)
+        if ":" in said and not classes:
+            low, high = read_bounds(f"{name}={said}")[1]
+            kind = "date" if as_date(low) else _number_kind(guessed)
+            return ColumnAnswer(kind, low, high, source="given by its operator")
+        values = read_list(f"{name}={said}", "the answer")[1]
+        if len(values) < 2:
+            bounds = "" if classes else ", or bounds as 17:90"
+            raise ExperimentError(f"{said!r} is one value; write two at least, parted by commas{bounds}")
+        return ColumnAnswer("category", categories=values, source="given by its operator")
+
+    declared = asked_again(ask, question, read)
+    if declared.low is None:
+        return declared
+    of_days = guessed is not None and _of_days(declared.kind) and _of_days(guessed.kind)
+    return with_missing(_dated(declared, guessed, name, ask) if guessed is not None and of_days else declared, guessed)
 
 
 def with_missing(declared: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:

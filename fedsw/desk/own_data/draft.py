@@ -34,6 +34,7 @@ from fedsw.desk.own_data.answers import (
     Look,
     Words,
     answer,
+    asked_again,
     form_of,
     read_cells,
     read_header,
@@ -41,6 +42,7 @@ from fedsw.desk.own_data.answers import (
 from fedsw.desk.own_data.apart import require_no_client_s
 from fedsw.desk.own_data.examine import named_as_identifier
 from fedsw.desk.own_data.positive import Positive, positive_of
+from fedsw.desk.own_data.understood import Understood, as_comments, of_answer
 from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
 from fedsw.experiment.load import BLANK, blank_lines
 
@@ -111,11 +113,17 @@ class DraftRequest:
 
 @dataclass(frozen=True)
 class Draft:
-    """An experiment as TOML, its lines with blanks by number, and what its reader must look at (``notes``)."""
+    """An experiment as TOML, its lines with blanks by number, what its reader must look at, and what was understood."""
 
     text: str
     blanks: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    understood: tuple[Understood, ...] = ()
+
+    @property
+    def looked_at(self) -> int:
+        """Number of columns that were left out, guessed, or are to be filled in."""
+        return sum(bool(line.look) for line in self.understood)
 
 
 def _named(column: str | None) -> str | None:
@@ -173,15 +181,32 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     positive = _favourable(request, target, regression=regression)
     taken = {request.target, unit, request.group if cuts is None else None, *request.crossed}
     inputs = [column for column in names if column not in taken]
-    features = [
-        _feature(
-            column,
-            of(column, classes=False),
-            drop=column in request.words.drop,
-            cells=(public or {}).get(column),
-            persons=persons.get(column),
-        )
-        for column in inputs
+    named = [name for name in names if named_as_identifier(name) and name not in request.words.drop]
+    features, understood = list[str](), [_understood_unit(unit, persons, named, asked=asked)]
+    if numbers.lines:
+        said, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
+        understood.append(Understood("(numbers)", "written", said, "--decimal, --thousands", look))
+    if request.group is not None:
+        understood.append(of_answer(request.group, "group", group))
+    understood += [Understood(column, "group, combined", "", f"--group {column}") for column in request.crossed]
+    of_target = of_answer(request.target, "predicted", target)
+    if positive is not None:
+        look = of_target.look or ("" if positive.sure else "which class is wanted")
+        said = f"{of_target.understood}; {positive.why}"
+        change = f"{of_target.change}, --positive CLASS"
+        of_target = replace(of_target, understood=said, look=look, change=change)
+    understood.append(of_target)
+    for column in inputs:
+        declared, drop = of(column, classes=False), column in request.words.drop
+        cells = (public or {}).get(column)
+        features.append(_feature(column, declared, drop=drop, cells=cells, persons=persons.get(column)))
+        line = of_answer(column, "input", declared)
+        if (reason := features[-1].partition("left out: ")[2]) and features[-1].startswith("  # {"):
+            line = Understood(column, "no input", reason, line.change, "" if drop else "left out")
+        understood.append(line)
+    understood += [
+        Understood(column, "no input", "only some of the clients' tables have it", "add it to the others", "left out")
+        for column in partly
     ]
     left_out = [
         f"  # {{name = {json.dumps(name)}}},   left out: only some of the clients' tables have it" for name in partly
@@ -193,6 +218,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             len(sources),
             judged_by=_judged_by(request, None if unit else tables, regression=regression),
             clients_share=sources[0].client is None,
+            understood=understood,
         ),
         *_unit(unit, names, None if asked else next(iter(persons.values()), None)),
         *_columns(separator, numbers, [*features, *left_out]),
@@ -214,7 +240,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     blanks = blank_lines(text)
     if not blanks:
         _require_loaded(text)
-    return Draft(text, blanks, notes)
+    return Draft(text, blanks, notes, tuple(understood))
 
 
 def _require_loaded(text: str) -> None:
@@ -302,8 +328,14 @@ class Numerals:
             cell = f"12{parted.thousands}345"
         as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
         if request.doubt is not None:
-            said = request.doubt(f"column {name}: is {cell!r} the number {as_thousands} or {as_decimals}?").strip()
-            if said in (as_thousands, as_decimals):
+
+            def read(said: str) -> str:
+                if said and said not in (as_thousands, as_decimals):
+                    raise ExperimentError(f"{said!r} is neither")
+                return said
+
+            question = f"column {name}: is {cell!r} the number {as_thousands} or {as_decimals}?"
+            if said := asked_again(request.doubt, question, read):
                 return parted if said == as_thousands else other, ""
         return parted, (
             f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds have it; if it is '
@@ -657,13 +689,35 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
     return total
 
 
-def _head(name: str, request: DraftRequest, count: int, *, judged_by: str, clients_share: bool) -> list[str]:
+def _understood_unit(
+    unit: str | None, persons: Mapping[str, Persons], named: Sequence[str], *, asked: bool
+) -> Understood:
+    """The line of whose the rows are."""
+    if unit is not None:
+        return Understood(unit, "whose rows", "all rows with one value are one person's", "--unit COLUMN")
+    said = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")
+    said = said or (f", if one person has one value of {named[0]} alone" if named else "")
+    look = "whose a row is" if said and not asked else ""
+    return Understood("(rows)", "whose rows", f"each row protected alone{said}", "--unit COLUMN", look)
+
+
+def _head(
+    name: str,
+    request: DraftRequest,
+    count: int,
+    *,
+    judged_by: str,
+    clients_share: bool,
+    understood: Sequence[Understood],
+) -> list[str]:
     clients = "one table, split among the clients" if clients_share else f"{count} clients, a folder each"
     return [
         f"# Drafted from {request.folder} ({clients}). Next: fedsw check, plan, run, with --data-dir {request.folder}",
         "#",
         "# Everything under [data.columns] is public: bounds and categories come from you, a code book or a law, and",
         "# where each came from stands beside it. What was looked up in private records would be a release of them.",
+        "#",
+        *as_comments(understood),
         f"name = {_text(name)}",
         "",
         "[data]",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import nearest
 from fedsw.data.columns.values import FALSE, TRUE, truth_of
+from fedsw.desk.own_data.answers import asked_again
 
 _GOOD = frozenset(
     ("accept", "accepted", "admit", "admitted", "approve", "approved", "eligible", "good", "grant", "granted", "hire")
@@ -67,14 +68,16 @@ def positive_of(
     """
     if said is not None:
         return Positive(_declared(column, values, said), "positive: as given")
-    harmless = _harmless(column, values) if len(values) == 2 else None
+    words = {value.strip().lower() for value in values}
+    clear = len(values) == 2 and bool(words & _GOOD - {*TRUE}) and bool(words & _BAD - {*FALSE})
+    harmless = _harmless(column, values) if len(values) == 2 and not clear else None
     if len(values) == 2 and harmless is None and (obvious := _obvious(*values)) is not None:
         return Positive(obvious, f"positive: {obvious} is the favourable one by its name; change it if it is not")
     if ask is not None:
         listed = ", ".join(values)
-        answer = ask(f"column {column}: which of {listed} is the favourable class? Enter leaves it open").strip()
-        if answer:
-            return Positive(_declared(column, values, answer), "positive: given by its operator")
+        question = f"column {column}: which of {listed} is the favourable class? Enter leaves it open"
+        if answer := asked_again(ask, question, lambda said: said and _declared(column, values, said)):
+            return Positive(answer, "positive: given by its operator")
     if harmless is not None:
         named = "its name" if _HARM.search(_spaced(column)) else "a class"
         return Positive(

@@ -18,6 +18,7 @@ from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.distinct import CellFault
 from fedsw.data.sources import declared_columns
 from fedsw.desk.own_data.examine import Examination, Examined
+from fedsw.desk.own_data.understood import listed, of_columns, plain
 from fedsw.experiment import Experiment
 from fedsw.runs.report.document import Conclusion, Document, Listed, Strong
 
@@ -73,6 +74,7 @@ def examination_view(experiment: Experiment, examination: Examination, cost: Mac
         "",
         begins=(
             _sizes(examination, columns.unit),
+            listed(of_columns(columns)),
             *map(Conclusion, _warnings(examination)),
             *map(Strong, (*faults, *examination.together)),
             f"public: {'; '.join(public_words(experiment))}",
@@ -96,6 +98,7 @@ def as_plain(experiment: Experiment, examination: Examination, cost: MachineCost
         "together": list(examination.together),
         "warnings": list(_warnings(examination)),
         "public": list(public_words(experiment)),
+        "understood": plain(of_columns(declared_columns(experiment.data))),
         "cost": None if cost is None else asdict(cost),
     }
 

@@ -124,8 +124,8 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, a
     weight = ""
     if alpha > 0:  # its part of the gradient has noise by the smallest group, and pulls from accuracy
         weight = (
-            f". The penalty (objective.alpha = {number(alpha, 3)}) weighs on accuracy, the more the smaller a group is: "
-            "compare with objective.alpha=0"
+            f". The penalty (objective.alpha = {number(alpha, 3)}) weighs on accuracy, the more the smaller a group "
+            "is: compare with objective.alpha=0"
         )
     names = ("accuracy", "root_mean_squared_error", "mean_squared_error")
     name = next((metric for metric in names if metric in quality.constant), names[-1])

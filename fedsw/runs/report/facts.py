@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from fedsw._tools.text import at_delta, gained, json_text, measured, number, to_float, upward
+from fedsw.data.columns.column import PLAIN
 from fedsw.data.columns.declaration import Columns
-from fedsw.data.columns.declared_kinds import Feature, Number
+from fedsw.data.columns.declared_kinds import Feature, Number, Spellings
 from fedsw.experiment import Experiment
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.task_kinds import MODELS
@@ -414,17 +415,27 @@ def threshold_sentences(view: RunView) -> list[str]:
 
 def declared(columns: Columns) -> FactTable:
     """The declared columns: name, role, kind and bounds."""
-    rows = [(feature.name, "input", "; ".join(_words(feature))) for feature in columns.features]
-    if columns.sensitive is not None:
-        rows.append((columns.sensitive.name, "group", ", ".join(columns.groups)))
-    if columns.target is not None:
+    rows = [(feature.name, "input", "; ".join(_words(feature, columns))) for feature in columns.features]
+    if (group := columns.sensitive) is not None:
+        rows.append((group.name, "group", "; ".join([", ".join(columns.groups), *_spelt(group)])))
+    if (target := columns.target) is not None:
         positive = "" if columns.positive is None else f"; positive: {columns.classes[columns.positive]}"
-        rows.append((columns.target.name, "predicted", f"{', '.join(columns.classes)}{positive}"))
-    rows += [(target.name, "predicted", "; ".join(_words(target))) for target in columns.targets]
+        said = f"{', '.join(columns.classes)}{positive}"
+        rows.append((target.name, "predicted", "; ".join([said, *_spelt(target)])))
+    rows += [(number.name, "predicted", "; ".join(_words(number, columns))) for number in columns.targets]
+    if columns.unit is not None:
+        rows.append((columns.unit, "whose rows", "all rows with one value are one person's"))
     return FactTable.of(("column", "role", "declared"), rows)
 
 
-def _words(column: Number) -> Iterator[str]:
+def _spelt(column: Spellings) -> Iterator[str]:
+    for value, others in column.same:
+        yield f"{', '.join(map(repr, others))} count as {value!r}"
+    if column.empty is not None:
+        yield f"an empty cell is {column.empty!r}"
+
+
+def _words(column: Number, columns: Columns) -> Iterator[str]:
     yield column.reader.words(column) + (f" {column.units}" if column.units else "")
     if column.outside == "cut":
         yield "cut at these bounds"
@@ -433,6 +444,15 @@ def _words(column: Number) -> Iterator[str]:
     if isinstance(column, Feature) and column.missing:
         known = ", ".join(repr(text) if text else "empty" for text in column.missing)
         yield f"may be missing ({known})"
+    if column.format is not None:
+        yield f"written {column.format}"
+    spelling = columns.spelling_of(column)
+    if column.reader.stored == "numbers" and spelling != PLAIN:
+        yield f"decimals behind {spelling.decimal!r}" + f", {spelling.thousands!r} in thousands" * bool(
+            spelling.thousands
+        )
+    if isinstance(column, Feature):
+        yield from _spelt(column)
 
 
 def settings(experiment: Experiment) -> dict[str, str]:

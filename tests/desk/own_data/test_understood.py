@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from pathlib import Path
@@ -361,3 +362,69 @@ def test_in_python_two_names_of_columns_make_groups_of_their_combinations():
     assert (lists.sensitive == records.sensitive).all()
     with pytest.raises(BadRecords, match="beside the 'sex' of its row it is no group"):
         fedsw.as_records(table.assign(sex="m"), columns=records.columns)
+
+
+class Terminal:
+    """A person who answers what is asked of each column, and first, once, what cannot be read."""
+
+    def __init__(self, wrong: dict[str, str]) -> None:
+        self.asked: list[str] = []
+        self._wrong = dict(wrong)
+        self._right = {"ill": "yes,no", "sex": "m,w", "age": "18:110", "hba": "4:15", "ward": "A1,B2"}
+        self._right |= {"adm": "2019-01-01:2019-12-31"}
+
+    def __call__(self, question: str) -> str:
+        self.asked.append(question)
+        column = question.partition("column ")[2].partition(":")[0]
+        if "favourable" in question:
+            return "no"
+        return self._wrong.pop(column, self._right.get(column, ""))
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong", "hint"),
+    [
+        ("age", "18-110", "17:90"),
+        ("age", "110:18", "lower bound"),
+        ("hba", "4,0:15,5", "decimals with a point"),
+        ("ward", "A1|B2", "parted by commas"),
+        ("ward", "A1;B2", "parted by commas"),
+        ("adm", "01.01.2019:31.12.2019", "days as 2019-01-31"),
+    ],
+)
+def test_a_wrong_answer_at_a_terminal_is_asked_again_and_loses_nothing(tmp_path, column, wrong, hint):
+    (tmp_path / "r.csv").write_text("age,hba,ward,adm,sex,ill\n")
+    person = Terminal({column: wrong})
+    made = drafted(tmp_path, from_public=False, ask=person, doubt=person)
+    plainly = drafted(tmp_path, from_public=False, ask=Terminal({}), doubt=Terminal({}))
+    assert made == plainly and not made.blanks
+    (again,) = [question for question in person.asked if hint in question]
+    assert f"column {column}" in again
+
+
+def test_what_was_understood_stands_on_the_screen_in_the_draft_and_in_json(tmp_path, capsys):
+    (table,) = coded(["no", "yes"])
+    box = np.where(np.random.default_rng(2).integers(0, 2, len(table)) > 0, "x", "")
+    table = table.assign(smoker=box, always="a", town=[f"town {row % 150}" for row in range(len(table))])
+    write(tmp_path / "DATA" / "0" / "r.csv", table)
+    own = tmp_path / "own.toml"
+    named = ["init", str(tmp_path / "DATA"), "--from-public", "--group", "sex", "--target", "ill", "-o", str(own)]
+    assert main(named) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "understood as" in screen and "changed by" in screen
+    assert "nothing left to fill in" not in screen and "lines above to look at" in screen
+    head = own.read_text().partition("name = ")[0]
+    assert "# What I understood" in head and "always" in head and "smoker" in head
+    assert main([*named, "--force", "--json"]) == 0
+    lines = {line["column"]: line for line in json.loads(capsys.readouterr().out)["understood"]}
+    assert set(lines) == {"(rows)", *table.columns} and lines["always"]["look"] == lines["town"]["look"] == "left out"
+    assert (
+        "--bounds age=LOW:HIGH" in lines["age"]["change"] and "an empty cell is 'no'" in lines["smoker"]["understood"]
+    )
+    assert "--positive" in lines["ill"]["change"] and lines["ill"]["look"] and not lines["age"]["look"]
+    assert main([*named, "--force", "--positive", "no", "--drop", "always", "--drop", "town"]) == 0
+    assert "nothing left to fill in. Next" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(own), "--data-dir", str(tmp_path / "DATA"), "--json"]) == 0
+    checked = {line["column"]: line for line in json.loads(capsys.readouterr().out)["understood"]}
+    assert {"(rows)", "age", "smoker", "sex", "ill"} == set(checked)
+    assert "favourable: 'no'" in checked["ill"]["understood"] and "positive" in checked["ill"]["change"]
