@@ -1,4 +1,4 @@
-"""A layer of one's own, clipped exactly: the rule of an LSTM, which fedsw ships none for.
+"""A layer of one's own, clipped exactly: an LSTM that returns its states alone, as a subclass may.
 
     python docs/examples/lstm_rule.py
 

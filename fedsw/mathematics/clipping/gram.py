@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from fedsw.mathematics.clipping.rules import Rule
 from fedsw.mathematics.clipping.rules.attention import Projection
-from fedsw.mathematics.clipping.rules.rule import Factored, squared_norms, trains
+from fedsw.mathematics.clipping.rules.rule import Bare, Factored, squared_norms, trains
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Call:
     """
 
     title: str
-    layer: nn.Module | Projection
+    layer: nn.Module | Projection | Bare
     rule: Rule
     input: Tensor
     version: int
@@ -32,7 +32,7 @@ class Call:
 
     def place(self, name: str) -> tuple[Tensor, int]:
         """The parameter, of its own shape, that the rule calls `name`, and its row at which the layer's part begins."""
-        return self.layer.places[name] if isinstance(self.layer, Projection) else (getattr(self.layer, name), 0)
+        return self.layer.places[name] if isinstance(self.layer, Projection | Bare) else (getattr(self.layer, name), 0)
 
     @property
     def entries(self) -> int:

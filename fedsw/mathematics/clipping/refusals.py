@@ -12,8 +12,16 @@ names the module, the reason and the remedy. What a pass itself shows is in the 
         test_modules_the_clip_would_miss_are_refused_before_any_data[bare parameter]
     a subclass of a layer, weight norm, pruning: refused
         test_modules_the_clip_would_miss_are_refused_before_any_data[weight norm]
-    RNN, LSTM, GRU and their cells, trained: refused
-        test_modules_the_clip_would_miss_are_refused_before_any_data[recurrent]
+    RNN, LSTM, GRU, packed sequences too, and those of Opacus: exact
+        test_layers_of_opacus_list_are_clipped_exactly[LSTM]
+    cells of an RNN, LSTM, GRU, trained: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[recurrent cell]
+    bags of embeddings, their sum or mean: exact
+        test_layers_of_opacus_list_are_clipped_exactly[EmbeddingBag]
+    biases of a module's own, added once as they are: exact
+        test_layers_of_opacus_list_are_clipped_exactly[bare biases]
+    biases of a module's own, used otherwise: refused
+        test_uses_that_lose_the_clip_are_refused[a bias that multiplies]
     a frozen RNN, records first: exact
         test_layers_without_trained_parameters_are_passed_through_exactly[frozen recurrence]
     an LSTM with a `layer_rule`: exact
@@ -24,8 +32,10 @@ names the module, the reason and the remedy. What a pass itself shows is in the 
         test_batch_norm_of_a_frozen_backbone_is_refused_until_it_no_longer_looks_at_the_batch
     batch norm, frozen and in evaluation mode: exact
         test_heads_on_frozen_backbones_are_clipped_exactly[images]
-    instance norm with parameters or statistics: refused
-        test_modules_the_clip_would_miss_are_refused_before_any_data[instance norm with parameters]
+    instance norm with statistics: refused
+        test_modules_the_clip_would_miss_are_refused_before_any_data[instance norm with statistics]
+    instance norm with parameters: exact
+        test_layers_of_opacus_list_are_clipped_exactly[InstanceNorm]
     instance norm without either: exact
         test_layers_without_trained_parameters_are_passed_through_exactly[instance norm]
     dropout in training mode: refused
@@ -36,8 +46,8 @@ names the module, the reason and the remedy. What a pass itself shows is in the 
         test_modules_the_clip_would_miss_are_refused_before_any_data[frequency-scaled embedding]
     attention or recurrence with the batch second: refused
         test_modules_the_clip_would_miss_are_refused_before_any_data[attention over the batch]
-    attention with learned or zero keys: refused
-        test_attention_that_the_clip_would_miss_is_refused_before_any_data[with learned keys]
+    attention with learned or zero keys: exact
+        test_layers_of_opacus_list_are_clipped_exactly[MultiheadAttention]
     hooks on gradients, backward hooks: refused
         test_modules_the_clip_would_miss_are_refused_before_any_data[hook on a gradient]
     float16 and bfloat16: refused
@@ -69,8 +79,9 @@ from torch import Tensor, nn
 from fedsw.mathematics.clipping._magnitudes import magnitudes
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule, unchanged
 from fedsw.mathematics.clipping.clip import full_precision
-from fedsw.mathematics.clipping.rules import RULES, attention
-from fedsw.mathematics.clipping.tape import OutputForm, Tape, describe, own_code, recorded
+from fedsw.mathematics.clipping.rules import RULES, register_imported
+from fedsw.mathematics.clipping.rules.attention import OUTPUT
+from fedsw.mathematics.clipping.tape import OutputForm, Tape, describe, is_bare, own_code, recorded
 
 _FREEZE = "or freeze it with requires_grad_(False)"
 
@@ -81,10 +92,7 @@ _INSTEAD: tuple[tuple[type[nn.Module], str], ...] = (
         "torch.nn.functional.scaled_dot_product_attention",
     ),
     (nn.modules.batchnorm._BatchNorm, "use GroupNorm"),
-    (nn.RNNBase, "use Conv1d over time, or attention built from Linear layers"),
-    (nn.RNNCellBase, "use Conv1d over time, or attention built from Linear layers"),
-    (nn.modules.instancenorm._InstanceNorm, "use GroupNorm with num_groups equal to num_channels"),
-    (nn.EmbeddingBag, "use Embedding followed by a sum or mean over the sequence"),
+    (nn.RNNCellBase, "use RNN, GRU or LSTM, which take all times at once"),
     (nn.Bilinear, "use Linear on the outer product of the two inputs"),
     (nn.PReLU, "use LeakyReLU or ELU"),
 )
@@ -119,16 +127,23 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
 
     Source: docs/guarantees/clipping.md.
     """
+    register_imported(RULES)
     owners: dict[int, str] = {}
     parameters: dict[str, nn.Parameter] = {}
+    contained: set[nn.Module] = set()
     for name, child in module.named_modules():
+        if child in contained:
+            continue
+        trains = any(parameter.requires_grad for parameter in child.parameters())
+        if trains and type(child) in RULES and RULES.get(type(child)).contains:
+            contained.update(part for part in child.modules() if part is not child)
         held = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
         reason = (
             _wrapping(child)
             or _mixing(child)
             or _stateful(child)
-            or _attention(child)
             or _parameters(child, held)
+            or _rules_refusal(child)
             or _second_batch(child)
             or _view(child)
         )
@@ -224,19 +239,11 @@ def _stateful(module: nn.Module) -> str | None:
     return None
 
 
-def _attention(module: nn.Module) -> str | None:
-    if type(module) is not nn.MultiheadAttention or not any(
-        parameter.requires_grad for parameter in module.parameters()
-    ):
-        return None
-    return attention.refusal(module)
-
-
 def _names(module: nn.Module) -> tuple[str, ...]:
     """The parameters of its own for which the module has a rule."""
-    if type(module) is nn.MultiheadAttention:
-        return attention.NAMES
-    return RULES.get(type(module)).parameters if type(module) in RULES else ()
+    if is_bare(module):
+        return tuple(module._parameters)
+    return RULES.get(type(module)).owned(module) if type(module) in RULES else ()
 
 
 def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | None:
@@ -257,7 +264,14 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
                 f"has hooks on the gradient of {key!r}, which would never run: gradients are released, and no backward "
                 "pass reaches a parameter. Remove them; what they do to a gradient can be done to a released one"
             )
-    return RULES.get(type(module)).refusal(module) if type(module) in RULES else None
+    return None
+
+
+def _rules_refusal(module: nn.Module) -> str | None:
+    """What the rule of a layer that trains, or of which a part trains, says against this one."""
+    if type(module) not in RULES or not any(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    return RULES.get(type(module)).refusal(module)
 
 
 def _view(module: nn.Module) -> str | None:
@@ -307,8 +321,7 @@ def _remedy(module: nn.Module) -> str:
     for known in RULES.classes():
         if isinstance(module, known):
             return f"a subclass may compute anything, so use {known.__name__} itself"
-    classes = (*RULES.classes(), nn.MultiheadAttention)
-    supported = ", ".join(known.__name__ for known in classes if known is not attention.OUTPUT)
+    supported = ", ".join(known.__name__ for known in RULES.classes() if known is not OUTPUT)
     return f"keep trainable parameters in supported layers ({supported}), or write this one a `layer_rule`"
 
 

@@ -73,6 +73,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
+from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule, kept, unchanged
@@ -80,7 +82,7 @@ from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
 from fedsw.mathematics.clipping.columns import columns
 from fedsw.mathematics.clipping.gram import Block, Call, Total, overlaps, pulled_back
 from fedsw.mathematics.clipping.rules import RULES, Rule
-from fedsw.mathematics.clipping.rules.attention import PROJECTION, Projection, attended, projections
+from fedsw.mathematics.clipping.rules.rule import BARE, Bare, trains
 
 SEQUENTIAL = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """Modules that read an input of two dimensions as one sequence: its rows, which would be records, are then mixed."""
@@ -460,8 +462,9 @@ def own_code(module: nn.Module) -> bool:
 def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
     """Collect the calls of the supported layers below `module` during a forward pass of n records.
 
-    Attention that trains gets another forward pass for as long, of the same values, since its own applies its weights
-    where no hook sees them; small means get one that is faster.
+    A layer that applies its weights where no hook sees them, and trains, gets another forward pass for as long, of the
+    same values, as its rule's `calls` make it; small means get one that is faster. Bare parameters are seen where they
+    are added.
     """
     notes = Notes(n)
     handles: list[RemovableHandle] = []
@@ -469,20 +472,20 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
     try:
         for name, layer in module.named_modules():
             title = describe(name, layer)
-            if type(layer) in RULES:
+            rule = RULES.get(type(layer)) if type(layer) in RULES else None
+            if isinstance(layer, SEQUENTIAL):
+                handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
+            if rule is not None and rule.calls is None:
                 # Before any hook of the user, which may replace the output by something computed from it.
                 handles.append(layer.register_forward_hook(_hook(title, notes), prepend=True))
-            elif isinstance(layer, SEQUENTIAL):
-                handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
-            if type(layer) is nn.MultiheadAttention and any(
-                parameter.requires_grad for parameter in layer.parameters()
-            ):
-                vars(layer)["forward"] = _attention(title, layer, notes)
+            elif rule is not None and rule.calls is not None and any(p.requires_grad for p in layer.parameters()):
+                vars(layer)["forward"] = rule.calls(layer, functools.partial(notes.take, title))
                 replaced.append(layer)
             elif applies(layer):
                 vars(layer)["forward"] = functools.partial(means, layer)
                 replaced.append(layer)
-        yield notes.calls
+        with added(module, notes):
+            yield notes.calls
     finally:
         for handle in handles:
             handle.remove()
@@ -498,9 +501,7 @@ class Notes:
         self._n = n
         self.seen: set[int] = set()
 
-    def take(
-        self, title: str, layer: nn.Module | Projection, rule: Rule, a: Tensor, output: Tensor, *, trained: bool
-    ) -> None:
+    def take(self, title: str, layer: Any, rule: Rule, a: Tensor, output: Tensor) -> None:
         """Note that a layer made this output (n, ...) of this input (n, ...), unless nothing in it is trained."""
         n = self._n
         if a.dim() < rule.least_dims(layer) or a.shape[0] != n or output.shape[0] != n:
@@ -509,7 +510,7 @@ class Notes:
                 "dimension must count the records, and nothing else may be computed along it. Keep records "
                 "first."
             )
-        if not trained:
+        if not any(trains(layer, name) for name in rule.parameters):
             return
         if id(layer) in self.seen:
             raise UnsupportedModule(
@@ -536,27 +537,71 @@ def _hook(title: str, notes: Notes) -> Any:
         if not isinstance(output, Tensor):
             returned = type(output).__name__
             raise UnsupportedModule(f"{title} returns a {returned}; a layer with a rule returns one tensor.")
-        trained = any(parameter.requires_grad for parameter in layer.parameters())
-        notes.take(title, layer, RULES.get(type(layer)), a, output, trained=trained)
+        notes.take(title, layer, RULES.get(type(layer)), a, output)
 
     return note
 
 
-def _attention(title: str, layer: nn.MultiheadAttention, notes: Notes) -> Any:
-    parts = projections(layer)
+def bare(module: nn.Module) -> dict[int, tuple[str, nn.Parameter]]:
+    """Trained parameters that modules without a rule hold as biases, with their titles, by `id`."""
+    return {
+        id(parameter): (f"parameter {key!r} of {describe(name, layer)}", parameter)
+        for name, layer in module.named_modules()
+        if is_bare(layer)
+        for key, parameter in layer._parameters.items()
+        if parameter is not None and parameter.requires_grad
+    }
 
-    def project(which: int, a: Tensor) -> Tensor:
-        part = parts[which]
-        output = F.linear(a, part.weight, part.bias)
-        trained = part.weight.requires_grad or part.bias is not None and part.bias.requires_grad
-        notes.take(title, part, PROJECTION, a, output, trained=trained)
-        return output
 
-    return functools.partial(attended, layer, project)
+def is_bare(layer: nn.Module) -> bool:
+    """Say whether a class of a user's own holds no trained parameter but such as are called a bias."""
+    trained = [key for key, value in layer._parameters.items() if value is not None and value.requires_grad]
+    bases = (base.__module__ for base in type(layer).__mro__)
+    known = type(layer) in RULES or any(base.startswith(_LAYERS) and base not in _CONTAINERS for base in bases)
+    return not known and bool(trained) and all("bias" in key for key in trained)
+
+
+_LAYERS = ("torch.nn.", "opacus.")
+_CONTAINERS = ("torch.nn.modules.module", "torch.nn.modules.container")
+
+
+class _Additions(TorchFunctionMode):
+    """Takes note where a bare parameter is added to something of the records; any other use is refused as a stray."""
+
+    def __init__(self, known: Mapping[int, tuple[str, nn.Parameter]], notes: Notes) -> None:
+        super().__init__()
+        self._notes, self._known = notes, known
+        self._parts = {key: Bare.of(parameter) for key, (_, parameter) in known.items()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _ADDING and len(args) == 2 and not kwargs:
+            for one, other in (args, args[::-1]):
+                if isinstance(one, Tensor) and id(one) in self._known and isinstance(other, Tensor):
+                    wide = one.dim() < result.dim() or one.dim() == result.dim() and one.shape[0] == 1
+                    if wide and other.shape[:1] == result.shape[:1]:
+                        self._notes.take(self._known[id(one)][0], self._parts[id(one)], BARE, other, result)
+        return result
+
+
+_ADDING = ("add", "__add__", "__radd__")
+
+
+@contextmanager
+def added(module: nn.Module, notes: Notes) -> Iterator[None]:
+    """Take note of bare parameters for as long, if there are any."""
+    known = bare(module)
+    if not known:
+        yield
+        return
+    with _Additions(known, notes):
+        yield
 
 
 def _batched(title: str) -> Any:
     def look(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if any(isinstance(value, PackedSequence) for value in (*args, *named.values())):
+            return
         shapes = [tuple(value.shape) for value in (*args, *named.values()) if isinstance(value, Tensor)]
         if not shapes or len(shapes[0]) != 3:
             raise UnsupportedModule(

@@ -75,7 +75,7 @@ def assert_exact(model, x, d, seed=0):
 
 @st.composite
 def attentions(draw):
-    """Any attention without learned keys, with any masks, and records that fit it."""
+    """Any attention, with any masks, and records that fit it."""
     heads, size, n, d = (draw(st.integers(1, most)) for most in (3, 3, 4, 3))
     sites, wider, apart = draw(st.integers(1, 5)), draw(st.integers(0, 2)), draw(st.booleans())
     width = heads * size
@@ -84,7 +84,8 @@ def attentions(draw):
     options = {name: draw(st.booleans()) for name in ("padded", "numbers")}
     seed = draw(st.integers(0, 10**6))
     torch.manual_seed(seed)
-    layer = nn.MultiheadAttention(width, heads, bias=draw(st.booleans()), batch_first=True, **dims)
+    dims |= {name: draw(st.booleans()) for name in ("bias", "add_bias_kv", "add_zero_attn")}
+    layer = nn.MultiheadAttention(width, heads, batch_first=True, **dims)
     options["weights"] = draw(st.sampled_from([None, "averaged", "apart"]))
     if options["weights"] is None and options["numbers"]:
         causal = False  # the hint would be wrong: torch ignores a mask of numbers then

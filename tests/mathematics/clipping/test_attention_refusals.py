@@ -38,8 +38,6 @@ class OwnAttention(nn.MultiheadAttention):
 
 
 REFUSED = {
-    "with learned keys": (lambda: _attention(add_bias_kv=True), "no rule; set add_bias_kv=False"),
-    "with zero keys": (lambda: _attention(add_zero_attn=True), "set add_zero_attn=False"),
     "with another forward": (_patched, "forward of its own.*use MultiheadAttention as it is"),
     "with another output": (_other_output, "out_proj of type OwnLinear.*use Linear itself"),
     "of one's own": (

@@ -11,10 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.registry import Registry
-from fedsw.mathematics.clipping.rules import attention
 from fedsw.mathematics.clipping.rules._convolution import CONVOLUTION
-from fedsw.mathematics.clipping.rules._dense import EMBEDDING, GROUP_NORM, LAYER_NORM, LINEAR, RMS_NORM
-from fedsw.mathematics.clipping.rules.attention import OUTPUT
+from fedsw.mathematics.clipping.rules._dense import (
+    BAGS,
+    EMBEDDING,
+    GROUP_NORM,
+    INSTANCE_NORM,
+    INSTANCE_NORMS,
+    LAYER_NORM,
+    LINEAR,
+    RMS_NORM,
+)
+from fedsw.mathematics.clipping.rules._opacus import register_imported
+from fedsw.mathematics.clipping.rules._recurrent import RECURRENCE
+from fedsw.mathematics.clipping.rules.attention import ATTENTION, OUTPUT
 from fedsw.mathematics.clipping.rules.hats import HATS, HatLinear
 from fedsw.mathematics.clipping.rules.rule import Formed, Rule, Worst, trains
 
@@ -29,6 +39,10 @@ _SHIPPED: tuple[tuple[Rule, tuple[type[nn.Module], ...]], ...] = (
     (LAYER_NORM, (nn.LayerNorm,)),
     (RMS_NORM, (nn.RMSNorm,)),
     (GROUP_NORM, (nn.GroupNorm,)),
+    (INSTANCE_NORM, INSTANCE_NORMS),
+    (BAGS, (nn.EmbeddingBag,)),
+    (ATTENTION, (nn.MultiheadAttention,)),
+    (RECURRENCE, (nn.RNN, nn.GRU, nn.LSTM)),
 )
 for _shared, _kinds in _SHIPPED:
     for _kind in _kinds:
@@ -107,18 +121,20 @@ def worst_of(module: nn.Module) -> list[Worst]:
 
     ValueError for a layer without a rule, or with a rule that has none; the error names it.
     """
+    register_imported(RULES)
     smallest: dict[type[nn.Module], tuple[int, nn.Module]] = {}
+    contained: set[nn.Module] = set()
     for layer in module.modules():
+        if layer in contained:
+            continue
+        if type(layer) in RULES and RULES.get(type(layer)).contains:
+            contained.update(layer.modules())
         size = sum(parameter.numel() for parameter in layer.parameters(recurse=False) if parameter.requires_grad)
         if size and size < smallest.get(type(layer), (size + 1, layer))[0]:
             smallest[type(layer)] = size, layer
     cases: list[Worst] = []
     for kind, (_, layer) in smallest.items():
-        make: Callable[[Any], Sequence[Worst]] | None = (
-            attention.worst_projections if kind is nn.MultiheadAttention else None
-        )
-        if kind in RULES:
-            make = RULES.get(kind).worst
+        make = RULES.get(kind).worst if kind in RULES else None
         if make is None:
             raise ValueError(
                 f"a layer of type {kind.__name__} trains, and its rule has no worst neighbours: give them, as in "
@@ -128,4 +144,4 @@ def worst_of(module: nn.Module) -> list[Worst]:
     return cases
 
 
-__all__ = ["RULES", "HatLinear", "Rule", "Worst", "layer_rule", "require_exact", "worst_of"]
+__all__ = ["RULES", "HatLinear", "Rule", "Worst", "layer_rule", "register_imported", "require_exact", "worst_of"]

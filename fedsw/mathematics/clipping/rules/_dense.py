@@ -13,6 +13,7 @@ from fedsw.mathematics.clipping.rules.rule import (
     Factored,
     Formed,
     Rule,
+    Take,
     Worst,
     all_but_cancelling,
     forming_is_cheaper,
@@ -157,13 +158,13 @@ def _without_padding(layer: nn.Embedding, index: Tensor, rows: Tensor) -> Tensor
     return torch.where((index == layer.padding_idx).unsqueeze(-1), 0.0, rows)
 
 
-def _refusal(layer: nn.Embedding) -> str | None:
+def _refusal(layer: nn.Embedding | nn.EmbeddingBag) -> str | None:
     if layer.scale_grad_by_freq:
         return "scales gradients by how often the batch uses an index; set scale_grad_by_freq=False"
     return None
 
 
-def _embedding_worst(layer: nn.Embedding) -> list[Worst]:
+def _embedding_worst(layer: nn.Embedding | nn.EmbeddingBag) -> list[Worst]:
     index = next(index for index in range(layer.num_embeddings) if index != layer.padding_idx)
     return [Worst(layer, torch.full((1, _SITES), index), "one index at every site")]
 
@@ -178,10 +179,54 @@ EMBEDDING = Rule(
 )
 
 
+def _bag_calls(layer: nn.EmbeddingBag, take: Take) -> Callable[..., Tensor]:
+    """Bags (n, E) as sums of single embeddings: an index of its own for every site, those of a bag in one row."""
+
+    def bags(index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(index, dtype=torch.bool)
+        if index.dim() == 1:
+            # One row a bag, filled up with index 0: `real` leaves those sites out.
+            if offsets is None:
+                raise ValueError("indices of one dimension take the offsets of their bags.")
+            starts = offsets[:-1] if layer.include_last_offset else offsets
+            ends = torch.cat(
+                [starts[1:], offsets[-1:] if layer.include_last_offset else starts.new_tensor([len(index)])]
+            )
+            sizes = ends - starts
+            real = torch.arange(max(int(sizes.max()), 1) if len(sizes) else 1, device=index.device) < sizes.unsqueeze(1)
+            sites = starts.unsqueeze(1) + torch.arange(real.shape[1], device=index.device)
+            filled = torch.where(real, sites, 0)
+            none = index.new_zeros(real.shape)
+            index = index[filled] if len(index) else none
+            if per_sample_weights is not None:
+                per_sample_weights = per_sample_weights[filled] if len(per_sample_weights) else none.to(layer.weight)
+        rows = F.embedding(index, layer.weight, layer.padding_idx)
+        take(layer, EMBEDDING, index, rows)
+        if layer.padding_idx is not None:
+            real = real & (index != layer.padding_idx)
+        rows = torch.where(real.unsqueeze(-1), rows, 0.0)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.unsqueeze(-1)
+        total = rows.sum(1)
+        return total / real.sum(1, keepdim=True).clamp(min=1) if layer.mode == "mean" else total
+
+    return bags
+
+
+def _bag_refusal(layer: nn.EmbeddingBag) -> str | None:
+    if layer.mode == "max":
+        return "takes the largest of every coordinate (mode='max'), for which there is no rule; use 'sum' or 'mean'"
+    return _refusal(layer)
+
+
+BAGS = Rule(least_dims=lambda layer: 1, refusal=_bag_refusal, worst=_embedding_worst, calls=_bag_calls)
+
+
 def _rule(
     standardise: Callable[[Any, Tensor], Tensor],
     reduce: Callable[[Any, Tensor], Tensor],
     shape: Callable[[Any], Sequence[int]],
+    least_dims: Callable[[Any], int] = lambda layer: 2,
 ) -> Rule:
     """Rule of y = w * standardise(x) + b, where `reduce` sums (n, ...) over what shares an entry of w.
 
@@ -202,7 +247,7 @@ def _rule(
         return [Worst(layer, sites, "sites that differ"), Worst(layer, 1e6 + sites, "sites far from 0 that differ")]
 
     return Rule(
-        least_dims=lambda layer: 1 + len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 2,
+        least_dims=least_dims,
         formed=Formed(
             rows=rows, floats=lambda layer, a, delta, d: 3 * a[:1].numel(), cheaper=lambda layer, a, delta, d: True
         ),
@@ -235,6 +280,28 @@ def _layer_shape(layer: nn.LayerNorm | nn.RMSNorm) -> tuple[int, ...]:
     return (2, *layer.normalized_shape)
 
 
-LAYER_NORM = _rule(_layer_standardise, _layer_reduce, _layer_shape)
-RMS_NORM = _rule(_rms_standardise, _layer_reduce, _layer_shape)
+def _layer_dims(layer: nn.LayerNorm | nn.RMSNorm) -> int:
+    return 1 + len(layer.normalized_shape)
+
+
+def _instance_standardise(layer: InstanceNorm, a: Tensor) -> Tensor:
+    return F.instance_norm(a, eps=layer.eps)
+
+
+def _instance_dims(layer: InstanceNorm) -> int:
+    """Records, channels and 1, 2 or 3 axes of sites: with one axis less, torch reads records as channels."""
+    return 2 + next(axes for axes, kind in enumerate(INSTANCE_NORMS, 1) if isinstance(layer, kind))
+
+
+InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+LAYER_NORM = _rule(_layer_standardise, _layer_reduce, _layer_shape, _layer_dims)
+RMS_NORM = _rule(_rms_standardise, _layer_reduce, _layer_shape, _layer_dims)
+INSTANCE_NORM = _rule(
+    _instance_standardise,
+    _group_reduce,
+    lambda layer: (layer.num_features, *[1] * (_instance_dims(layer) - 3), 2),
+    _instance_dims,
+)
 GROUP_NORM = _rule(_group_standardise, _group_reduce, lambda layer: (layer.num_channels, 2))

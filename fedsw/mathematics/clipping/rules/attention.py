@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsw.mathematics.clipping.rules._dense import LINEAR
-from fedsw.mathematics.clipping.rules.rule import Worst, all_but_cancelling
+from fedsw.mathematics.clipping.rules.rule import BARE, Bare, Rule, Take, Worst, all_but_cancelling
 
-NAMES = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias")
+NAMES = (
+    *("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"),
+    *("bias_k", "bias_v"),
+)
 """The parameters that `nn.MultiheadAttention` holds itself; those of its `out_proj` are that layer's."""
 
 OUTPUT = nn.modules.linear.NonDynamicallyQuantizableLinear
@@ -36,6 +41,12 @@ class Projection:
     weight: Tensor
     bias: Tensor | None
     places: Mapping[str, tuple[Tensor, int]]
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor | None) -> Projection:
+        """The map of whole parameters."""
+        places = {"weight": (weight, 0)} | ({} if bias is None else {"bias": (bias, 0)})
+        return Projection(weight, bias, places)
 
     @property
     def in_features(self) -> int:
@@ -67,9 +78,36 @@ def projections(layer: nn.MultiheadAttention) -> tuple[Projection, Projection, P
     return part(0, layer.q_proj_weight), part(1, layer.k_proj_weight), part(2, layer.v_proj_weight)
 
 
+def applied(part: Projection, a: Tensor, take: Take) -> Tensor:
+    """Output (n, ..., E) of a projection of (n, ..., features), of which note is taken."""
+    output = F.linear(a, part.weight, part.bias)
+    take(part, PROJECTION, a, output)
+    return output
+
+
+def _calls(layer: nn.MultiheadAttention, take: Take) -> Callable[..., Any]:
+    parts = projections(layer)
+    learned = [None if each is None else Bare.of(each) for each in (layer.bias_k, layer.bias_v)]
+
+    def project(which: int, a: Tensor) -> Tensor:
+        return applied(parts[which], a, take)
+
+    def append(which: int, sequence: Tensor) -> Tensor:
+        """Keys (1) or values (2), (n, S, E), with a learned site and a site of zeros behind them."""
+        part, n = learned[which - 1], len(sequence)
+        if part is not None:
+            site = part.bias.expand(n, 1, -1)
+            take(part, BARE, sequence, site)
+            sequence = torch.cat([sequence, site], 1)
+        return F.pad(sequence, (0, 0, 0, 1)) if layer.add_zero_attn else sequence
+
+    return functools.partial(attended, layer, project, append)
+
+
 def attended(
     layer: nn.MultiheadAttention,
     project: Callable[[int, Tensor], Tensor],
+    append: Callable[[int, Tensor], Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -84,16 +122,22 @@ def attended(
     torch's own applies its weights as functions, where no hook sees them. Activation checkpointing around the layer
     runs torch's own in the backward pass, and torch refuses that, because it saves other tensors.
 
-    The layer has passed `refusal`; ``project`` applies the projection of queries (0), keys (1) or values (2). Queries
-    are (n, T, E), keys and values (n, S, features), outputs (n, T, E), weights (n, T, S) or (n, heads, T, S).
+    The layer has passed `refusal`; ``project`` applies the projection of queries (0), keys (1) or values (2), and
+    ``append`` adds the sites that no mask covers. Queries are (n, T, E), keys and values (n, S, features), outputs
+    (n, T, E), weights (n, T, S) or (n, heads, T, S), where S counts what was appended, too.
     """
     if is_causal and attn_mask is None:
         raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")
     q, k, v = (
-        project(which, sequence).reshape(*sequence.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
+        (projected if which == 0 else append(which, projected))
+        .reshape(len(sequence), -1, layer.num_heads, layer.head_dim)
+        .transpose(1, 2)
         for which, sequence in enumerate((query, key, value))
+        for projected in (project(which, sequence),)
     )
     mask = _mask(attn_mask, key_padding_mask, q)
+    if mask is not None and k.shape[2] > key.shape[1]:
+        mask = F.pad(mask.expand(*mask.shape[:-1], key.shape[1]), (0, k.shape[2] - key.shape[1]))
     weights = None
     if need_weights:
         scores = (q / math.sqrt(layer.head_dim)) @ k.mT
@@ -124,25 +168,22 @@ class _Attending(nn.Module):
 _KEYS = 3
 
 
-def worst_projections(layer: nn.MultiheadAttention) -> list[Worst]:
+def _worst(layer: nn.MultiheadAttention) -> list[Worst]:
     """The worst neighbours of the projections of an attention layer; see `Rule`."""
     sites = all_but_cancelling(layer.embed_dim, 2).mT.contiguous()
     return [Worst(_Attending(layer), sites, "two sites that nearly cancel")]
 
 
-def refusal(layer: nn.MultiheadAttention) -> str | None:
+def _refusal(layer: nn.MultiheadAttention) -> str | None:
     """Reason why the layer cannot be clipped although its projections could, with the remedy; None if it can."""
     if "forward" in vars(layer):
         return "has a forward of its own, which may compute anything; use MultiheadAttention as it is"
-    if layer.bias_k is not None or layer.bias_v is not None:
-        return "learns a key and a value that it appends to every record, for which there is no rule; " + (
-            "set add_bias_kv=False"
-        )
-    if layer.add_zero_attn:
-        return "appends zeros to keys and values, which is not recorded; set add_zero_attn=False"
     if type(layer.out_proj) not in (OUTPUT, nn.Linear):
         return f"has an out_proj of type {type(layer.out_proj).__name__}, which it does not call; use Linear itself"
     return None
+
+
+ATTENTION = Rule(least_dims=lambda layer: 3, parameters=NAMES, refusal=_refusal, worst=_worst, calls=_calls)
 
 
 def _mask(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:

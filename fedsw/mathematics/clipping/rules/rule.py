@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,8 +198,12 @@ class Rule:
     """Rule to measure and add the per-sample Jacobians of a kind of layer: by their factors, formed, or either.
 
     Below ``least_dims`` input dimensions the layer would read across records; ``refusal`` says why an instance is not
-    supported; no parameters but these may be trained. ``worst`` makes the worst neighbours of such a layer, which may
-    be changed; a rule without them is not attacked.
+    supported; no parameters but these may be trained, or those that ``held`` names of a layer. ``worst`` makes the
+    worst neighbours of such a layer, which may be changed; a rule without them is not attacked.
+
+    A layer that applies its parameters where no hook sees them, or several times, has ``calls``: of (layer, take) they
+    make a forward pass of the same values, which takes note of each map with parameters by the rule of that map. It
+    ``contains`` its modules if they are not called in that pass, and hold no other parameters than the layer.
     """
 
     least_dims: Callable[[Any], int]
@@ -208,6 +212,50 @@ class Rule:
     refusal: Callable[[Any], str | None] = lambda layer: None
     parameters: tuple[str, ...] = ("weight", "bias")
     worst: Callable[[Any], Sequence[Worst]] | None = None
+    calls: Callable[[Any, Take], Callable[..., Any]] | None = None
+    held: Callable[[Any], tuple[str, ...]] | None = None
+    contains: bool = False
+
+    def owned(self, layer: nn.Module) -> tuple[str, ...]:
+        """Names of the layer's own parameters that the rule measures."""
+        return self.parameters if self.held is None else self.held(layer)
+
+
+Take = Callable[[Any, Rule, Tensor, Tensor], None]
+"""Takes note of (part of a layer, its rule, input (n, ...), output (n, ...)) in a forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bare:
+    """A parameter of any shape that is added to something of every record: its gradient is the backprop there."""
+
+    bias: Tensor
+    places: Mapping[str, tuple[Tensor, int]]
+
+    @staticmethod
+    def of(parameter: Tensor) -> Bare:
+        """The whole of a parameter."""
+        return Bare(parameter, {"bias": (parameter, 0)})
+
+
+def _bare_rows(part: Bare, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """Sums of each backprop over the axes along which the parameter was repeated."""
+    dims = deltas[0].dim()
+    shape = part.bias.shape if part.bias.dim() < dims else part.bias.shape[1:]
+    kept = (len(a), *[1] * (dims - 1 - len(shape)), *shape)
+    return {"bias": [delta.sum_to_size(kept).reshape(len(a), part.bias.numel()) for delta in deltas]}
+
+
+BARE = Rule(
+    least_dims=lambda part: 1,
+    formed=Formed(
+        rows=_bare_rows,
+        floats=lambda part, a, delta, d: (d + 1) * delta[:1].numel(),
+        cheaper=lambda part, a, delta, d: True,
+    ),
+    parameters=("bias",),
+)
+"""The rule of `Bare` parameters."""
 
 
 def trains(layer: Any, name: str) -> bool:
