@@ -16,7 +16,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.data.settings import Data, Partition, RecordSource
 from fedsw.experiment import sections
 from fedsw.experiment.penalty_names import penalties_of
-from fedsw.experiment.sections._privacy import LocalT
+from fedsw.experiment.sections import LocalT
 from fedsw.experiment.task_kinds import Facts, task_facts
 
 

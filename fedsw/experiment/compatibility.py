@@ -11,59 +11,130 @@ from collections.abc import Iterator
 
 from fedsw._tools.own_objects import is_reference
 from fedsw._tools.section import SettingRule, first_misfit
-from fedsw.data.columns.declaration import Columns
 from fedsw.data.settings import SOURCES
-from fedsw.experiment import _neighbours
 from fedsw.experiment.choices import Settings
-from fedsw.experiment.penalty_names import PENALTIES, kinds_of, penalties_of
+from fedsw.experiment.penalty_names import NO_PENALTY, PENALTIES, kinds_of, penalties_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.preset_rules import misfit as misfit_of_preset
-from fedsw.experiment.sections.tagged import unread
+from fedsw.experiment.tagged import unread
 from fedsw.experiment.task_kinds import MODELS, TASKS, TaskKind
 from fedsw.experiment.trust import accounting_at_server, releasing_gradients, trust_model
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, Sampling
 
+_ONE_STRATUM = "statistical-parity"
+"""The penalty that stands for none, at weight 0: its strata are the groups, of which data of secret size have one."""
+_ACCOUNTS_POISSON = "pld"
+"""The accountant of additions and removals."""
 _LEAST_TO_ROUNDS = 0.05
 """Least part of the budget that is left to the rounds by what is released before and after them."""
 
 
 def misfit(settings: Settings, kind: TaskKind | None) -> str | None:
     """Return the first misfit of two settings, with the remedy, or None. ``kind`` is None for a task not loaded yet."""
-    return next(filter(None, _misfits(settings, kind)), None)
+    return first_misfit(_rules(settings, kind))
 
 
-def _misfits(settings: Settings, kind: TaskKind | None) -> Iterator[str | None]:
-    """Ask subject after subject; None if one has nothing to say."""
-    privacy, columns = settings.privacy, settings.data.columns
-    yield from _neighbours.misfits(settings, kind)
+def _rules(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRule]:
+    """All rows in their order; what a task, model, preset or trust model refuses by itself stands among them."""
+    trust, model = settings.privacy.model, MODELS.get(settings.model.kind)
+    if settings.privacy.hides_sizes:
+        yield from _of_secret_sizes(settings, kind)
     if kind is not None:
-        yield unread(settings, kind.facts)
-        yield first_misfit(_of_task(settings, kind))
-        yield None if columns is None else first_misfit(_of_columns(settings, columns, kind))
-        yield first_misfit(_of_coding(settings))
-        yield first_misfit(_of_inputs_by_noise(settings, kind))
-        yield first_misfit(_of_trust(settings, kind))
-        yield first_misfit(_of_histograms(settings))
-        yield first_misfit(_of_scores(settings, kind))
-    yield first_misfit(_of_flow(settings))
-    yield first_misfit(_of_accountant(settings))
+        yield _refused(unread(settings, kind.facts))
+        yield from _of_task(settings, kind)
+        yield from _of_inputs(settings, kind)
+        yield from _of_trust(settings, kind)
+        yield from _of_histograms(settings)
+        yield from _of_scores(settings, kind)
+    yield from _of_points_and_accountant(settings)
     if kind is not None:
-        yield first_misfit(_of_protection(settings))
-        yield kind.misfit(settings)
-        yield MODELS.get(settings.model.kind).misfit(settings)
-    yield privacy.model.without_noise(privacy)
-    yield privacy.model.misfit(settings)
-    yield first_misfit(_of_partition(settings))
-    yield first_misfit(_of_release_and_clip(settings))
-    yield first_misfit(_of_batches(settings))
-    yield misfit_of_preset(settings)
-    yield first_misfit(_of_losses(settings, kind))
-    yield first_misfit(_of_federation(settings))
+        yield SettingRule(
+            when=settings.objective.protected == "both",
+            requires="both" in trust_model(settings.privacy.trust).protectable,
+            says="objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'",
+        )
+        yield _refused(kind.misfit(settings))
+        yield _refused(model.misfit(settings))
+    yield _refused(trust.without_noise(settings.privacy))
+    yield _refused(trust.misfit(settings))
+    yield from _of_rounds(settings)
+    yield _refused(misfit_of_preset(settings))
+    yield from _of_federation(settings, kind)
+
+
+def _refused(why: str | None) -> SettingRule:
+    return SettingRule(when=why is not None, requires=False, says=why or "")
+
+
+def _of_secret_sizes(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRule]:
+    """Refuse what additions and removals of records are not proven of.
+
+    A sum of clipped terms, one of each record, divided by a declared number, moves by one record's term when it comes
+    or goes (docs/guarantees/sampling.md). What compares outputs, counts records, or deals and splits them by their
+    number, moves by more.
+    """
+    goal, privacy, data = settings.objective, settings.privacy, settings.data
+    able = ", ".join(repr(name) for name, task in TASKS.items() if task.facts.supervised)
+    accountant, chosen = privacy.model.accountant(settings), data.changed("most_records", "half", "encoded")
+    grouped = data.columns is not None and data.columns.sensitive is not None
+    for holds, why in (
+        # terms of the sum are of one record each, and its releases are bounded for additions and removals
+        (
+            not (goal.alpha or goal.also),
+            "a penalty between distributions moves by every record's rank when one goes: set objective.alpha to 0 and "
+            "leave objective.also out, or use 'replace-one'",
+        ),
+        (
+            goal.penalty in (_ONE_STRATUM, NO_PENALTY),
+            f"objective.penalty {goal.penalty!r} draws by more than one stratum: leave it out",
+        ),
+        (
+            kind is not None and kind.facts.supervised,
+            f"it is proven of the losses of objective.task {able}, not of {goal.task!r}: use 'replace-one'",
+        ),
+        (
+            not privacy.guarantee.unprotected,
+            "no noise is added, so that there is nothing to promise: use 'replace-one'",
+        ),
+        (
+            accountant == _ACCOUNTS_POISSON,
+            f"privacy.accountant {accountant!r} is about other steps: use {_ACCOUNTS_POISSON!r}",
+        ),
+        (not settings.unsafe_metrics, "unsafe_metrics shows how many records a batch has: leave it out"),
+        (
+            settings.training.batch_size is None,
+            "training.batch_size fixes a batch's size: use training.batch_fraction, a record's probability",
+        ),
+        (
+            not data.held_out_released or kind is None or kind.facts.classifies,
+            "data.held_out_to 'everybody' releases kept records' sums of numbers, which are divided by how many were "
+            "kept: set it to 'operator', or use a held-out file",
+        ),
+        # which records a run trains on, and where they are, must not follow from how many there are
+        (not data.objects, "data.objects writes down how many records there are: leave it out"),
+        (not chosen, f"data.{chosen} chooses records by their number: leave it out"),
+        (
+            not grouped or goal.penalty == NO_PENALTY,
+            "a penalty's groups are strata, and their sizes are secret: set objective.penalty to 'none'",
+        ),
+        (not data.occurring, f"{data.occurring} among the records is public: declare them"),
+        (
+            not settings.partition.tells,
+            f"partition.scheme {settings.partition.scheme!r} deals records by what the guarantee covers: use 'iid'",
+        ),
+        (
+            not settings.federation.drop_out,
+            "federation.drop_out simulates clients whose records are dealt by their number: leave it out",
+        ),
+    ):
+        yield SettingRule(True, requires=holds, says=f"privacy.relation is {privacy.relation!r}, and {why}")
 
 
 def _of_task(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
-    data, task, facts = settings.data, settings.objective.task, kind.facts
+    """What a task goes with: models, penalties and sources by name, then what columns must be declared for it."""
+    data, goal, facts, model = settings.data, settings.objective, kind.facts, MODELS.get(settings.model.kind)
+    task, columns = goal.task, data.columns
     for name, value, known in (
         ("model.kind", settings.model.kind, facts.models),
         ("objective.penalty", settings.objective.penalty, facts.penalties),
@@ -79,10 +150,8 @@ def _of_task(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
         says=f"data.source {data.source!r} serves {_either(able)}, not objective.task {task!r}; that takes "
         f"{_either(facts.sources)}",
     )
-
-
-def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterator[SettingRule]:
-    goal, facts, model = settings.objective, kind.facts, MODELS.get(settings.model.kind)
+    if columns is None:
+        return
     yield SettingRule(
         when=facts.grouped and (goal.alpha or goal.also),
         requires=columns.sensitive is not None,
@@ -120,8 +189,8 @@ def _of_columns(settings: Settings, columns: Columns, kind: TaskKind) -> Iterato
         )
 
 
-def _of_coding(settings: Settings) -> Iterator[SettingRule]:
-    """Refuse models of declared columns where none are declared, or where the inputs are not these columns."""
+def _of_inputs(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
+    """Refuse models of declared columns where inputs are not these, and inputs by noise where no moments tell it."""
     spec, data = settings.model, settings.data
     additive = MODELS.get(spec.kind).columns
     coded = additive or spec.inputs not in ("plain", "by-noise")
@@ -151,15 +220,11 @@ def _of_coding(settings: Settings) -> Iterator[SettingRule]:
             requires=feature.categories or feature.reader.bounds(feature) is not None,
             says=f"{reason}; column {feature.name!r} needs public bounds: declare low and high",
         )
-
-
-def _of_inputs_by_noise(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
-    """Refuse inputs as long as noise allows where no moments tell it, or no linear model learns numbers."""
-    by_noise = settings.model.inputs == "by-noise"
+    by_noise = spec.inputs == "by-noise"
     yield SettingRule(
         when=by_noise,
-        requires=MODELS.get(settings.model.kind).linear and kind.facts.target == "numbers",
-        says=f"model.inputs 'by-noise' is for a linear model of numbers, not for model.kind {settings.model.kind!r} "
+        requires=MODELS.get(spec.kind).linear and kind.facts.target == "numbers",
+        says=f"model.inputs 'by-noise' is for a linear model of numbers, not for model.kind {spec.kind!r} "
         f"and objective.task {settings.objective.task!r}: leave it out",
     )
     yield SettingRule(
@@ -308,8 +373,9 @@ def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
         )
 
 
-def _of_flow(settings: Settings) -> Iterator[SettingRule]:
-    trust, training = settings.privacy.trust, settings.training
+def _of_points_and_accountant(settings: Settings) -> Iterator[SettingRule]:
+    """What is moved by releases, and whose accountant and noise these have."""
+    trust, training, model = settings.privacy.trust, settings.training, settings.privacy.model
     flows = trust_model(trust).moves_points(settings)
     yield SettingRule(
         when=True,
@@ -322,10 +388,6 @@ def _of_flow(settings: Settings) -> Iterator[SettingRule]:
         requires=training.optimizer == "sgd" and not training.momentum and training.scheduler is None,
         says="a flow takes Euler steps of training.learning_rate: set training.optimizer to 'sgd', without momentum",
     )
-
-
-def _of_accountant(settings: Settings) -> Iterator[SettingRule]:
-    trust, model = settings.privacy.trust, settings.privacy.model
     accountant, mechanism = model.accountant(settings), model.mechanism(settings)
     yield SettingRule(
         when=True,
@@ -341,16 +403,10 @@ def _of_accountant(settings: Settings) -> Iterator[SettingRule]:
     )
 
 
-def _of_protection(settings: Settings) -> Iterator[SettingRule]:
-    yield SettingRule(
-        when=settings.objective.protected == "both",
-        requires="both" in trust_model(settings.privacy.trust).protectable,
-        says="objective.protected 'both' adds noise for a generator's inputs under trust 'central'; use 'target'",
-    )
-
-
-def _of_partition(settings: Settings) -> Iterator[SettingRule]:
-    """A partition of a user's own records by what the guarantee covers: each client's public size would leak it."""
+def _of_rounds(settings: Settings) -> Iterator[SettingRule]:
+    """How records are dealt and drawn, and how gradients are clipped."""
+    # a partition of a user's own records by what the guarantee covers: each client's public size would leak it
+    privacy, sized = settings.privacy, settings.training.batch_size is not None
     tells, scheme = settings.partition.tells, settings.partition.scheme
     named = f"'{scheme}' by '{settings.partition.by}'" if scheme == "dirichlet" else f"'{scheme}'"
     yield SettingRule(
@@ -360,9 +416,6 @@ def _of_partition(settings: Settings) -> Iterator[SettingRule]:
         f"would tell {tells}s, which the guarantee of trust {settings.privacy.trust!r} with this objective covers: use "
         "'iid', or give each client a table of its own",
     )
-
-
-def _of_release_and_clip(settings: Settings) -> Iterator[SettingRule]:
     kind, name = settings.model.kind, settings.privacy.trust
     yield SettingRule(
         when=True,
@@ -372,10 +425,6 @@ def _of_release_and_clip(settings: Settings) -> Iterator[SettingRule]:
     )
     unclipped = trust_model(name).without_clipping()
     yield SettingRule(when=settings.clip.open, requires=unclipped is None, says=unclipped or "")
-
-
-def _of_batches(settings: Settings) -> Iterator[SettingRule]:
-    privacy, sized = settings.privacy, settings.training.batch_size is not None
     yield SettingRule(
         when=privacy.sampling == "stratified",
         requires=not settings.stages,
@@ -395,8 +444,9 @@ def _of_batches(settings: Settings) -> Iterator[SettingRule]:
     )
 
 
-def _of_losses(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRule]:
-    trust, task = settings.privacy.trust, settings.objective.task
+def _of_federation(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRule]:
+    """What a federation of this trust model sends and takes: losses, clients, sites and masks."""
+    federation, trust, task = settings.federation, settings.privacy.trust, settings.objective.task
     yield SettingRule(
         when=settings.unsafe_metrics,
         requires=trust in accounting_at_server(),
@@ -407,10 +457,6 @@ def _of_losses(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRul
         requires=kind is None or kind.facts.other_side != "generator",
         says=f"unsafe_metrics asks for training losses, and objective.task {task!r} has none: leave it out",
     )
-
-
-def _of_federation(settings: Settings) -> Iterator[SettingRule]:
-    federation, trust = settings.federation, settings.privacy.trust
     clients, sites, masks = federation.clients, federation.sites, federation.masks
     for name, most in (("min_clients", federation.min_clients), ("sites", sites)):
         says = f"federation.{name} is {most}, above federation.clients = {clients}; lower it"

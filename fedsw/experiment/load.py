@@ -27,8 +27,8 @@ from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import ObjectiveSettings, Privacy
-from fedsw.experiment.sections.tagged import TAGGED, only_read, tagged, without_unread
 from fedsw.experiment.synonyms import SYNONYMS
+from fedsw.experiment.tagged import TAGGED, only_read, tagged, without_unread
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import trust_model, trust_models
 
@@ -171,7 +171,12 @@ def load_experiment(path: Path | str, overrides: Iterable[str] | str = ()) -> Ex
     except (ValueError, RecursionError) as fault:
         raise ExperimentError(f"{path} is not valid TOML: {fault}") from None
     require_filled(path, text)
-    _beside(raw, path.parent)
+    # paths are relative to the file's folder; "module:name" is none
+    if isinstance(section := raw.get("data"), dict):
+        for key in ("data_dir", "held_out"):
+            value = section.get(key)
+            if isinstance(value, str) and not is_reference(value):
+                section[key] = str(path.parent / Path(value).expanduser())
     experiment = parse_experiment(raw, overrides)
     load_metrics(experiment.metrics)
     return experiment
@@ -189,7 +194,13 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()
     in_our_words(merged)
     read = [read_setting(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
     settings = [(our_keys(keys), value) for keys, value in read]
-    _drop_overridden_privacy(merged, settings)
+    # epsilon, noise and trust "none" exclude each other: what an override says of one replaces what is read of all
+    overridden = {keys[1] for keys, _ in settings if len(keys) == 2 and keys[0] == "privacy"}
+    chosen = [value for keys, value in settings if keys == ("privacy", "trust")]
+    unprotected = any(name in trust_models() and trust_model(name).fixed_epsilon is not None for name in chosen)
+    if isinstance(merged.get("privacy"), dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
+        for name in ("epsilon", "noise_multiplier"):
+            merged["privacy"].pop(name, None)
     if _chosen(settings, "objective", "penalty") == NO_PENALTY and isinstance(merged.get("objective"), dict):
         merged["objective"] = {k: v for k, v in merged["objective"].items() if k not in ("alpha", "also")}
     trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
@@ -197,26 +208,6 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()
     for keys, value in settings:
         apply_setting(merged, keys, value)
     return validated(Experiment, merged, apart="\n")
-
-
-def _beside(raw: dict[str, Any], folder: Path) -> None:
-    section = raw.get("data")
-    if not isinstance(section, dict):
-        return
-    for key in ("data_dir", "held_out"):
-        value = section.get(key)
-        if isinstance(value, str) and not is_reference(value):
-            section[key] = str(folder / Path(value).expanduser())
-
-
-def _drop_overridden_privacy(raw: dict[str, Any], settings: list[Setting]) -> None:
-    section = raw.get("privacy")
-    overridden = {keys[1] for keys, value in settings if len(keys) == 2 and keys[0] == "privacy"}
-    chosen = [value for keys, value in settings if keys == ("privacy", "trust")]
-    unprotected = any(name in trust_models() and trust_model(name).fixed_epsilon is not None for name in chosen)
-    if isinstance(section, dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
-        section.pop("epsilon", None)
-        section.pop("noise_multiplier", None)
 
 
 def _chosen(settings: list[Setting], section: str, name: str) -> str | None:

@@ -464,32 +464,23 @@ def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
     if settings.sketch.open:  # a sketch has no preset, and no moments
         return {"sketch": ("stages",)}
-    presets = settings.training.preset == "auto"
-    open_moments = settings.privacy.moments == "auto" or (presets and not _written(settings, "privacy", "moments"))
-    open_shares: tuple[str, ...] = ("moments",) if open_moments else ()
-    if presets and not _written(settings, "privacy", "histograms"):
-        open_shares += ("histograms",)
-    moments: dict[str, tuple[str, ...]] = {"privacy": open_shares} if open_shares else {}
-    if not presets:
-        return moments
+    moments_are_open = settings.privacy.moments == "auto"
+    if settings.training.preset != "auto":
+        return {"privacy": ("moments",)} if moments_are_open else {}
     names_by_section = {
         section: tuple(name for name in names if not _written(settings, section, name))
         for section, names in CHOSEN.items()
-        if section not in ("privacy", "model") and (section != "clip" or not settings.clip.open)
     }
+    if moments_are_open and "moments" not in names_by_section["privacy"]:  # "auto" may be written, too
+        names_by_section["privacy"] = ("moments", *names_by_section["privacy"])
+    if _written(settings, "model", "kind"):
+        chosen = MODELS.get(settings.model.kind).chosen  # how a linear or an additive model takes columns
+        names_by_section["model"] = tuple(name for name in chosen if not _written(settings, "model", name))
+    if settings.clip.open:
+        del names_by_section["clip"]
     if not (settings.objective.task in _RULES and _RULES.get(settings.objective.task).calibrated):
         del names_by_section["calibration"]
-    if model := _open_of_model(settings):
-        names_by_section = {"model": model, **names_by_section}
-    return moments | {section: names for section, names in names_by_section.items() if names}
-
-
-def _open_of_model(settings: Settings) -> tuple[str, ...]:
-    """Settings of the model still to be chosen: its kind, and how a linear or an additive one takes columns."""
-    if not _written(settings, "model", "kind"):
-        return tuple(name for name in CHOSEN["model"] if not _written(settings, "model", name))
-    chosen = MODELS.get(settings.model.kind).chosen
-    return tuple(name for name in chosen if not _written(settings, "model", name))
+    return {section: names for section, names in names_by_section.items() if names}
 
 
 def same_but_for_bins(one: Settings, other: Settings) -> bool:

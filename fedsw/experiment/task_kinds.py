@@ -162,7 +162,7 @@ _READ: tuple[tuple[str, tuple[str, ...], Callable[[Facts], bool]], ...] = (
     ("objective", ("protected",), lambda task: task.other_side == "generator" and not task.sketched),
     ("objective", ("also",), lambda task: task.other_side in (None, "prior")),
     ("clip", ("output", "jacobian", "loss", "centre", "mode"), _in_rounds),
-    ("slicing", ("directions", "scheme", "ties", "memory_limit_mb"), _in_rounds),
+    ("slicing", ("directions", "scheme", "ties"), _in_rounds),
     ("training", (*_OPTIMIZER, "batch_size", "learning_rate", "averaging", "decay", "released_norm"), _in_rounds),
 )
 """Settings that some tasks alone read, by section, with which these are; every task reads the others."""

@@ -15,7 +15,7 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.desk.compare import methods
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.load import load_experiment, shipped
-from fedsw.experiment.sections.tagged import only_read
+from fedsw.experiment.tagged import only_read
 from fedsw.experiment.task_kinds import MODELS, TASKS, Facts
 from fedsw.learning.tasks.problem import Problem
 from simulations.papers import cells
@@ -125,6 +125,8 @@ def test_every_task_reads_what_no_other_reads_alone() -> None:
     ("name", "default", "other"),
     [
         ("sketch.period", 2.0, 3.0),
+        ("sketch.fractions", [], [1.0, 1.0, 2.0, 2.0]),
+        ("slicing.memory_limit_mb", 1024, 64),
         ("data.core_variance", 0.2, 0.3),
         ("data.spurious_variance", 0.4, 0.2),
         ("partition.concentration", 0.5, 1.0),

@@ -379,7 +379,6 @@ def test_a_message_of_a_sketch_belongs_to_its_own_trust_model(tmp_path):
         (("sketch.harmonics=3",), "harmonics is for kind 'cramer'"),
         (("sketch.decay=1.0",), "decay is for map 'cosine'"),
         (("sketch.orientations=3",), "orientations is for map 'scattering'"),
-        (("sketch.fractions=[1.0]",), "fractions has 1 numbers for 2 bandwidths"),
         (("sketch.pairs=1",), "pairs is 1 for 2 bandwidths"),
         (("sketch.kind=code", "sketch.bandwidths=[0.7,1.2,2.0,3.5]", "sketch.pairs=600"), "name them in columns"),
         (("sketch.counts=5.0",), "less than or equal to 4"),

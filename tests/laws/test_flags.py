@@ -14,7 +14,7 @@ from fedsw.data.columns.registered import KINDS
 from fedsw.data.settings import SOURCES
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.sections import Privacy
-from fedsw.experiment.sections.sketch import MAPS, PARTS
+from fedsw.experiment.sketch_section import MAPS, PARTS
 from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import Law, NoGuarantee, RunGuarantee, TrustModel, trust_models
 from fedsw.privacy.accountants import ACCOUNTANTS

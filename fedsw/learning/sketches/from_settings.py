@@ -20,7 +20,7 @@ from fedsw.data.columns.declaration import Coded, coded_columns, ranges
 from fedsw.data.sources import Shape
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.sections import Sketch, SketchPart
-from fedsw.experiment.sections.sketch import MAPS
+from fedsw.experiment.sketch_section import MAPS
 from fedsw.learning.models.initial import count_parameters
 from fedsw.learning.sketches import maps
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer
@@ -363,9 +363,7 @@ def _about(spec: SketchPart) -> dict[str, Any]:
 
 def _gaussian(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:
     looked_at, about = feature_map(spec, learnt), _about(spec)
-    return GaussianKernel(
-        spec.bandwidths, spec.pairs, fractions=spec.fractions, scheme=spec.scheme, map=looked_at, **about
-    )
+    return GaussianKernel(spec.bandwidths, spec.pairs, scheme=spec.scheme, map=looked_at, **about)
 
 
 def _cramer(spec: SketchPart, learnt: LearntLayer | None) -> PartOfSketch:

@@ -47,18 +47,16 @@ def gaussian_frequencies(
     bandwidths: Sequence[float],
     *,
     stream: Stream,
-    fractions: Sequence[float] = (),
     scheme: Scheme = "orthogonal",
 ) -> Frequencies:
-    """Random frequencies (q, D) of the kernel sum_b fraction_b exp(-|x - y|^2 / (2 b^2)).
+    """Random frequencies (q, D) of the kernel mean over b of exp(-|x - y|^2 / (2 b^2)).
 
     A frequency of bandwidth b is z / b, z standard normal: the mean over draws of cos<w, x - y> is the kernel exactly.
     In orthogonal blocks the directions of up to q frequencies of one bandwidth are orthonormal and their lengths are
     independent, with the law of |z|: each keeps its normal law, and the kernel is met with less variance.
 
     The ``width`` q is that of the features; bandwidths have their units; D ``pairs`` are divided over the bandwidths
-    as evenly as possible. ``fractions`` of the kernels are divided by their sum; none for equal ones. The stream is
-    public randomness, apart from the data. ValueError if a number is out of range.
+    as evenly as possible. The stream is public randomness, apart from the data. ValueError if a number is out of range.
 
     Sources: Rahimi and Recht 2007; Yu, Suresh, Choromanski, Holtmann-Rice, Kumar 2016 (orthogonal blocks); Harder,
         Adamczewski, Park 2021 (sketches of private records).
@@ -67,14 +65,11 @@ def gaussian_frequencies(
         raise ValueError(f"bandwidths are {tuple(bandwidths)}; give at least one, each positive and finite")
     if pairs < len(bandwidths):
         raise ValueError(f"{pairs} pairs for {len(bandwidths)} bandwidths; each needs at least one")
-    parts = [float(value) for value in fractions] or [1.0] * len(bandwidths)
-    if len(parts) != len(bandwidths) or not all(0 < value < math.inf for value in parts):
-        raise ValueError(f"fractions are {tuple(fractions)}; give a positive number for each of the bandwidths")
     vectors, weights = [], []
-    for index, (bandwidth, part) in enumerate(zip(bandwidths, parts, strict=True)):
+    for index, bandwidth in enumerate(bandwidths):
         count = pairs // len(bandwidths) + (index < pairs % len(bandwidths))
         vectors.append(_normals(width, count, stream, scheme) / bandwidth)
-        weights.append(torch.full((count,), part / sum(parts) / count, dtype=torch.float64))
+        weights.append(torch.full((count,), 1.0 / len(bandwidths) / count, dtype=torch.float64))
     return Frequencies(torch.cat(vectors, dim=1), torch.cat(weights))
 
 
@@ -178,7 +173,6 @@ class GaussianKernel:
 
     bandwidths: tuple[float, ...]
     pairs: int
-    fractions: tuple[float, ...] = ()
     scheme: Scheme = "orthogonal"
     map: FeatureMap = field(default_factory=Raw)
     columns: Columns = None
@@ -192,7 +186,6 @@ class GaussianKernel:
             self.pairs,
             self.bandwidths,
             stream=stream.child("gaussian"),
-            fractions=self.fractions,
             scheme=self.scheme,
         )
         return Waves(drawn, self.map.built(features, stream.child("map")))

@@ -44,6 +44,8 @@ from fedsw.mathematics.clipping.rules import HatLinear
 from fedsw.mathematics.transport.denoise import image_side
 from fedsw.mathematics.transport.sliced import project
 
+_SLICING_MEMORY = 2**30
+"""Bytes that ranks of outputs may take at once, four times those of one distance: a round has its process alone."""
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 
@@ -276,14 +278,13 @@ class Problem:
     def clipped(self) -> ClippedObjective:
         """The objective with its clips: what is computed of a batch where its records are."""
         settings, slicing = self.experiment, self.experiment.slicing
-        limit = slicing.memory_limit_mb * 2**20
         return ClippedObjective(
             self.objective,
             compared_by(self.objective, self.dimension, self.clip),
             self.clip,
             self.task,
             self.given,
-            OutputSlices(slicing.directions, slicing.scheme, slicing.seed, slicing.ties, limit),
+            OutputSlices(slicing.directions, slicing.scheme, slicing.seed, slicing.ties, _SLICING_MEMORY),
             settings.clip.of_jacobians,
             settings.privacy.bound,
             settings.training.micro_batch,

@@ -89,7 +89,7 @@ def _each_round(seen, part):
         pytest.param(("federation.clients=40",), marks=SLOW),
         ("model.kind=mlp", "model.hidden=[5]", "training.precision=float64"),
         ("objective.penalty=equality-of-odds",),  # four strata
-        pytest.param(("slicing.ties=stable", "slicing.memory_limit_mb=1"), marks=SLOW),
+        pytest.param(("slicing.ties=stable",), marks=SLOW),
         ("privacy.trust=none",),
     ],
     ids=lambda more: more[0] if more else "as it is",

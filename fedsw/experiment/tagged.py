@@ -15,9 +15,16 @@ from pydantic.fields import FieldInfo
 from fedsw._tools.own_objects import is_reference
 from fedsw._tools.section import Section
 from fedsw.data.settings import Data
-from fedsw.experiment.sections._learning import ClipSettings, Model, ObjectiveSettings, SlicingSettings, Training
-from fedsw.experiment.sections._privacy import Local, Privacy
-from fedsw.experiment.sections.sketch import Sketch
+from fedsw.experiment.sections import (
+    ClipSettings,
+    Local,
+    Model,
+    ObjectiveSettings,
+    Privacy,
+    SlicingSettings,
+    Training,
+)
+from fedsw.experiment.sketch_section import Sketch
 from fedsw.experiment.task_kinds import MODELS, TASKS, Facts
 from fedsw.experiment.trust import trust_model, trust_models
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,42 +13,15 @@ from fedsw._tools.registry import Registry
 from fedsw._tools.section import Arguments, PositiveFloat, PositiveInt, Section, Seed, SettingRule, among, at_most
 
 
-def _bandwidths(part: SketchPart) -> Iterator[SettingRule]:
-    """Kernels have each a part and a frequency of their own."""
-    kernels = len(part.bandwidths)
-    yield SettingRule(
-        when=part.fractions,
-        requires=len(part.fractions) == kernels,
-        says=f"fractions has {len(part.fractions)} numbers for {kernels} bandwidths: give one for each",
-    )
-    yield SettingRule(
-        when=True,
-        requires=kernels <= part.pairs,
-        says=f"pairs is {part.pairs} for {kernels} bandwidths: each needs at least one",
-    )
-
-
-def _codes(part: SketchPart) -> Iterator[SettingRule]:
-    """A one-hot code's columns are named."""
-    says = "kind 'code' reads the columns of a one-hot code: name them in columns"
-    yield SettingRule(when=True, requires=part.columns, says=says)
-
-
-def _whole_table(part: SketchPart) -> Iterator[SettingRule]:
-    """A table is measured whole."""
-    says = "kind 'table' measures every declared column: leave columns out"
-    yield SettingRule(when=part.columns, requires=False, says=says)
-
-
 @dataclass(frozen=True)
 class PartFacts:
-    """Facts of a kind of part: the settings it ``reads``, and `rules` of what goes together of them.
+    """Facts of a kind of part: the settings it ``reads``, and whether it reads "all" columns or must be "named" some.
 
     A ``table`` is measured by itself. What a later stage learnt may be looked at through one ``in_stages``.
     """
 
     reads: tuple[str, ...]
-    rules: Callable[[SketchPart], Iterable[SettingRule]] = lambda part: ()
+    columns: Literal["any", "named", "all"] = "any"
     table: bool = False
     in_stages: bool = True
 
@@ -56,12 +29,12 @@ class PartFacts:
 PARTS: Registry[PartFacts] = Registry("sketch.kind", PartFacts)
 """The kinds of parts of a sketch; `fedsw.learning.sketches.from_settings` makes them."""
 for _name, _part in {
-    "gaussian": PartFacts(("bandwidths", "fractions", "pairs", "scheme", "map"), _bandwidths),
+    "gaussian": PartFacts(("bandwidths", "pairs", "scheme", "map")),
     "cramer": PartFacts(("directions", "harmonics", "scheme", "map")),
     "features": PartFacts(("map", "radius")),
     "moments": PartFacts(("map", "radius", "projected")),
-    "code": PartFacts((), _codes, in_stages=False),
-    "table": PartFacts(("bins", "singles", "balance", "crossed"), _whole_table, table=True, in_stages=False),
+    "code": PartFacts((), "named", in_stages=False),
+    "table": PartFacts(("bins", "singles", "balance", "crossed"), "all", table=True, in_stages=False),
 }.items():
     PARTS.register(_name, _part)
 
@@ -95,8 +68,8 @@ class SketchPart(Section):
             "moments", means and second moments of that; "code", columns that are a one-hot code, as they are; or
             "table", single columns and pairs of columns of a declared table, each written as codes
             (`fedsw.data.columns.declaration`).
-        bandwidths, fractions, pairs: "gaussian": of the kernels, in the units of the features; their parts, equal where
-            none are given; and how many frequencies, divided over them.
+        bandwidths, pairs: "gaussian": of the kernels, in the units of the features; and how many frequencies, divided
+            evenly over them.
         directions, harmonics: "cramer": directions, and odd multiples along each.
         radius: "features", "moments": norm that longer vectors are shortened to.
         projected: "moments": of so many random projections; 0 for all numbers.
@@ -116,10 +89,9 @@ class SketchPart(Section):
         weight: part of the squared norm, before weights are divided by their sum.
     """
 
-    removed: ClassVar[Mapping[str, Any]] = {"period": 2.0}
+    removed: ClassVar[Mapping[str, Any]] = {"period": 2.0, "fractions": []}
     kind: Annotated[str, among(lambda: PARTS)] = "gaussian"
     bandwidths: Annotated[tuple[PositiveFloat, ...], at_most(64, "bandwidths")] = (0.7, 1.2, 2.0, 3.5)
-    fractions: tuple[PositiveFloat, ...] = ()
     pairs: PositiveInt = 600
     directions: PositiveInt = 50
     harmonics: PositiveInt = 8
@@ -166,7 +138,21 @@ class SketchPart(Section):
             requires=not self.columns,
             says=f"map {self.map!r} looks at every feature: leave columns out",
         )
-        yield from kind.rules(self)
+        yield SettingRule(
+            when="bandwidths" in kind.reads,
+            requires=len(self.bandwidths) <= self.pairs,
+            says=f"pairs is {self.pairs} for {len(self.bandwidths)} bandwidths: each needs at least one",
+        )
+        yield SettingRule(
+            when=kind.columns == "named",
+            requires=self.columns,
+            says=f"kind {self.kind!r} reads the columns of a one-hot code: name them in columns",
+        )
+        yield SettingRule(
+            when=kind.columns == "all",
+            requires=not self.columns,
+            says=f"kind {self.kind!r} measures every declared column: leave columns out",
+        )
 
     @property
     def of_table(self) -> bool:
