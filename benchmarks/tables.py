@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import audits, forecast, forecast_local, forecast_report, masks, report
+from benchmarks import audits, forecast, forecast_local, masks, report
 from benchmarks.own_data import page as own_data
 from benchmarks.performance import scale
 from benchmarks.performance import table as performance
@@ -36,7 +36,7 @@ def _masked(settings: Path) -> str:
 
 
 def _searched() -> str:
-    return forecast_report.search_table(json.loads(forecast.RESULT.read_text(encoding="utf-8"))["search"])
+    return forecast.search_table(json.loads(forecast.RESULT.read_text(encoding="utf-8"))["search"])
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -45,8 +45,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "tuning: python -m benchmarks.rivals.tuning": tuning.content,
     "choices: python -m benchmarks.rivals.probabilities": probabilities.content,
     "shapes: python -m benchmarks.rivals.shapes": shapes.content,
-    "forecast: python -m benchmarks.forecast": lambda: forecast_report.forecast_table(forecast_report.judged_plans()),
-    "cells: python -m benchmarks.forecast": lambda: forecast_report.cells_table(forecast_report.judged_plans()),
+    "forecast: python -m benchmarks.forecast": lambda: forecast.forecast_table(forecast.judged_plans()),
+    "cells: python -m benchmarks.forecast": lambda: forecast.cells_table(forecast.judged_plans()),
     "search: python -m benchmarks.forecast": _searched,
     "local: python -m benchmarks.forecast_local": lambda: forecast_local.table(forecast_local.load()),
     **{

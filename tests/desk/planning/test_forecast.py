@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fedsw
-from benchmarks import forecast_report
+from benchmarks import forecast
 from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
@@ -43,7 +43,7 @@ from tests.syntax import nodes
 
 pytestmark = pytest.mark.slow
 
-RESULT = Path(forecast_report.__file__).parent / "results" / "forecast.json"
+RESULT = forecast.RESULT
 PACKAGE = Path(fedsw.__file__).parent
 FEATURES = [
     {"name": "age", "low": 17, "high": 90, "missing": [""], "fill": 40},
@@ -481,8 +481,8 @@ def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
 
 def test_the_tables_show_every_plan_and_every_search():
     stored = json.loads(RESULT.read_text(encoding="utf-8"))
-    plans = forecast_report.judged_plans()
+    plans = forecast.judged_plans()
     assert len(plans) == 42 and len(stored["search"]) == 12
-    assert len(forecast_report.search_table(stored["search"]).splitlines()) >= 2 + 12
-    assert all(plan.name in forecast_report.cells_table(plans) for plan in plans)
-    assert forecast_report.forecast_table(plans).count("\n|") >= 2
+    assert len(forecast.search_table(stored["search"]).splitlines()) >= 2 + 12
+    assert all(plan.name in forecast.cells_table(plans) for plan in plans)
+    assert forecast.forecast_table(plans).count("\n|") >= 2
