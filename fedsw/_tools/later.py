@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 
@@ -33,24 +34,24 @@ def loading() -> Iterator[None]:
             gc.enable()
 
 
-class Later:
-    """Stands for a module: to ask it for a name, or to set one, imports the module and does that there."""
+_once = cache(import_module)
+"""Once a process: thousands of steps ask for thousands of names."""
 
-    def __init__(self, name: str) -> None:
-        object.__setattr__(self, "_of", name)
+
+class Later:
+    """Stands for a module: to ask it for a name, or to set one, imports the module by `load` and does that there."""
+
+    def __init__(self, name: str, load: Callable[[str], ModuleType] = _once) -> None:
+        object.__setattr__(self, "_module", partial(load, name))
 
     def __getattr__(self, name: str) -> object:
-        return getattr(_module(object.__getattribute__(self, "_of")), name)
+        return getattr(object.__getattribute__(self, "_module")(), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(_module(object.__getattribute__(self, "_of")), name, value)
+        setattr(object.__getattribute__(self, "_module")(), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(_module(object.__getattribute__(self, "_of")), name)
-
-
-_module = cache(import_module)
-"""Once a process: thousands of steps ask for thousands of names."""
+        delattr(object.__getattribute__(self, "_module")(), name)
 
 
 if TYPE_CHECKING:

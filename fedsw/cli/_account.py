@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw._tools.text import nearest
+from fedsw.cli._modules import account_records, account_screens, lifetime, pool
 from fedsw.cli.options import Json, Verbs, answer, echo, echo_json
 
 if TYPE_CHECKING:
@@ -31,17 +33,14 @@ def account_command(
     """
     if context.invoked_subcommand is not None:
         return
-    from fedsw.privacy.accounting.lifetime import accounts_in
-    from fedsw.runs.account_records import account_record
-    from fedsw.runs.report.account_screens import accounts_view
 
     folder = _folder(accounts)
-    records = [account_record(one, delta) for one in accounts_in(folder)]
+    records = [account_records.account_record(one, delta) for one in lifetime.accounts_in(folder)]
     if not (records or as_json):
         echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
         return
     content = {"folder": str(folder), "accounts": records}
-    answer(content, lambda: accounts_view(records), as_json=as_json, highlight=True)
+    answer(content, lambda: account_screens.accounts_view(records), as_json=as_json, highlight=True)
 
 
 @account.command("show")
@@ -56,15 +55,12 @@ def show_command(
     Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
     is a record of client 0 in a simulation.
     """
-    from fedsw.runs.account_records import together_record
-    from fedsw.runs.report.account_screens import together_view
-
     selected = [_existing(name, accounts) for name in data]
     if len(selected) == 1:
         _show(selected[0], delta, as_json=as_json)
         return
-    record = together_record(selected, delta)
-    answer(record, lambda: together_view(record), as_json=as_json, highlight=True)
+    record = account_records.together_record(selected, delta)
+    answer(record, lambda: account_screens.together_view(record), as_json=as_json, highlight=True)
 
 
 @account.command("limit")
@@ -76,9 +72,7 @@ def limit_command(
     as_json: Json = False,
 ) -> None:
     """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
-    from fedsw.privacy.accounting.lifetime import DatasetAccount
-
-    account_of_data = DatasetAccount(_folder(accounts), data)
+    account_of_data = lifetime.DatasetAccount(_folder(accounts), data)
     account_of_data.limit(epsilon, delta)
     _show(account_of_data, None, as_json=as_json)
 
@@ -95,9 +89,7 @@ def settle_command(
 
     It may be resumed later, if there is room for it then.
     """
-    from fedsw.federation.engines.pool import settle_run
-
-    settled = settle_run(run)
+    settled = pool.settle_run(run)
     if as_json:
         echo_json({"settled": settled})
     else:
@@ -105,21 +97,15 @@ def settle_command(
 
 
 def _show(shown: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
-    from fedsw.runs.account_records import account_record
-    from fedsw.runs.report.account_screens import account_view
-
-    record = account_record(shown, delta)
-    answer(record, lambda: account_view(record), as_json=as_json, highlight=True)
+    record = account_records.account_record(shown, delta)
+    answer(record, lambda: account_screens.account_view(record), as_json=as_json, highlight=True)
 
 
-def _existing(data: str, accounts: Path | None) -> DatasetAccount:
-    from fedsw._tools.text import nearest
-    from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_in
-
+def _existing(data: str, accounts: Path | None) -> lifetime.DatasetAccount:
     folder = _folder(accounts)
-    existing = DatasetAccount(folder, data)
+    existing = lifetime.DatasetAccount(folder, data)
     if not existing.state().runs and not existing.path.exists():
-        known = [other.data for other in accounts_in(folder)]
+        known = [other.data for other in lifetime.accounts_in(folder)]
         raise FileNotFoundError(
             f"no account of data set {data!r} in {folder}; {nearest(data, known)}known: {', '.join(known) or 'none'}"
         )
@@ -127,6 +113,4 @@ def _existing(data: str, accounts: Path | None) -> DatasetAccount:
 
 
 def _folder(accounts: Path | None) -> Path:
-    from fedsw.privacy.accounting.lifetime import accounts_folder
-
-    return accounts_folder() if accounts is None else accounts.expanduser()
+    return lifetime.accounts_folder() if accounts is None else accounts.expanduser()

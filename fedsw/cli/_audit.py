@@ -9,6 +9,7 @@ import typer
 
 from fedsw._tools.files import fresh_folder
 from fedsw.cli import options
+from fedsw.cli._modules import audit_canary, audit_one_run, audit_record, experiments, run_files, run_folder
 from fedsw.cli.options import answer_made, changes_of, found
 
 if TYPE_CHECKING:
@@ -63,9 +64,8 @@ def audit_command(
         raise typer.BadParameter("--trials belongs to --canary")
     if unsafe_finding and one_run is None:
         raise typer.BadParameter("--unsafe-finding belongs to --one-run")
-    from fedsw.runs.run_files import is_run
 
-    if attacked and allow_module and not is_run(Path(target)):
+    if attacked and allow_module and not run_files.is_run(Path(target)):
         raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     show = not (quiet or as_json)
@@ -73,9 +73,7 @@ def audit_command(
         experiment = _experiment(target, changes, allow_module or ())
         finding = _attack(experiment, one_run, trials, show=show, unsafe=unsafe_finding)
     else:
-        from fedsw.audit import record
-
-        finding = record.audit(found(target, runs), allow_module or ())
+        finding = audit_record.audit(found(target, runs), allow_module or ())
     name = Path(target).stem if attacked else Path(finding.subject).name
     files = finding.write(fresh_folder(output / f"{name}-{finding.kind}"))
     content = {**finding.as_dict(), "files": [str(path) for path in files]}
@@ -86,22 +84,15 @@ def audit_command(
 
 def _experiment(target: str, changes: list[str], modules: Collection[str]) -> Experiment:
     """The experiment that a file or a name says, or the settings of a run's folder, with changes."""
-    from fedsw.experiment import load_experiment, parse_experiment
-    from fedsw.runs.run_files import is_run
+    if not run_files.is_run(Path(target)):
+        return experiments.load_experiment(target, changes)
 
-    if not is_run(Path(target)):
-        return load_experiment(target, changes)
-    from fedsw.runs.directory import RunDirectory
-
-    stored, _ = RunDirectory(Path(target)).read_config(modules)
-    return parse_experiment(stored.model_dump(mode="json"), changes)
+    stored, _ = run_folder.RunDirectory(Path(target)).read_config(modules)
+    return experiments.parse_experiment(stored.model_dump(mode="json"), changes)
 
 
 def _attack(experiment: Experiment, one_run: int | None, trials: int | None, *, show: bool, unsafe: bool) -> Finding:
     if one_run is not None:
-        from fedsw.audit import one_run as training
+        return audit_one_run.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
 
-        return training.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
-    from fedsw.audit import canary
-
-    return canary.audit(experiment, trials=trials, show=show)
+    return audit_canary.audit(experiment, trials=trials, show=show)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedsw._tools.later import loading
 from fedsw._tools.text import downward, upward
+from fedsw.cli._modules import accounting, experiments, plan_words, public_rows, run_plan
 from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
 from fedsw.runs.report.document import Document, Listed, named
 
@@ -74,14 +74,10 @@ def budget_command(
         return
     if overrides:
         raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
-    with loading():
-        from fedsw.privacy.accounting import Slicing, budget_report
-
-        in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats along
-
+    in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats along
     slicing = None
     if slices is not None and dimension is not None:
-        slicing = Slicing(dimension, slices, directions_scheme or "iid")
+        slicing = accounting.Slicing(dimension, slices, directions_scheme or "iid")
     elif slices is not None or dimension is not None or directions_scheme is not None:
         raise ValueError(
             f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
@@ -94,7 +90,7 @@ def budget_command(
         known |= assumed
     if known["delta"] is None:
         raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 'auto'.")
-    report: dict[str, Any] = budget_report(
+    report: dict[str, Any] = accounting.budget_report(
         sampling_rate=_rate(sampling_rate, records, known["batch"]),
         delta=known["delta"],
         noise_multiplier=multiplier,
@@ -114,22 +110,17 @@ def budget_command(
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
     """Print what the stages of an experiment's sketch cost, from public numbers only."""
-    from fedsw.desk.planning.public_rows import sizes_by_group
-    from fedsw.desk.planning.run_plan import planned
-    from fedsw.desk.planning.words import as_plain, rows
-    from fedsw.experiment import ExperimentError, load_experiment
-
-    experiment = load_experiment(name, changes)
+    experiment = experiments.load_experiment(name, changes)
     if not experiment.stages:
-        raise ExperimentError(
+        raise experiments.ExperimentError(
             f"privacy.trust is {experiment.privacy.trust!r}, and stages are a sketch's: `fedsw plan {name}` says what "
             "rounds cost"
         )
-    by_group, assumed = sizes_by_group(experiment, None if records is None else str(records))
-    plan = planned(experiment, by_group, assumed=assumed)
-    plain = as_plain(plan)
+    by_group, assumed = public_rows.sizes_by_group(experiment, None if records is None else str(records))
+    plan = run_plan.planned(experiment, by_group, assumed=assumed)
+    plain = plan_words.as_plain(plan)
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
-    shown = [(head, words) for head, words in rows(plan) if head == "noise" or head.startswith("stage")]
+    shown = [(head, words) for head, words in plan_words.rows(plan) if head == "noise" or head.startswith("stage")]
     answer(content, lambda: Document("", begins=(named(shown),)), as_json=as_json)
 
 
@@ -144,9 +135,7 @@ def _assumed(records: int, known: Mapping[str, float | None], *, solvable: bool)
 
 
 def _usual_delta(records: int) -> float:
-    from fedsw.experiment import DEFAULT_DELTA, resolve_delta
-
-    return resolve_delta(DEFAULT_DELTA, records=records)
+    return experiments.resolve_delta(experiments.DEFAULT_DELTA, records=records)
 
 
 def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedsw.cli._modules import certificates, rosters
 from fedsw.cli.options import Json, Verbs, echo, echo_json
 from fedsw.runs.report.console import Screen
 
@@ -34,13 +35,12 @@ def certs_command(
     """
     if context.invoked_subcommand is not None:
         return
-    from fedsw.federation.deploy.certificates import ServerCertificates, valid_until, write_federation
 
     if host is None or out is None or clients is None:
         missing = "host" if host is None else "out" if out is None else "clients"
         raise typer.BadParameter(f"--{missing} is missing")
-    server, nodes = write_federation(out, host, clients)
-    until = f"{valid_until(ServerCertificates.of(server).certificate):%Y-%m-%d}"
+    server, nodes = certificates.write_federation(out, host, clients)
+    until = f"{certificates.valid_until(certificates.ServerCertificates.of(server).certificate):%Y-%m-%d}"
     if as_json:
         echo_json({"server": str(server), "clients": [str(node) for node in nodes], "until": until})
         return
@@ -61,10 +61,8 @@ def key_command(
     The private key stays in the folder, which its owner alone can read. It is never replaced: for a new one, choose
     another folder, and give the others its public key.
     """
-    from fedsw.federation.node.roster import read_mask_key, write_mask_key
-
-    path = write_mask_key(folder.expanduser())
-    public = read_mask_key(path).public.hex()
+    path = rosters.write_mask_key(folder.expanduser())
+    public = rosters.read_mask_key(path).public.hex()
     said = f"{public}\nthe public key of {path}, for the rosters of the other sites; the private one stays there"
     if as_json:
         echo_json({"file": str(path), "public": public})
@@ -84,36 +82,31 @@ def add_command(
     To remove a site, or change its key, edit the file; every operator does, and all compare the digest again.
     """
     from fedsw._tools.settings import validated
-    from fedsw.federation.node.roster import Roster, RosterSite, grouped, read_roster
 
     if not re.fullmatch("[0-9a-f]{64}", key := key.strip().lower()):
         raise typer.BadParameter(
             f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
         )
-    member = validated(RosterSite, {"name": name, "key": key, "clients": clients})
-    known = read_roster(file) if file.exists() else Roster()
+    member = validated(rosters.RosterSite, {"name": name, "key": key, "clients": clients})
+    known = rosters.read_roster(file) if file.exists() else rosters.Roster()
     updated = known.with_member(member)
     file.write_text(updated.text(), encoding="utf-8")
-    echo(f"{file}: {len(updated.member)} sites, digest {grouped(updated.digest)}")
+    echo(f"{file}: {len(updated.member)} sites, digest {rosters.grouped(updated.digest)}")
 
 
 @roster.command("show")
 def show_command(file: File, as_json: Json = False) -> None:
     """Show the sites of a roster, and its digest, which all operators compare by voice."""
-    from fedsw.federation.node.roster import grouped, read_roster
-
-    sites = read_roster(file)
+    sites = rosters.read_roster(file)
     if as_json:
         echo_json({"digest": sites.digest, "members": [member.model_dump() for member in sites.member]})
         return
     for member in sites.member:
         echo(f"{member.key}  {member.name}{f', {member.clients} clients' if member.clients > 1 else ''}")
-    echo(f"digest {grouped(sites.digest)}")
+    echo(f"digest {rosters.grouped(sites.digest)}")
 
 
 @roster.command("digest")
 def digest_command(file: File) -> None:
     """Print a roster's digest: SHA-256 of its names, keys and numbers of clients, in whatever order they are."""
-    from fedsw.federation.node.roster import grouped, read_roster
-
-    echo(grouped(read_roster(file).digest))
+    echo(rosters.grouped(rosters.read_roster(file).digest))

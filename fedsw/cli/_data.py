@@ -13,6 +13,18 @@ import typer
 
 from fedsw._tools.exits import Exit
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    answer_files,
+    check_screen,
+    code_books,
+    data_places,
+    drafts,
+    drifting,
+    examining,
+    experiments,
+    sources,
+    understanding,
+)
 from fedsw.cli.options import answer, changes_of, echo, echo_json, found, require_writable
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Document, Listed, Strong
@@ -100,15 +112,9 @@ def init_command(
     categories come from a code book, from the options, from a public table, or from questions at a terminal; what is
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
-    from fedsw.desk.own_data.answers import Words, read_header
-    from fedsw.desk.own_data.code_book import read_code_book
-    from fedsw.desk.own_data.draft import DraftRequest, draft
-    from fedsw.desk.own_data.understood import listed, plain
-    from fedsw.experiment import ExperimentError
-
-    book = read_code_book(code_book)
+    book = code_books.read_code_book(code_book)
     if book.foreign:  # it describes forms and files, of which the tables may have a part
-        held = read_header(_tables(folder)[0])[0]
+        held = answer_files.read_header(_tables(folder)[0])[0]
         book = replace(book, entries={name: entry for name, entry in book.entries.items() if name in held})
     groups = group or [name for name in (book.with_role("group"),) if name is not None]
     target, unit = (
@@ -120,16 +126,18 @@ def init_command(
         _write_template(code_book_template, folder, {**roles, **({unit: "person"} if unit else {})}, force=force)
         return
     if target is None:
-        raise ExperimentError("nothing says which column is the target: add --target COLUMN, or a code book's role")
+        raise experiments.ExperimentError(
+            "nothing says which column is the target: add --target COLUMN, or a code book's role"
+        )
     if (relation == "add-remove") != (records is not None):
-        raise ExperimentError(
+        raise experiments.ExperimentError(
             "--relation add-remove and --records N, a public number that sums are divided by, go together: add the "
             "other, or leave both out"
         )
     named = (code_book, public_table, held_out)
     require_writable(output, force=force, read=[*_tables(folder), *(path for path in named if path is not None)])
     cut = {entry.column: entry.edges for entry in book.entries.values() if entry.edges}
-    said = Words.read(
+    said = answer_files.Words.read(
         bounds=bounds or (),
         categories=categories or (),
         dates=dates or (),
@@ -148,7 +156,7 @@ def init_command(
     )
     ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
     beside = None if held_out is None else held_out.expanduser().resolve()
-    request = DraftRequest(
+    request = drafts.DraftRequest(
         folder,
         groups[0] if len(groups) == 1 else None,
         target,
@@ -164,13 +172,13 @@ def init_command(
     doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     crossed = tuple(groups) if len(groups) > 1 else ()
     request = replace(request, doubt=doubt, alpha=alpha, declared=records, crossed=crossed, least_group=least_group)
-    drafted = draft(request, name=_name(output))
+    drafted = drafts.draft(request, name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     if as_json:
         made = {"file": str(output), "blanks": {str(row): line for row, line in drafted.blanks.items()}}
-        echo_json({**made, "notes": list(drafted.notes), "understood": plain(drafted.understood)})
+        echo_json({**made, "notes": list(drafted.notes), "understood": understanding.plain(drafted.understood)})
         return
-    Screen().print(Document("", begins=(listed(drafted.understood),)))
+    Screen().print(Document("", begins=(understanding.listed(drafted.understood),)))
     for note in drafted.notes:
         echo(note)
     for row, line in drafted.blanks.items():
@@ -186,17 +194,13 @@ def init_command(
 
 
 def _tables(folder: Path) -> list[Path]:
-    from fedsw.data.places import places
-
-    return [source.table for source in places(folder)]
+    return [source.table for source in data_places.places(folder)]
 
 
 def _write_template(path: Path, folder: Path, roles: dict[str, str], *, force: bool) -> None:
-    from fedsw.desk.own_data.code_book import template_of
-
     tables = _tables(folder)
     require_writable(path, force=force, read=tables)
-    text, left_out = template_of(tables[0], roles)
+    text, left_out = code_books.template_of(tables[0], roles)
     path.write_text(text, encoding="utf-8")
     for name in left_out:
         echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
@@ -204,10 +208,8 @@ def _write_template(path: Path, folder: Path, roles: dict[str, str], *, force: b
 
 
 def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:
-    from fedsw.experiment import ExperimentError
-
     if mark is not None and mark not in known:
-        raise ExperimentError(f"{option} is {mark!r}; it is one of {', '.join(map(repr, known))}")
+        raise experiments.ExperimentError(f"{option} is {mark!r}; it is one of {', '.join(map(repr, known))}")
     return mark
 
 
@@ -215,10 +217,7 @@ def _faults(text: str, folder: Path) -> int:
     """Count the faults that check finds in public tables under a draft."""
     import tomllib
 
-    from fedsw.desk.own_data.examine import examine
-    from fedsw.experiment import parse_experiment
-
-    examination = examine(parse_experiment(tomllib.loads(text)), folder)
+    examination = examining.examine(experiments.parse_experiment(tomllib.loads(text)), folder)
     cells = sum(
         len(file.faults) + file.more + (file.broken is not None) + len(file.absent) + len(file.doubts)
         for file in examination.files
@@ -250,32 +249,29 @@ def check_command(
     records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
     """
     from fedsw._tools.settings import FederationError
-    from fedsw.data.sources import declared_columns
-    from fedsw.desk.own_data.draft import MOST_GROUPS
-    from fedsw.desk.own_data.examine import examine
-    from fedsw.desk.own_data.screen import as_plain, examination_view
-    from fedsw.experiment import ExperimentError, load_experiment
 
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    chosen = load_experiment(experiment, changes)
+    chosen = experiments.load_experiment(experiment, changes)
     if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
-        raise ExperimentError(
+        raise experiments.ExperimentError(
             f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
             "... for each client, or a client's own folder"
         )
-    examination = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
-    cost, groups = None, len(declared_columns(chosen.data).groups)
-    if estimate and groups > MOST_GROUPS:
+    examination = examining.examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    cost, groups = None, len(sources.declared_columns(chosen.data).groups)
+    if estimate and groups > drafts.MOST_GROUPS:
         more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
         examination = replace(examination, warnings=(*examination.warnings, more))
     elif estimate and examination.fits and not examination.alone:
-        from fedsw.desk.own_data.screen import measured_cost
-
         try:
-            cost = measured_cost(chosen, [file.groups for file in examination.files])
-        except (ExperimentError, FederationError) as fault:  # settings that do not go with so many records
+            cost = check_screen.measured_cost(chosen, [file.groups for file in examination.files])
+        except (experiments.ExperimentError, FederationError) as fault:  # settings that do not go with so many records
             examination = replace(examination, together=(*examination.together, str(fault)))
-    answer(as_plain(chosen, examination, cost), lambda: examination_view(chosen, examination, cost), as_json=as_json)
+    answer(
+        check_screen.as_plain(chosen, examination, cost),
+        lambda: check_screen.examination_view(chosen, examination, cost),
+        as_json=as_json,
+    )
     if not examination.fits:
         raise typer.Exit(Exit.REFUSED)
 
@@ -306,10 +302,8 @@ def distance_command(
     measured, √2 for the most different ones. By column it is between the frequencies of a column's values, of each
     client against all others together, or against the public table.
     """
-    from fedsw.desk.own_data.drifts import drifts
-
     directory = found(run, runs)
-    distances = drifts(
+    distances = drifting.drifts(
         directory,
         reference=reference,
         confidence=confidence,

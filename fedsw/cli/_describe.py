@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw._tools import files
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    description_page,
+    descriptions,
+    driver,
+    execution,
+    experiment_code,
+    experiments,
+    rehearsal,
+    run_files,
+    sources,
+)
 from fedsw.cli.options import changes_of, echo, echo_json, require_format, require_writable
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Conclusion, Document, Listed
@@ -47,41 +59,36 @@ def describe_command(
     categories and bounds are those declared; no minimum, no maximum and no number without noise is shown. Given a run
     that described a table, it is shown again at no cost.
     """
-    from fedsw._tools import files
-    from fedsw.desk.own_data.description import described, keep_description
-    from fedsw.desk.own_data.description_page import page_of
-    from fedsw.experiment import ExperimentError
-    from fedsw.experiment.choices import modules_of
-    from fedsw.runs.run_files import is_run
-
     outputs = [] if output is None else [output]
     require_writable(*outputs, force=force, read=[Path(source)])
     if output is not None:
         require_format(output, "the page")
     directory: Path | None = Path(source)
     if not Path(source).is_dir():
-        directory = runs / source if is_run(runs / source) else None
+        directory = runs / source if run_files.is_run(runs / source) else None
     with contextlib.ExitStack() as shown:
         if directory is None:
-            from fedsw.cli.execution import showing
-            from fedsw.data.sources import visible_tables
-            from fedsw.desk.own_data.rehearsal import rehearse
-
             experiment = _experiment(
                 source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust
             )
-            require_writable(*outputs, force=force, read=visible_tables(experiment.data, experiment.federation.clients))
-            rehearse(experiment, lambda made: _rehearsed(made, experiment))
+            require_writable(
+                *outputs, force=force, read=sources.visible_tables(experiment.data, experiment.federation.clients)
+            )
+            rehearsal.rehearse(experiment, lambda made: _rehearsed(made, experiment))
             directory = _release(experiment, engine, runs, as_json or quiet)
-            shown.enter_context(showing(directory, f"fedsw describe {directory}"))
-            description = described(directory, modules_of(experiment))
-            keep_description(directory, description)
+            shown.enter_context(execution.showing(directory, f"fedsw describe {directory}"))
+            description = descriptions.described(directory, experiment_code.modules_of(experiment))
+            descriptions.keep_description(directory, description)
         elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
-            raise ExperimentError(f"{source} is a run, whose histograms were released: only -o and --json apply to it")
+            raise experiments.ExperimentError(
+                f"{source} is a run, whose histograms were released: only -o and --json apply to it"
+            )
         else:
-            description = described(directory, allow_module or ())
+            description = descriptions.described(directory, allow_module or ())
         if output is not None:
-            files.replace(output, page_of(description, description.experiment.name).page().encode("utf-8"))
+            files.replace(
+                output, description_page.page_of(description, description.experiment.name).page().encode("utf-8")
+            )
         if as_json:
             page = None if output is None else str(output)
             echo_json({"directory": str(directory), "page": page, **description.plain()})
@@ -92,33 +99,24 @@ def describe_command(
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
-    from fedsw.data.sources import require_runnable
-    from fedsw.desk.own_data.description import as_description
-    from fedsw.experiment import load_experiment
-
-    made = as_description(load_experiment(source, changes), trust=trust, epsilon=epsilon)
-    require_runnable(made.data, made.federation.clients, named=source, elsewhere=False)
+    made = descriptions.as_description(experiments.load_experiment(source, changes), trust=trust, epsilon=epsilon)
+    sources.require_runnable(made.data, made.federation.clients, named=source, elsewhere=False)
     return made
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
     """Read and write what was released of made-up records."""
-    from fedsw.desk.own_data.description import described
-    from fedsw.desk.own_data.description_page import page_of
-    from fedsw.experiment.choices import modules_of
-
-    page_of(described(directory, modules_of(experiment)), experiment.name).page()
+    description_page.page_of(
+        descriptions.described(directory, experiment_code.modules_of(experiment)), experiment.name
+    ).page()
 
 
 def _release(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli.execution import followed, require_whole
-    from fedsw.federation.engines.driver import run
-
     def start(observer: Observer) -> RunResult:
-        return run(experiment, engine=engine, runs=runs, observer=observer)
+        return driver.run(experiment, engine=engine, runs=runs, observer=observer)
 
-    with followed(start, label=experiment.name, quiet=silent) as result:
-        require_whole(result)
+    with execution.followed(start, label=experiment.name, quiet=silent) as result:
+        execution.require_whole(result)
     return result.directory
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsw._tools.later import loading
 from fedsw.cli import options
+from fedsw.cli._modules import experiments, moments_plan, own_tasks, plan_words, public_rows, run_plan, task_needs
 from fedsw.cli.options import answer, changes_of, found, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
@@ -55,15 +55,6 @@ def plan_command(
     the twins are of the law that a run's released moments tell, in place of a public one: whether it is worth going on
     with costs nothing more.
     """
-    with loading():
-        from fedsw.desk.planning.after_moments import after_moments as from_run
-        from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
-        from fedsw.desk.planning.run_plan import planned
-        from fedsw.desk.planning.words import as_plain, draw_plan, planned_view
-        from fedsw.experiment import load_experiment
-        from fedsw.learning.tasks.needs import require_possible
-        from fedsw.learning.tasks.own_task import task_of
-
     if picture is not None:
         read = [public_table] if public_table is not None else []
         require_writable(picture, force=force, read=read)
@@ -73,14 +64,14 @@ def plan_command(
     if after_moments is not None:
         if settings or overrides or epsilon or records or clients or data_dir or public_table or other_people or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
-        released = from_run(found(after_moments, runs), tuple(allow_module or ()))
+        released = moments_plan.after_moments(found(after_moments, runs), tuple(allow_module or ()))
         chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
         assumed = ""
     else:
         changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
-        chosen = load_experiment(str(experiment), changes)
-        require_possible(chosen, task_of(chosen))
-        by_group, assumed = sizes_by_group(chosen, records)
+        chosen = experiments.load_experiment(str(experiment), changes)
+        task_needs.require_possible(chosen, own_tasks.task_of(chosen))
+        by_group, assumed = public_rows.sizes_by_group(chosen, records)
         table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     count = itertools.count(1)
@@ -90,9 +81,9 @@ def plan_command(
             status.update(f"training on public twins: {next(count)}")
 
         if table is None:
-            table, doubt = twins_table(chosen, public_table, expect, others=other_people)
+            table, doubt = public_rows.twins_table(chosen, public_table, expect, others=other_people)
             assumed = "; ".join(filter(None, (assumed, doubt)))
-        plan = planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
+        plan = run_plan.planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
     if picture is not None:
-        draw_plan(plan, picture)
-    answer(as_plain(plan), lambda: planned_view(plan), as_json=as_json)
+        plan_words.draw_plan(plan, picture)
+    answer(plan_words.as_plain(plan), lambda: plan_words.planned_view(plan), as_json=as_json)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from fedsw._tools.later import loading
 from fedsw.cli import options
+from fedsw.cli._modules import driver, execution, experiments, observers, rehearsal, run_folder, sources, telemetry
 from fedsw.cli.options import changes_of, echo, found
 
 if TYPE_CHECKING:
@@ -53,22 +53,23 @@ def watched(
     """Let a start be observed by services, a metrics endpoint and the log as well, where they are asked for."""
 
     def begin(observer: Observer) -> _Result:
-        from fedsw.runs.observers import MlflowObserver, Observers, WandbObserver
-        from fedsw.runs.telemetry import METRICS_TOKEN, MetricsEndpoint, logging_to_stderr
-
         services: dict[Service, Callable[[], Observer]]
-        services = {Service.MLFLOW: MlflowObserver, Service.WANDB: WandbObserver}
+        services = {Service.MLFLOW: observers.MlflowObserver, Service.WANDB: observers.WandbObserver}
         more = [services[name]() for name in dict.fromkeys(observe)]
         with contextlib.ExitStack() as stack:
             if verbose:
-                stack.enter_context(logging_to_stderr())
+                stack.enter_context(telemetry.logging_to_stderr())
             if port is not None:
-                endpoint = stack.enter_context(MetricsEndpoint(port))
-                token = METRICS_TOKEN if os.environ.get(METRICS_TOKEN) else f"this run's token, {endpoint.token}"
+                endpoint = stack.enter_context(telemetry.MetricsEndpoint(port))
+                token = (
+                    telemetry.METRICS_TOKEN
+                    if os.environ.get(telemetry.METRICS_TOKEN)
+                    else f"this run's token, {endpoint.token}"
+                )
                 where = f"http://127.0.0.1:{endpoint.port}/metrics"
                 echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {token}", err=True)
                 more.append(endpoint)
-            return start(Observers(observer, *more) if more else observer)
+            return start(observers.Observers(observer, *more) if more else observer)
 
     return begin
 
@@ -97,30 +98,23 @@ def run_command(
 
     EXPERIMENT is the name of a shipped experiment (`fedsw list`) or a TOML file; settings may follow it.
     """
-    with loading():
-        from fedsw.cli.execution import execute, rehearsed
-        from fedsw.data.sources import require_runnable
-        from fedsw.desk.own_data.rehearsal import rehearse
-        from fedsw.experiment import load_experiment
-
     changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, seed=seed, data_dir=data_dir)
     changes += [f"federation.sites={sites}"] if sites is not None else []
     changes += ["unsafe_metrics=true"] if unsafe_metrics else []
     changes += [f'evaluation.mode="{evaluate}"'] if evaluate is not None else []
-    chosen = load_experiment(experiment, changes)
-    require_runnable(chosen.data, chosen.federation.clients, named=experiment, elsewhere=engine == "deployed")
+    chosen = experiments.load_experiment(experiment, changes)
+    sources.require_runnable(chosen.data, chosen.federation.clients, named=experiment, elsewhere=engine == "deployed")
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
-    with loading():  # only now: a word that is wrong is told at once
-        from fedsw.federation.engines.driver import run
-
-    rehearse(chosen, rehearsed)  # two rounds on made-up records: the first releases of a process are these
+    rehearsal.rehearse(
+        chosen, execution.rehearsed
+    )  # two rounds on made-up records: the first releases of a process are these
 
     def start(observer: Observer) -> RunResult:
-        return run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
+        return driver.run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
 
-    execute(
+    execution.execute(
         watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
         label=chosen.name,
         as_json=as_json,
@@ -146,22 +140,15 @@ def resume_command(
     clients of its run answered (a backup, a copy) is refused without --charge-lost, one with a damaged checkpoint
     without --go-on.
     """
-    with loading():
-        from fedsw.cli.execution import execute, rehearsed
-        from fedsw.desk.own_data.rehearsal import rehearse
-        from fedsw.runs.directory import RunDirectory
-
     directory = found(run, runs)
-    with loading():
-        from fedsw.federation.engines.driver import resume
 
-    rehearse(RunDirectory(directory).read_config(allow_module or ())[0], rehearsed)
+    rehearsal.rehearse(run_folder.RunDirectory(directory).read_config(allow_module or ())[0], execution.rehearsed)
 
     def start(observer: Observer) -> RunResult:
         allowed = allow_module or ()
-        return resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost, go_on=go_on)
+        return driver.resume(directory, observer=observer, allow_modules=allowed, charge_lost=charge_lost, go_on=go_on)
 
-    execute(
+    execution.execute(
         watched(start, port=metrics_port, verbose=verbose, observe=observe or ()),
         label=directory.parent.name,
         as_json=as_json,

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsw._tools import files
+from fedsw._tools.text import for_spreadsheets, warning_of_formulas
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    cards,
+    driver,
+    execution,
+    experiment_code,
+    experiments,
+    other_tables,
+    rehearsal,
+    run_files,
+    sources,
+    synthetic_table,
+)
 from fedsw.cli.options import changes_of, echo, echo_json, files_of_run, require_format, require_writable
 from fedsw.runs.report.console import Screen
 
@@ -68,90 +82,79 @@ def synthesize_command(
     Records leave once, as a noised sketch (one release; its ε is all that is spent). Given the folder of a run that
     learnt a table, further rows are drawn from it at no cost.
     """
-    from fedsw.cli.execution import showing
-    from fedsw.data.sources import load_held_out, visible_tables
-    from fedsw.desk.own_data.apart import OtherTable, other_table
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.desk.own_data.synthetic_table import learnt
-    from fedsw.experiment import ExperimentError
-    from fedsw.experiment.choices import modules_of
-    from fedsw.runs.run_files import is_run
-
     outputs = (output, output.with_suffix(".md"), output.with_suffix(".html"))
     require_writable(*outputs, force=force, read=[Path(source), *([held_out] if held_out else [])])
     require_format(output, "the table")
     if not output.resolve().parent.is_dir():
-        raise ExperimentError(f"there is no folder {output.parent} to write {output.name} in; make it, or name another")
+        raise experiments.ExperimentError(
+            f"there is no folder {output.parent} to write {output.name} in; make it, or name another"
+        )
     run: Path | None = Path(source)
     if not Path(source).is_dir():
-        run = runs / source if is_run(runs / source) else None
+        run = runs / source if run_files.is_run(runs / source) else None
     if other_people and held_out is None:
-        raise ExperimentError("--other-people is a word about --held-out, and there is none: leave it out")
+        raise experiments.ExperimentError("--other-people is a word about --held-out, and there is none: leave it out")
     with contextlib.ExitStack() as shown:
         if run is None:
             if held_out is not None:
-                raise ExperimentError("--held-out is for a run; an experiment names its own table in data.held_out")
+                raise experiments.ExperimentError(
+                    "--held-out is for a run; an experiment names its own table in data.held_out"
+                )
             experiment = _experiment(
                 source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
             )
             read = [
-                *visible_tables(experiment.data, experiment.federation.clients),
+                *sources.visible_tables(experiment.data, experiment.federation.clients),
                 *([Path(experiment.data.held_out)] if experiment.data.held_out else []),
             ]
             require_writable(*outputs, force=force, read=read)
-            rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
+            rehearsal.rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
             run = _learn(experiment, engine, runs, as_json or quiet)
-            shown.enter_context(showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
-            table = learnt(run, modules_of(experiment))
-            records = load_held_out(table.experiment.record_source)
-            other = None if records is None else OtherTable(records)
+            shown.enter_context(execution.showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
+            table = synthetic_table.learnt(run, experiment_code.modules_of(experiment))
+            records = sources.load_held_out(table.experiment.record_source)
+            other = None if records is None else other_tables.OtherTable(records)
         elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
-            raise ExperimentError(
+            raise experiments.ExperimentError(
                 f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o "
                 "apply to it"
             )
         elif data_dir is not None and held_out is None:
-            raise ExperimentError(
+            raise experiments.ExperimentError(
                 f"{source} is a run: --data-dir is what --held-out is compared with; name both or none"
             )
         else:
             require_writable(*outputs, force=force, read=files_of_run(run))
-            table, other = learnt(run, allow_module or ()), None
+            table, other = synthetic_table.learnt(run, allow_module or ()), None
             if held_out is not None:  # and no file that the stored experiment names itself
-                other = other_table(held_out, table.columns, data_dir, option="--held-out", others=other_people)
+                other = other_tables.other_table(
+                    held_out, table.columns, data_dir, option="--held-out", others=other_people
+                )
         _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
 
 
 def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
-    from fedsw.data.sources import require_runnable
-    from fedsw.desk.own_data.synthetic_table import as_synthesis
-    from fedsw.experiment import load_experiment
-
-    source_experiment = load_experiment(source, changes)
-    synthesis = as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)
-    require_runnable(synthesis.data, synthesis.federation.clients, named=source, elsewhere=False)
+    source_experiment = experiments.load_experiment(source, changes)
+    synthesis = synthetic_table.as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)
+    sources.require_runnable(synthesis.data, synthesis.federation.clients, named=source, elsewhere=False)
     return synthesis
 
 
 def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    from fedsw.cli.execution import followed, require_whole
-    from fedsw.federation.engines.driver import run
-
     def start(observer: Observer) -> RunResult:
-        return run(experiment, engine=engine, runs=runs, observer=observer)
+        return driver.run(experiment, engine=engine, runs=runs, observer=observer)
 
-    with followed(start, label=experiment.name, quiet=silent) as result:
-        require_whole(result)
+    with execution.followed(start, label=experiment.name, quiet=silent) as result:
+        execution.require_whole(result)
     return result.directory
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
     """Draw, compare and describe a table that was learnt from made-up records."""
-    from fedsw.desk.own_data.card import rehearse_table
-    from fedsw.desk.own_data.synthetic_table import learnt
-    from fedsw.experiment.choices import modules_of
-
-    rehearse_table(learnt(directory, modules_of(experiment)), held_out=experiment.data.held_out is not None)
+    cards.rehearse_table(
+        synthetic_table.learnt(directory, experiment_code.modules_of(experiment)),
+        held_out=experiment.data.held_out is not None,
+    )
 
 
 def _write(
@@ -167,12 +170,7 @@ def _write(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from fedsw._tools import files
-    from fedsw._tools.text import for_spreadsheets, warning_of_formulas
-    from fedsw.desk.own_data.card import made_table
-    from fedsw.desk.own_data.synthetic_table import write_table
-
-    made = made_table(table, other, named, name=output.name, rows=rows, draw=draw)
+    made = cards.made_table(table, other, named, name=output.name, rows=rows, draw=draw)
     doubted = other is not None and other.doubt
     compared, said = made.compared, made.said
     cells = made.cells
@@ -180,7 +178,7 @@ def _write(
         cells = {for_spreadsheets(name): list(map(for_spreadsheets, values)) for name, values in cells.items()}
     elif why := warning_of_formulas(itertools.chain(cells, *cells.values())):
         echo(f"fedsw: warning: {why}", err=True)
-    write_table(output, cells, table.columns)
+    synthetic_table.write_table(output, cells, table.columns)
     beside, page = output.with_suffix(".md"), output.with_suffix(".html")
     files.replace(beside, made.card.markdown().encode("utf-8"))
     files.replace(page, made.card.page().encode("utf-8"))

@@ -14,6 +14,18 @@ import typer
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import at_delta, number, upward
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    examining,
+    execution,
+    experiment_files,
+    experiments,
+    private_search,
+    public_rows,
+    rehearsal,
+    searching,
+    selections,
+    sources,
+)
 from fedsw.cli.options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Conclusion, Document, Listed, Note
@@ -53,12 +65,9 @@ def tune_command(
     the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
     search sees how many they are: run it where only you do.
     """
-    from fedsw.desk.planning.search import candidates, metric_of
-    from fedsw.experiment.load import find_experiment
-
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    tried = candidates(find_experiment(experiment), tries or (), changes)
-    name, sign = metric_of(tried[0].experiment, metric)
+    tried = searching.candidates(experiment_files.find_experiment(experiment), tries or (), changes)
+    name, sign = searching.metric_of(tried[0].experiment, metric)
     if on_records:
         _on_records(tried, expected_runs, name, sign, runs, as_json=as_json)
     else:
@@ -66,43 +75,36 @@ def tune_command(
 
 
 def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
-    from fedsw.data.sources import require_one_client_each
-    from fedsw.desk.own_data.examine import examine
-    from fedsw.desk.planning.public_rows import known_sizes
-    from fedsw.desk.planning.search import score_on_twins, search
-    from fedsw.experiment import ExperimentError
-
     own_files = tried[0].experiment.data.own_files
     if own_files is None or own_files.folder is None:
-        raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
-    require_one_client_each(tried[0].experiment.data, tried[0].experiment.federation.clients)
-    read = examine(tried[0].experiment, own_files.folder).files
+        raise experiments.ExperimentError(
+            "twins have the sizes of clients' own files, and nothing says where they are: --data-dir"
+        )
+    sources.require_one_client_each(tried[0].experiment.data, tried[0].experiment.federation.clients)
+    read = examining.examine(tried[0].experiment, own_files.folder).files
     strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
-    sizes = [known_sizes(strictest, file.groups) for file in read]
+    sizes = [public_rows.known_sizes(strictest, file.groups) for file in read]
     with counting(min(most, len(tried)), show=not as_json) as said:
-        record = tried_record(search(tried, score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign)
+        record = tried_record(
+            searching.search(tried, searching.score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign
+        )
     answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
 
 
 def _on_records(
     tried: list[Candidate], expected: float, metric: str, sign: float, runs: Path, *, as_json: bool
 ) -> None:
-    from fedsw.cli.execution import rehearsed, showing
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.desk.planning.private_search import cost_of, select
-    from fedsw.privacy.accounting.selection import with_mean
-
     for candidate in tried:
-        rehearse(candidate.experiment, rehearsed)
-    law = with_mean(expected)
-    cost, charged = cost_of(tried, law), threading.Event()
+        rehearsal.rehearse(candidate.experiment, execution.rehearsed)
+    law = selections.with_mean(expected)
+    cost, charged = private_search.cost_of(tried, law), threading.Event()
     if not as_json:
         Screen().print(cost_view(cost))
     epsilon = upward(cost.selection.epsilon, 4)
     spent = f"\nThe search costs ε = {epsilon}, which was charged before its first run: it is spent"
     try:
         with Screen(stderr=True, quiet=as_json).status("comparing private runs; how many is secret"):
-            chosen = select(tried, law, metric, sign, runs=runs, charged=charged.set)
+            chosen = private_search.select(tried, law, metric, sign, runs=runs, charged=charged.set)
     except KeyboardInterrupt:
         echo(f"fedsw: interrupted{spent if charged.is_set() else '; nothing had begun'}", err=True)
         raise RunInterrupted from None
@@ -110,7 +112,7 @@ def _on_records(
         if not charged.is_set():
             raise
         raise RunStopped(f"stopped: {of_system(fault)}{spent}", Exit.BROKE_OFF) from fault
-    with showing(chosen.directory):
+    with execution.showing(chosen.directory):
         record = selected_record(chosen, metric, sign)
         answer(record, lambda: selected_view(record), as_json=as_json, highlight=True)
 

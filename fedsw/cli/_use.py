@@ -10,6 +10,7 @@ import typer
 
 from fedsw._tools import files
 from fedsw._tools.text import number, warning_of_formulas
+from fedsw.cli._modules import evaluating, exporting, table_columns, trained
 from fedsw.cli.options import (
     RUNS,
     AllowModule,
@@ -46,10 +47,8 @@ def evaluate_command(
     experiment's name for its latest run. The metrics have no noise: they are for the holder of the
     records, and nothing is written or sent.
     """
-    from fedsw.desk.own_data.evaluate import evaluate, evaluated_view
-
-    evaluated = evaluate(found(run, runs), data_dir, client, allow_modules=allow_module or ())
-    answer([result.as_dict() for result in evaluated], lambda: evaluated_view(evaluated), as_json=as_json)
+    evaluated = evaluating.evaluate(found(run, runs), data_dir, client, allow_modules=allow_module or ())
+    answer([result.as_dict() for result in evaluated], lambda: evaluating.evaluated_view(evaluated), as_json=as_json)
 
 
 def predict_command(
@@ -85,29 +84,26 @@ def predict_command(
     Cells are checked and encoded as in training. RUN is the run's directory, or an experiment's name for its latest
     run. The predicted column need not be there.
     """
-    from fedsw.cli.columns import columns_for_spreadsheets, require_written, texts_in, write_columns
-    from fedsw.desk.use.trained import load
-
     directory = found(run, runs)
     if output is not None:
         require_writable(output, force=force, read=[table, *files_of_run(directory)])
         require_format(output, "the table of predictions")
-    model = load(directory, thresholds=_thresholds(threshold or []), allow_modules=allow_module or ())
+    model = trained.load(directory, thresholds=_thresholds(threshold or []), allow_modules=allow_module or ())
     predicted = model.predictions(table, keep=keep or (), faults=faults)
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
-    written = columns_for_spreadsheets(predicted) if spreadsheet else predicted
-    if why := warning_of_formulas(texts_in(written)):
+    written = table_columns.columns_for_spreadsheets(predicted) if spreadsheet else predicted
+    if why := warning_of_formulas(table_columns.texts_in(written)):
         echo(f"fedsw: warning: {why}", err=True)
     if output is not None:
         files.new_folder(output.parent)
         with files.opened(output, "w") as file:
-            write_columns(file, written)
+            table_columns.write_columns(file, written)
     if as_json:
         echo_json(_plain(model, predicted, output))
     elif output is None:
-        require_written(written, sys.stdout)
-        write_columns(sys.stdout, written)
+        table_columns.require_written(written, sys.stdout)
+        table_columns.write_columns(sys.stdout, written)
     else:
         echo(f"{output}: {_words(model, predicted)}")
 
@@ -178,13 +174,10 @@ def export_command(
     It goes from encoded features to answers; what its inputs are is written beside it. RUN is the run's directory, or
     an experiment's name for its latest run.
     """
-    from fedsw.desk.use.export import beside, export
-    from fedsw.desk.use.trained import load
-
     directory = found(run, runs)
-    require_writable(output, beside(output), force=force, read=files_of_run(directory))
-    model = load(directory, allow_modules=allow_module or ())
-    written = [str(path) for path in export(model, output, kind)]
+    require_writable(output, exporting.beside(output), force=force, read=files_of_run(directory))
+    model = trained.load(directory, allow_modules=allow_module or ())
+    written = [str(path) for path in exporting.export(model, output, kind)]
     plain = {"run": str(model.directory), "files": written, "answers": list(model.names())}
     said = f"{written[0]}: {model.width} inputs to {', '.join(model.names())}; {written[1]} says what they are"
     if as_json:

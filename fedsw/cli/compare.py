@@ -7,8 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsw._tools import files
 from fedsw._tools.exits import Exit
+from fedsw._tools.files import fresh_folder
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    comparable,
+    comparison_grid,
+    comparison_page,
+    comparison_table,
+    demo_grid,
+    execution,
+    experiment_code,
+    experiments,
+    pool,
+    rehearsal,
+    run_files,
+    run_grid,
+    run_progress,
+    screens,
+    sources,
+)
 from fedsw.cli.options import answer, answer_made, changes_of, echo
 
 if TYPE_CHECKING:
@@ -54,12 +73,6 @@ def compare_command(
     Methods with the same kind of guarantee stand together. Every method runs at every ε with every seed, in parallel
     processes. The table, the figure and the runs are kept under runs/compare/TASK/TIME.
     """
-    from fedsw._tools.files import fresh_folder
-    from fedsw.cli.execution import showing
-    from fedsw.desk.compare.comparison_grid import make_grid, read_grid, write_grid
-    from fedsw.desk.compare.methods import tasks
-    from fedsw.experiment.choices import require_allowed_code
-
     if list_:
         _list(as_json=as_json)
         return
@@ -68,14 +81,16 @@ def compare_command(
     if resume is not None:
         if any(value is not None for value in choices) or settings or nominal or baselines:
             raise typer.BadParameter("--resume takes the grid from the comparison it goes on with; give --jobs at most")
-        folder, grid = resume, read_grid(resume)
+        folder, grid = resume, comparison_grid.read_grid(resume)
         for cell in grid.cells:
-            require_allowed_code(cell.experiment, allow_module or (), stored=folder / "grid.json")
+            experiment_code.require_allowed_code(cell.experiment, allow_module or (), stored=folder / "grid.json")
         _require_data(grid)
     else:
         if task is None:
-            raise typer.BadParameter(f"name a task: {', '.join(tasks())} (`fedsw compare --list` shows more)")
-        grid = make_grid(
+            raise typer.BadParameter(
+                f"name a task: {', '.join(comparable.tasks())} (`fedsw compare --list` shows more)"
+            )
+        grid = comparison_grid.make_grid(
             task,
             methods=None if method_names is None else _words(method_names),
             baselines=baselines,
@@ -95,46 +110,39 @@ def compare_command(
         _require_data(grid)
         _rehearse(grid)
         folder = fresh_folder(runs / "compare" / grid.task)
-        write_grid(folder, grid)
+        comparison_grid.write_grid(folder, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
-    with showing(folder, f"fedsw compare --resume {folder}"):
+    with execution.showing(folder, f"fedsw compare --resume {folder}"):
         _show(folder, as_json=as_json, quiet=quiet)
 
 
 def _rehearse(grid: Grid) -> None:
     """Try a run of each method at its first epsilon on made-up records, before any spends something."""
-    from fedsw.cli.execution import rehearsed
-    from fedsw.desk.own_data.rehearsal import rehearse
-
     methods = {cell.method: cell for cell in reversed(grid.cells) if cell.baseline is None}
     for cell in methods.values():
-        rehearse(cell.experiment, rehearsed)
+        rehearsal.rehearse(cell.experiment, execution.rehearsed)
 
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:
-    from fedsw.cli.execution import Begun, explaining
-    from fedsw.desk.compare.comparison_grid import missing, run_missing
-    from fedsw.desk.run_grid import GridProgress
-    from fedsw.federation.engines.pool import cores
-
-    done = len(grid.cells) - len(missing(folder, grid))
+    done = len(grid.cells) - len(comparison_grid.missing(folder, grid))
     with (
-        GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=done, quiet=quiet) as progress,
-        explaining(lambda: Begun(folder, f"fedsw compare --resume {folder}") if progress.begun else None),
+        run_grid.GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=done, quiet=quiet) as progress,
+        execution.explaining(
+            lambda: execution.Begun(folder, f"fedsw compare --resume {folder}") if progress.begun else None
+        ),
     ):
-        run_missing(folder, grid, jobs=jobs or cores(), watcher=progress)
+        comparison_grid.run_missing(folder, grid, jobs=jobs or pool.cores(), watcher=progress)
 
 
 def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
-    from fedsw._tools import files
-    from fedsw.desk.compare.comparison_page import draw_table, read_comparison
-    from fedsw.desk.compare.table import write_table
-    from fedsw.runs.run_files import RunFile
-
-    comparison = read_comparison(folder)
+    comparison = comparison_page.read_comparison(folder)
     table = comparison.table
-    written = [*write_table(folder, table), *draw_table(folder, table), folder / RunFile.REPORT]
-    files.replace(folder / RunFile.REPORT, comparison.page().encode(), durable=False)
+    written = [
+        *comparison_table.write_table(folder, table),
+        *comparison_page.draw_table(folder, table),
+        folder / run_files.RunFile.REPORT,
+    ]
+    files.replace(folder / run_files.RunFile.REPORT, comparison.page().encode(), durable=False)
     content = {**table, "directory": str(folder), "files": [str(path) for path in written]}
     answer_made(content, lambda: comparison.document(operator=True), folder, written, as_json=as_json, quiet=quiet)
     if table["failed"]:
@@ -147,25 +155,21 @@ def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
 
 
 def _list(*, as_json: bool) -> None:
-    from fedsw.desk.compare.methods import able, methods, tasks
-    from fedsw.desk.compare.table import tasks_view
-
     described: dict[str, Any] = {
-        name: {**task.model_dump(exclude={"set", "tuned"}), "able": able(name)} for name, task in tasks().items()
+        name: {**task.model_dump(exclude={"set", "tuned"}), "able": comparable.able(name)}
+        for name, task in comparable.tasks().items()
     }
-    about = {name: method.what for name, method in methods().items()}
-    answer({"tasks": described, "methods": about}, tasks_view, as_json=as_json, highlight=True)
+    about = {name: method.what for name, method in comparable.methods().items()}
+    answer({"tasks": described, "methods": about}, comparison_table.tasks_view, as_json=as_json, highlight=True)
 
 
 def _require_data(grid: Grid) -> None:
     """Find (or download) what the cells learn from before any of them starts."""
-    from fedsw.data.sources import load_dataset, load_public, require_runnable
-
     first = grid.cells[0].experiment
-    require_runnable(first.data, first.federation.clients, named=f"{grid.task}.toml", elsewhere=True)
+    sources.require_runnable(first.data, first.federation.clients, named=f"{grid.task}.toml", elsewhere=True)
     if not first.data.own:
-        load_dataset(first.record_source)
-    load_public(first.data)
+        sources.load_dataset(first.record_source)
+    sources.load_public(first.data)
 
 
 def _words(text: str) -> list[str]:
@@ -173,12 +177,10 @@ def _words(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[float]:
-    from fedsw.experiment import ExperimentError
-
     try:
         return [float(word) for word in _words(text)]
     except ValueError:
-        raise ExperimentError(f"--epsilon {text!r} cannot be read; write numbers, as in 1,3,10") from None
+        raise experiments.ExperimentError(f"--epsilon {text!r} cannot be read; write numbers, as in 1,3,10") from None
 
 
 def demo_command(
@@ -194,32 +196,20 @@ def demo_command(
 
     They are trained at α = 0, ½, ¾ and ε = ∞, 3, 1.
     """
-    from fedsw.cli.demo import (
-        ALPHAS,
-        CAPTION,
-        EPSILONS,
-        draw_demo,
-        missing_cells,
-        read_demo,
-        run_demo,
-        start_demo,
-    )
-    from fedsw.cli.execution import Begun, explaining, showing
-    from fedsw.runs.progress import RunProgress
-    from fedsw.runs.report.screens import demo_table
-
     if resume is not None and (clients, rounds, seed) != (None, None, None):
         raise typer.BadParameter("--resume takes --clients, --rounds and --seed from the demo it goes on with")
-    folder = resume or start_demo(runs, clients=clients or 4, rounds=rounds, seed=seed)
-    cells = len(ALPHAS) * len(EPSILONS)
-    done = cells - len(missing_cells(read_demo(folder)))
+    folder = resume or demo_grid.start_demo(runs, clients=clients or 4, rounds=rounds, seed=seed)
+    cells = len(demo_grid.ALPHAS) * len(demo_grid.EPSILONS)
+    done = cells - len(demo_grid.missing_cells(demo_grid.read_demo(folder)))
     with (
-        RunProgress(label="demo", runs=cells, done=done, quiet=quiet or as_json) as progress,
-        explaining(lambda: Begun(folder, f"fedsw demo --resume {folder}") if progress.begun else None),
+        run_progress.RunProgress(label="demo", runs=cells, done=done, quiet=quiet or as_json) as progress,
+        execution.explaining(
+            lambda: execution.Begun(folder, f"fedsw demo --resume {folder}") if progress.begun else None
+        ),
     ):
-        table = run_demo(folder, progress)
-    with showing(folder, f"fedsw demo --resume {folder}"):
-        plots = [str(path) for path in draw_demo(folder)]
+        table = demo_grid.run_demo(folder, progress)
+    with execution.showing(folder, f"fedsw demo --resume {folder}"):
+        plots = [str(path) for path in demo_grid.draw_demo(folder)]
         content, files = {**table, "directory": str(folder), "plots": plots}, [folder / "table.json", *plots]
-        view = demo_table(table["rows"], caption=CAPTION)
+        view = screens.demo_table(table["rows"], caption=demo_grid.CAPTION)
         answer_made(content, lambda: view, folder, files, as_json=as_json, quiet=quiet)

@@ -10,7 +10,25 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from fedsw._tools.exits import Exit
+from fedsw._tools.files import private_folder
 from fedsw.cli import options
+from fedsw.cli._modules import (
+    bundles,
+    certificates,
+    client_check,
+    driver,
+    execution,
+    experiment_code,
+    experiments,
+    flower_processes,
+    following,
+    installed,
+    limits,
+    node_files,
+    run_folder,
+    run_progress,
+    served,
+)
 from fedsw.cli._run import MetricsPort, run_command, watched
 from fedsw.cli.options import Verbs, changes_of, echo, echo_json, found
 
@@ -88,50 +106,41 @@ def server_command(
     stopped; runs are then submitted with `flwr run` (docs/deploy.md). A line says of each client when it is there, was
     greeted, refuses, goes or is back.
     """
-    from fedsw.cli.execution import execute
-    from fedsw.experiment import load_experiment
-    from fedsw.federation.deploy.serving import serving
-
     if experiment is None and resume is None:
-        from fedsw.federation.engines.following import ServiceFollower
-        from fedsw.runs.progress import RollLines
 
         def serve(observer: Observer) -> NoReturn:
-            with serving(certs, home, port=port, stock=stock) as link:
+            with served.serving(certs, home, port=port, stock=stock) as link:
                 echo(f"serving on port {port}; logs are in {home / 'logs'}", err=True)
-                follower = ServiceFollower(link, observer)
+                follower = following.ServiceFollower(link, observer)
                 while link.process.poll() is None:
                     follower.look()
                     time.sleep(_LOOK_SECONDS)
                 raise RuntimeError(f"the SuperLink ended; it said:\n{link.processes.said('superlink')}")
 
-        watched(serve, port=metrics_port)(RollLines(lambda line: None if quiet else echo(line, err=True)))
+        watched(serve, port=metrics_port)(run_progress.RollLines(lambda line: None if quiet else echo(line, err=True)))
     if experiment is not None and resume is not None:
         raise typer.BadParameter("--resume takes the experiment from the run; leave EXPERIMENT out")
-    from fedsw.experiment.choices import modules_of
-    from fedsw.federation.engines.driver import ended, prepare_served, run_served
-    from fedsw.runs.directory import RunDirectory
 
     stored = None if resume is None else found(resume, runs)
     if stored is not None:
         allowed: Collection[str] = tuple(allow_module or ())
-        chosen, _ = RunDirectory(stored).read_config(allowed)  # refused before anything is started
+        chosen, _ = run_folder.RunDirectory(stored).read_config(allowed)  # refused before anything is started
         if charge_lost:
-            RunDirectory(stored).agree_to_charge()
+            run_folder.RunDirectory(stored).agree_to_charge()
         if go_on:
-            RunDirectory(stored).agree_to_go_on()
+            run_folder.RunDirectory(stored).agree_to_go_on()
     else:
-        chosen = load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
-        allowed = modules_of(chosen)
+        chosen = experiments.load_experiment(str(experiment), changes_of(settings, overrides, epsilon=epsilon))
+        allowed = experiment_code.modules_of(chosen)
 
     def start(observer: Observer) -> RunResult:
-        if stored is not None and not (charge_lost or go_on) and (whole := ended(stored, chosen)):
+        if stored is not None and not (charge_lost or go_on) and (whole := driver.ended(stored, chosen)):
             return whole
-        with serving(certs, home, port=port, stock=stock) as link:
-            directory = stored or prepare_served(chosen, runs)
-            return run_served(link, directory, observer, resume=stored is not None, allow_modules=allowed)
+        with served.serving(certs, home, port=port, stock=stock) as link:
+            directory = stored or driver.prepare_served(chosen, runs)
+            return driver.run_served(link, directory, observer, resume=stored is not None, allow_modules=allowed)
 
-    execute(watched(start, port=metrics_port), label=chosen.name, as_json=as_json, quiet=quiet)
+    execution.execute(watched(start, port=metrics_port), label=chosen.name, as_json=as_json, quiet=quiet)
 
 
 _Value = TypeVar("_Value")
@@ -228,31 +237,24 @@ def client_command(
     or both, here or in a node file. With --check nothing takes part: state, accounts, disk, HOME, columns, certificate,
     server, clock and code are tried, each a line with its remedy.
     """
-    from fedsw._tools.files import private_folder
-    from fedsw.federation.deploy.certificates import ServerCertificates
-    from fedsw.federation.deploy.flower_processes import NodeSettings
-    from fedsw.federation.deploy.node_file import NodeFile, read_node_file, write_node_file
-    from fedsw.federation.deploy.serving import keep_connected
-    from fedsw.federation.node.limits import CHOICE, choice_of
-
     if init:
-        write_node_file(output)
+        node_files.write_node_file(output)
         echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
         return
-    file = NodeFile() if config is None else read_node_file(config)
+    file = node_files.NodeFile() if config is None else node_files.read_node_file(config)
     if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
-        raise typer.BadParameter(f"a client says what it takes part in before it starts; {CHOICE}")
+        raise typer.BadParameter(f"a client says what it takes part in before it starts; {limits.CHOICE}")
     folder = _needed("certs", certs, file.certs)
     state = state_dir or file.state_dir or options.STATE
     agreed = None if file.trust is None else ",".join(file.trust)
     plain = bool(file.stock) if stock is None else stock
 
-    def settings() -> NodeSettings:
-        return NodeSettings(
+    def settings() -> flower_processes.NodeSettings:
+        return flower_processes.NodeSettings(
             superlink=_needed("superlink", superlink, file.superlink),
-            authority=ServerCertificates.of(folder).authority,
+            authority=certificates.ServerCertificates.of(folder).authority,
             key=key or file.key or folder / "node.key",
-            server_key=server_key or file.server_key or ServerCertificates.of(folder).signing_public,
+            server_key=server_key or file.server_key or certificates.ServerCertificates.of(folder).signing_public,
             client=_needed("partition-id", partition_id, file.partition_id),
             clients=_needed("num-partitions", num_partitions, file.num_partitions),
             num_clients=_first(num_clients, file.num_clients),
@@ -275,10 +277,8 @@ def client_command(
         )
 
     if check:
-        from fedsw.federation.deploy.client_check import tried
-
         faults = 0
-        for outcome in tried(settings, stock=plain):
+        for outcome in client_check.tried(settings, stock=plain):
             echo(outcome.line())
             faults += not outcome.good
         raise typer.Exit(Exit.FAILED if faults else Exit.DONE)
@@ -287,8 +287,8 @@ def client_command(
     def say(text: str) -> None:
         echo(f"fedsw: {text}", err=True)
 
-    say(f"this client takes part in {choice_of(node.node_config)}")
-    keep_connected(node, state / "flower", stock=plain, say=say)
+    say(f"this client takes part in {limits.choice_of(node.node_config)}")
+    served.keep_connected(node, state / "flower", stock=plain, say=say)
 
 
 def _first(chosen: _Value | None, configured: _Value | None) -> _Value | None:
@@ -311,14 +311,11 @@ def bundle_command(
     A node can demand it (`--bundle`). With DIR the files are written there, to be read, or submitted with `flwr run
     DIR`. With --json also the digest of the fedsw that is installed here, which servers and clients state.
     """
-    from fedsw._tools.installed import code_digest
-    from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, write_bundle
-
     if folder is not None:
-        write_bundle(folder)
-    digest, written = bundle_hash(), None if folder is None else str(folder)
+        bundles.write_bundle(folder)
+    digest, written = bundles.bundle_hash(), None if folder is None else str(folder)
     if as_json:
-        files = sorted(bundle_files())
-        echo_json({"sha256": digest, "code": code_digest(), "files": files, "directory": written})
+        files = sorted(bundles.bundle_files())
+        echo_json({"sha256": digest, "code": installed.code_digest(), "files": files, "directory": written})
     else:
         echo(digest)

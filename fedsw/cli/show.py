@@ -11,8 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from fedsw._tools.later import loading
+from fedsw._tools import files
 from fedsw._tools.text import number, upward
+from fedsw.cli._modules import (
+    account_screens,
+    additive_shapes,
+    client_states,
+    comparison,
+    comparison_page,
+    execution,
+    experiment_files,
+    experiments,
+    figures,
+    moments_plan,
+    plan_words,
+    roll_call,
+    run_accounts,
+    run_commands,
+    run_facts,
+    run_files,
+    run_pages,
+    run_plan,
+    run_status,
+    run_view,
+    screens,
+    shape_figures,
+    what_if,
+)
 from fedsw.cli.options import (
     RUNS,
     AllowModule,
@@ -33,7 +58,6 @@ from fedsw.runs.report.document import Code, Document, Part, Strong, named, sect
 
 if TYPE_CHECKING:
     from fedsw.runs.client_status import ClientStatus
-    from fedsw.runs.report.what_ifs import WhatIfs
     from fedsw.runs.status import Status
 
 
@@ -75,76 +99,57 @@ def show_command(
     if output is not None and what not in ("card", "shapes"):
         raise typer.BadParameter("--output is where a card or shapes are written: fedsw show RUN card -o FILE")
     if what == "client":
-        from fedsw.runs.client_status import read_client_status
-
-        status = read_client_status(Path(run).expanduser())
+        status = client_states.read_client_status(Path(run).expanduser())
         answer(status.as_dict(), lambda: _client_screen(status), as_json=as_json, highlight=True)
         return
     directory = found(run, runs)
     if what == "progress":
         _show_progress(directory, watch=watch, every=every, as_json=as_json)
     elif what == "ledger":
-        from fedsw.runs.accounts import read_ledger
-        from fedsw.runs.report.screens import ledger_report
-
-        account = read_ledger(directory)
-        answer(account, lambda: ledger_report(account), as_json=as_json, highlight=True)
+        account = run_accounts.read_ledger(directory)
+        answer(account, lambda: screens.ledger_report(account), as_json=as_json, highlight=True)
     elif what == "card":
-        from fedsw._tools import files
-        from fedsw.runs.write import write_card
-
         if output is not None:
             require_writable(output, force=force, read=files_of_run(directory))
             require_format(output, "the card")
             files.new_folder(output.parent)
-        _answer_path("card", write_card(directory, output), as_json=as_json)
+        _answer_path("card", run_pages.write_card(directory, output), as_json=as_json)
     elif what == "shapes":
         _show_shapes(directory, output, force=force, as_json=as_json)
     else:
-        from fedsw.cli.execution import print_run
-
-        print_run(directory, as_json=as_json, coded=coded)
+        execution.print_run(directory, as_json=as_json, coded=coded)
 
 
 def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: bool) -> None:
-    from fedsw.experiment import ExperimentError
-    from fedsw.runs.additive_shapes import read_shapes
-    from fedsw.runs.report.figures import save
-    from fedsw.runs.report.shapes import draw_shapes, rows_of_shapes
-    from fedsw.runs.run_files import RunFile
-    from fedsw.runs.view import read_run
-
-    experiment = read_run(directory).experiment
-    shapes = read_shapes(directory, experiment)
-    if not shapes and not (directory / RunFile.MODEL).is_file():
-        raise ExperimentError(
+    experiment = run_view.read_run(directory).experiment
+    shapes = additive_shapes.read_shapes(directory, experiment)
+    if not shapes and not (directory / run_files.RunFile.MODEL).is_file():
+        raise experiments.ExperimentError(
             f"{directory} has no shapes: the run has released no model; `fedsw show {directory} progress` shows how "
             "far it is"
         )
     if not shapes:
-        raise ExperimentError(
+        raise experiments.ExperimentError(
             f"{directory} has no shapes: a model of model.kind 'additive' has them; this one is "
             f"{experiment.model.kind!r}"
         )
     if output is not None:
         require_writable(output, force=force, read=files_of_run(directory))
         require_format(output, "the picture")
-        figure = draw_shapes(shapes, experiment.name)
+        figure = shape_figures.draw_shapes(shapes, experiment.name)
         assert figure is not None
-        _answer_path("shapes", save(figure, output), as_json=as_json)
+        _answer_path("shapes", figures.save(figure, output), as_json=as_json)
         return
     answer(
         [shape.as_dict() for shape in shapes],
-        lambda: Document("", begins=(named(rows_of_shapes(shapes)),)),
+        lambda: Document("", begins=(named(shape_figures.rows_of_shapes(shapes)),)),
         as_json=as_json,
     )
 
 
 def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool) -> None:
-    from fedsw.runs.status import read_status
-
     if not watch:
-        status = read_status(directory)
+        status = run_status.read_status(directory)
         answer(status.as_dict(), lambda: status_view(status), as_json=as_json, highlight=True)
         return
     with contextlib.suppress(KeyboardInterrupt):
@@ -157,18 +162,16 @@ def _show_progress(directory: Path, *, watch: bool, every: float, as_json: bool)
 
 def _client_screen(status: ClientStatus) -> Document:
     """A client's own side: each run, the last at the end, and ledgers of other runs."""
-    from fedsw.runs.client_status import state_of
-    from fedsw.runs.report.account_screens import words_of_run
-    from fedsw.runs.report.screens import spent_of
-
     known, rows = {run.run for run in status.runs}, list[tuple[str, Iterable[Part]]]()
     for run in status.runs:
         why = f": {run.refused}" if run.refused else ""
-        about = f"{state_of(run)}{why}, last asked {_duration(max(0.0, time.time() - run.heard))} ago"
-        rows.append((f"run {run.name}", [Strong(about) if why else about, *words_of_run(run, status.ledgers)]))
+        about = f"{client_states.state_of(run)}{why}, last asked {_duration(max(0.0, time.time() - run.heard))} ago"
+        rows.append(
+            (f"run {run.name}", [Strong(about) if why else about, *account_screens.words_of_run(run, status.ledgers)])
+        )
     for ledger in status.ledgers:
         if ledger.run not in known:
-            said = f"{spent_of(ledger.epsilon, ledger.budget, ledger.delta)}, {ledger.rounds} rounds"
+            said = f"{screens.spent_of(ledger.epsilon, ledger.budget, ledger.delta)}, {ledger.rounds} rounds"
             rows.append((f"client {ledger.client}", [f"{said}, of the run {ledger.run[:12]}"]))
     return Document("", sections=sections([*rows, ("folder", [Code(status.folder)])]))
 
@@ -179,15 +182,11 @@ def status_view(status: Status) -> Document:
 
 
 def _status_rows(status: Status) -> Iterator[tuple[str, list[Part]]]:
-    from fedsw.experiment.load import of_unit
-    from fedsw.runs.commands import command_for
-    from fedsw.runs.roll_call import WAITED_FOR
-
     yield "state", [f"{status.state}  {status.why}" if status.why else status.state]
     done = 24 * status.round // max(1, status.rounds)
     yield "round", [f"{status.round} of {status.rounds}", Code("━" * done + "·" * (24 - done))]
     yield "ε spent", [f"{upward(status.epsilon_spent)} of {upward(status.epsilon)}"]
-    yield "ε is for", [of_unit(status.unit)] if status.unit != "record" else []
+    yield "ε is for", [experiment_files.of_unit(status.unit)] if status.unit != "record" else []
     for client, spent in status.epsilon_by_client.items():
         yield f"  client {client}", [upward(spent)]
     if status.snr is not None:
@@ -196,7 +195,7 @@ def _status_rows(status: Status) -> Iterator[tuple[str, list[Part]]]:
     if status.clients_alive is not None:
         yield "clients", [f"{status.clients_alive} of {status.clients} in the last round"]
     for entry in status.roll:
-        yield "  roll call", [entry.line() if entry.state in WAITED_FOR else Strong(entry.line())]
+        yield "  roll call", [entry.line() if entry.state in roll_call.WAITED_FOR else Strong(entry.line())]
     if status.bytes_up is not None and status.bytes_down is not None:
         yield "traffic", [f"{status.bytes_up:,} bytes up, {status.bytes_down:,} down (arrays, all clients)"]
     if status.seconds_per_round is not None:
@@ -204,14 +203,12 @@ def _status_rows(status: Status) -> Iterator[tuple[str, list[Part]]]:
         yield "pace", [f"{status.seconds_per_round:.3g} s a round{left} (for the operator, not for publication)"]
     yield "last sign", [f"{_duration(status.seconds_since)} ago"]
     yield "folder", [Code(status.directory)]
-    yield "go on", [Code(command_for(Path(status.directory)))] if status.state == "stopped" else []
+    yield "go on", [Code(run_commands.command_for(Path(status.directory)))] if status.state == "stopped" else []
 
 
 def _follow(directory: Path, every: float, show: Callable[[Status], None]) -> None:
-    from fedsw.runs.status import read_status
-
     while True:
-        status = read_status(directory)
+        status = run_status.read_status(directory)
         show(status)
         if status.state in ("finished", "stopped"):
             return
@@ -228,11 +225,7 @@ def _duration(seconds: float) -> str:
 
 def list_command(as_json: Json = False) -> None:
     """List the shipped experiments."""
-    from fedsw.experiment.load import shipped_experiments
-    from fedsw.runs.report.facts import target_epsilon
-    from fedsw.runs.report.screens import experiments_table
-
-    experiments = shipped_experiments()
+    shipped = experiment_files.shipped_experiments()
     listed = [
         {
             "name": experiment.name,
@@ -241,13 +234,13 @@ def list_command(as_json: Json = False) -> None:
             "penalty": experiment.objective.penalty,
             "alpha": experiment.objective.alpha,
             "epsilon": experiment.privacy.epsilon,
-            "target": target_epsilon(experiment),
+            "target": run_facts.target_epsilon(experiment),
             "rounds": experiment.training.rounds,
             "clients": experiment.federation.clients,
         }
-        for experiment in experiments
+        for experiment in shipped
     ]
-    answer(listed, lambda: experiments_table(experiments), as_json=as_json, highlight=True)
+    answer(listed, lambda: screens.experiments_table(shipped), as_json=as_json, highlight=True)
 
 
 def report_command(
@@ -276,10 +269,6 @@ def report_command(
     is a run's directory, or an experiment's name for its latest run; the directory of a comparison; or what `fedsw plan
     --json` printed, as a file .json. A synthetic table has its page beside it.
     """
-    with loading():
-        from fedsw._tools import files
-        from fedsw.runs.write import write_entry, write_page
-
     if document_of := next(filter(None, map(_document, run)), None):
         if len(run) > 1 or registry or operator or what_ifs:
             raise typer.BadParameter("a comparison or a plan has a page of its own: give it alone, with -o at most")
@@ -300,10 +289,10 @@ def report_command(
     if registry and (len(folders) > 1 or operator or what_ifs):
         raise typer.BadParameter("--registry is for one run, by itself")
     if registry:
-        _answer_path("entry", write_entry(folders[0], output), as_json=as_json)
+        _answer_path("entry", run_pages.write_entry(folders[0], output), as_json=as_json)
     else:
         forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
-        path = write_page(folders, output, operator=operator, what_ifs=forecast)
+        path = run_pages.write_page(folders, output, operator=operator, what_ifs=forecast)
         _answer_path("report", path, as_json=as_json)
 
 
@@ -319,25 +308,13 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
 
     None for the name of a run.
     """
-    from fedsw.desk.compare import GRID
-    from fedsw.runs.run_files import RunFile, read_json
-
     path = Path(name)
-    if (path / GRID).is_file():
-        from fedsw.desk.compare.comparison_page import read_comparison
-
-        return read_comparison(path).document(), path / RunFile.REPORT, files_of_run(path)
+    if (path / comparison.GRID).is_file():
+        return comparison_page.read_comparison(path).document(), path / run_files.RunFile.REPORT, files_of_run(path)
     if path.suffix == ".json" and path.is_file():
-        from fedsw.desk.planning.words import plan_document
-
-        return plan_document(read_json(path) or {}), path.with_suffix(".html"), [path]
+        return plan_words.plan_document(run_files.read_json(path) or {}), path.with_suffix(".html"), [path]
     return None
 
 
-def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> WhatIfs | None:
-    from fedsw.desk.planning.after_moments import sizes_of
-    from fedsw.desk.planning.run_plan import planned
-    from fedsw.desk.planning.words import as_plain
-    from fedsw.runs.report.what_ifs import WhatIfs
-
-    return WhatIfs.of_plan(as_plain(planned(*sizes_of(folder, allow_modules))))
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> what_if.WhatIfs | None:
+    return what_if.WhatIfs.of_plan(plan_words.as_plain(run_plan.planned(*moments_plan.sizes_of(folder, allow_modules))))

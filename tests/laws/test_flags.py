@@ -106,7 +106,6 @@ LISTS = {"trust_models"}
 
 MEMBERS = {
     "audit/record/_folder.py": "the audit says from the settings as written whose ledgers there must be",
-    "experiment/sections/_privacy.py": "rows that say why settings of [privacy] do not go together",
     "federation/node/replies.py": "the words of a refusal",
     "learning/moments/beside_rounds.py": "the reason of a refusal",
 }

@@ -58,6 +58,7 @@ DECIDES = {
     "experiment/task_kinds.py:": VALIDATED,
     "experiment/task_kinds.py:Facts.penalties": VALIDATED,
     "experiment/sections.py:Privacy.rules": "there are two, and trust models name theirs",
+    "experiment/sections.py:ReleaseSettings.rules": "one noise alone is taken, and any other is refused",
     "data/sources.py:stated_shape": VALIDATED,
     "experiment/choices.py:Settings.record_source": VALIDATED,
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
