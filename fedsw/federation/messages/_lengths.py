@@ -123,6 +123,6 @@ WITH_CUT = Condition(
     "where these records have numbers to predict", lambda task: isinstance(tally_of(task), RegressionSums)
 )
 WITH_STAGES = Condition("with `sketch.stages`", lambda task: bool(task.experiment.sketch.stages))
-WITH_TABLES = Condition("with a penalty", lambda task: task.experiment.objective.alpha > 0)
+WITH_TABLES = Condition("with a penalty", lambda task: task.objective.alpha > 0)
 THROUGH_MODEL = Condition("where features pass through the model", lambda task: task.private_parameters)
 OWN_DIRECTIONS = Condition("where directions are not whole orthogonal blocks", _draws_directions)

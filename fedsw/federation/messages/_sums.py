@@ -9,7 +9,7 @@ from torch import Tensor
 from fedsw.federation.messages._lengths import WITH_CUT, WITH_STAGES
 from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
-from fedsw.federation.messages.common import FROM_ZERO, Asked, Federation, Theta
+from fedsw.federation.messages.common import Asked, Federation, Lost, Theta
 from fedsw.federation.messages.fields import NOISED, PUBLIC, RELEASED, SECRET, Limits, NumberField
 from fedsw.federation.messages.masked_sums import MaskedAsked, MaskedNumbers
 from fedsw.federation.messages.noised import Noised
@@ -56,11 +56,7 @@ class ExactSums(Message):
     """The base of exact sums over all records of the asked clients, without noise."""
 
     steps: Tensor
-    lost: Annotated[
-        Tensor,
-        "positions of the node's clients that are lost; the sums are without their records",
-        ArrayField("lost", PUBLIC, "L", "int64", FROM_ZERO),
-    ]
+    lost: Lost
 
 
 Ways = tuple[Exchange[Any, ExactSums], Exchange[Any, Noised], Exchange[Any, MaskedNumbers]]

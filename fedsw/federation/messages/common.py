@@ -76,6 +76,11 @@ Prepared = Annotated[
 ]
 
 
+Lost = Annotated[
+    Tensor,
+    "positions of the node's clients that are lost; the sum is without their records",
+    ArrayField("lost", PUBLIC, "L", "int64", FROM_ZERO),
+]
 RunName = Annotated[
     str,
     "name of the run; stays when it is resumed",

@@ -8,19 +8,16 @@ from typing import Annotated
 from torch import Tensor
 
 from fedsw._tools.installed import code_digest
-from fedsw.federation.messages._lengths import Condition
+from fedsw.federation.messages._lengths import WITH_TABLES
 from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
 from fedsw.federation.messages.common import (
     FROM_ZERO,
     Asked,
     AskedUnderModel,
-    Attempt,
     Code,
     Prepared,
-    Round,
     SpentBefore,
-    Theta,
     digits,
 )
 from fedsw.federation.messages.fields import NOISED, PUBLIC, Limits, NumberField, Text
@@ -67,24 +64,14 @@ class MaskedTableAsked(AskedUnderModel):
     prepared: Prepared = None
 
 
-class MaskedSumAsked(Message):
+class MaskedSumAsked(AskedUnderModel):
     """Second masked sum of an attempt, or the only one: the contribution of the same sample."""
 
-    theta: Theta
     tables: Annotated[
         Broadcast | None,
         "slot means that the server made of the masked sum of all tables, in its order; a client clamps them",
-        ArrayField(
-            "tables",
-            NOISED,
-            "x",
-            alike=True,
-            record="arrays",
-            when=Condition("with a penalty", lambda task: task.objective.alpha > 0),
-        ),
+        ArrayField("tables", NOISED, "x", alike=True, record="arrays", when=WITH_TABLES),
     ]
-    round: Round
-    attempt: Attempt
     cohort: Sites
     prepared: Prepared = None
 

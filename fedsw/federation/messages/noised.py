@@ -10,7 +10,7 @@ from fedsw.federation.messages import common
 from fedsw.federation.messages._lengths import OWN_DIRECTIONS, WITH_TABLES
 from fedsw.federation.messages.arrays import ArrayField, Broadcast
 from fedsw.federation.messages.codec import Exchange, Message
-from fedsw.federation.messages.common import Asked, AskedUnderModel, Attempt, Federation, Prepared, Round, Theta
+from fedsw.federation.messages.common import Asked, AskedUnderModel, Federation, Prepared
 from fedsw.federation.messages.fields import NOISED, PUBLIC, NumberField
 
 BatchSizes = Annotated[
@@ -53,17 +53,14 @@ class NoisedTable(Noised):
     ]
 
 
-class LocalGradientAsked(Message):
+class LocalGradientAsked(AskedUnderModel):
     """Second of an attempt, or the only one without a penalty: the noised contribution of the same sample."""
 
-    theta: Theta
     tables: Annotated[
         Broadcast | None,
         "slot means that the server made of the summed noised histograms; a client clamps them",
         ArrayField("tables", NOISED, "c k B", alike=True, record="arrays", when=WITH_TABLES),
     ]
-    round: Round
-    attempt: Attempt
     sizes: BatchSizes
     records: Federation
     prepared: Prepared = None

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsw.federation.messages._lengths import UNSAFE
 from fedsw.federation.messages.arrays import ArrayField
 from fedsw.federation.messages.codec import Exchange, Message
-from fedsw.federation.messages.common import FROM_ZERO, AskedUnderModel, Attempt, Prepared, Round, Theta
+from fedsw.federation.messages.common import FROM_ZERO, AskedUnderModel, Lost, Prepared
 from fedsw.federation.messages.fields import PUBLIC, SECRET, Limits, NumberField
 
 _MOST = 1e100  # of an un-noised loss or count: products and sums stay finite
@@ -47,19 +47,16 @@ class Outputs(Message):
     ]
 
 
-class GradientsAsked(Message):
+class GradientsAsked(AskedUnderModel):
     """Second of an attempt, where something private passes through the parameters: the sample's contribution."""
 
     nonce = "config"
 
-    theta: Theta
     cotangents: Annotated[
         Tensor,
         "one row for each of the outputs; un-noised functions of other clients' outputs too",
         ArrayField("cotangents", SECRET, "P d", "float64", filled=True),
     ]
-    round: Round
-    attempt: Attempt
     task_weight: TaskWeight
     prepared: Prepared = None
 
@@ -74,11 +71,7 @@ class Contribution(Message):
         "sum of clipped Jacobian^T cotangent and weighted clipped loss gradient; its norm is checked",
         ArrayField("contribution", SECRET, "r", "float64"),
     ]
-    lost: Annotated[
-        Tensor,
-        "positions of the node's clients that were lost since the first exchange; the sum is without their rows",
-        ArrayField("lost", PUBLIC, "L", "int64", FROM_ZERO),
-    ]
+    lost: Lost
     training_loss: Annotated[
         float | None,
         "mean loss of the sample",

@@ -125,7 +125,7 @@ class Sites:
         if self.task.objective.alpha > 0 and table is None:
             table = torch.zeros(length, dtype=torch.float64)
         sent = None if table is None else Broadcast.of(table, terms)
-        asked = MaskedSumAsked(Broadcast.of(self.theta, terms), sent, round_, attempt, cohort.model_dump_json())
+        asked = MaskedSumAsked(Broadcast.of(self.theta, terms), round_, attempt, sent, cohort.model_dump_json())
         return self._ask(messages.MASKED_SUM, site, asked, terms).values.numpy().view(np.uint64)
 
     def sketch(self, site: int, cohort: Cohort, weights=None, stage: int = 1, attempt: int = 0):

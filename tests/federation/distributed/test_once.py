@@ -233,7 +233,7 @@ def test_features_prepared_otherwise_between_the_two_sums_are_refused(tmp_path):
     sites._ask(MASKED_TABLES, 0, MaskedTableAsked(model, 1, 0, cohort.model_dump_json(), one), terms(sites))
     means = Broadcast.of(torch.zeros(sites.length()).double(), terms(sites))
     for prepared, match in ((other, "prepared otherwise"), (one, None)):
-        asked = MaskedSumAsked(model, means, 1, 0, cohort.model_dump_json(), prepared)
+        asked = MaskedSumAsked(model, 1, 0, means, cohort.model_dump_json(), prepared)
         if match is None:
             sites._ask(MASKED_SUM, 0, asked, terms(sites))
         else:

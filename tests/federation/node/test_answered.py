@@ -113,13 +113,13 @@ def requests(node: Stock, attempt: int = 0) -> list[tuple[Any, Any]]:
     cells = len(node.task.objective.cells)
     sizes = (120,) * cells
     if settings.objective.alpha == 0:
-        return [(messages.LOCAL_GRADIENTS, LocalGradientAsked(node.theta, None, 1, attempt, sizes, 1200))]
+        return [(messages.LOCAL_GRADIENTS, LocalGradientAsked(node.theta, 1, attempt, None, sizes, 1200))]
     table = torch.zeros((cells, settings.slicing.directions, settings.local.bins))
     return [
         (messages.TABLES, TableAsked(node.theta, 1, attempt, sizes, 1200)),
         (
             messages.LOCAL_GRADIENTS,
-            LocalGradientAsked(node.theta, Broadcast.of(table, node.terms), 1, attempt, sizes, 1200),
+            LocalGradientAsked(node.theta, 1, attempt, Broadcast.of(table, node.terms), sizes, 1200),
         ),
     ]
 

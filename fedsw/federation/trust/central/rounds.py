@@ -117,7 +117,7 @@ class Rounds(AtServer):
         if not task.private_parameters:
             return Aggregate(round_, attempt, total.cpu(), settled, bounds, clients_of(present), None)
         weight, cotangents = task.objective.task_weight(settled.total), cut_by_site(settled, by_cell)
-        asked_for = [GradientsAsked(model, q, round_, attempt, weight, self._prepared) for q in cotangents]
+        asked_for = [GradientsAsked(model, round_, attempt, q, weight, self._prepared) for q in cotangents]
         answers = self._collector.ask(messages.GRADIENTS, present, asked_for, terms)
         parts = self._parts(present, settled, answers, cotangents, weight)
         return self._summed(round_, attempt, total, settled, bounds, parts)

@@ -236,7 +236,7 @@ class MaskedRounds(MaskedSums):
         if not task.private_parameters:
             assert moved is not None
             return Outcome(moved, None, self.epsilon(), attempt, clients)
-        last = MaskedSumAsked(model, means, round_, attempt, text, prepared_by(self._plan))
+        last = MaskedSumAsked(model, round_, attempt, means, text, prepared_by(self._plan))
         step = agreed.shares("contribution")[0].step
         vector = sites(messages.MASKED_SUM, last, step, task.parameters)
         if vector is None:

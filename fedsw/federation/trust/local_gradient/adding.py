@@ -98,7 +98,7 @@ class LocalGradient(LocalMethod):
             summed = torch.stack([answer.values.double() for answer in noisy_tables.values()]).sum(dim=0)
             slot_means = Broadcast.of(self._tables(summed, totals), terms)
             members = list(noisy_tables)
-        last = LocalGradientAsked(model, slot_means, round_, attempt, sizes, records, self._prepared)
+        last = LocalGradientAsked(model, round_, attempt, slot_means, sizes, records, self._prepared)
         answers = self._ask(messages.LOCAL_GRADIENTS, round_, members, last, lambda member: terms)
         vector = torch.zeros(task.parameters, dtype=torch.float64)
         for answer in answers.values():
