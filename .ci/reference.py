@@ -25,7 +25,7 @@ from fedsw._tools import exits
 from fedsw._tools.text import json_text, table
 from fedsw.cli.app import app
 from fedsw.experiment import Experiment
-from fedsw.experiment.trust import trust_models
+from fedsw.experiment.trust import NoGuarantee, trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
 from fedsw.federation.messages._lengths import SYMBOLS
 from fedsw.federation.messages.arrays import ArrayField
@@ -201,7 +201,9 @@ def _believed(field: Field) -> str:
     if isinstance(field, Text):
         return field.form or f"at most {Limits(field.most, field.most)} letters"
     if isinstance(field, NumberField):
-        return str(field.limits) + (f"; without noise {field.without_noise}" if field.without_noise else "")
+        if field.promised is None:
+            return str(field.limits)
+        return f"{field.limits}; without noise {Limits(*getattr(NoGuarantee, field.promised))}"
     assert isinstance(field, ArrayField)
     if field.limits is not None:
         return str(field.limits)
