@@ -24,10 +24,12 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import Gain, Interval, plain
 from fedsw.runs.evaluation.quality import (
+    OF_SHARES,
     GroupTable,
     Quality,
     by_group,
     class_named,
+    of_probabilities,
     quality_of_classes,
     quality_of_numbers,
     units_of,
@@ -248,9 +250,16 @@ def parts_of(records: Records) -> Tensor:
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOutMetrics:
     """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
-    table = by_group(task, measured.arrays["outputs"], records)
+    outputs, quality = measured.arrays["outputs"], _with_intervals(task, records, measured)
+    if scored := of_probabilities(task, outputs, records):
+        around = {name: interval for name, (_, interval) in scored.items()}
+        constant = {name: OF_SHARES[name] for name in scored}
+        quality = replace(
+            quality, intervals=around | dict(quality.intervals), constant=dict(quality.constant) | constant
+        )
     size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
-    return HeldOutMetrics(measured.report, table, size, _with_intervals(task, records, measured))
+    report = dict(measured.report) | {name: value for name, (value, _) in scored.items()}
+    return HeldOutMetrics(report, by_group(task, outputs, records), size, quality)
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:

@@ -25,6 +25,7 @@ from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, WHOLE, Gain, Interval, Rate
 from fedsw.runs.evaluation.quality import (
+    OF_SHARES,
     Answers,
     GroupTable,
     Measured,
@@ -212,14 +213,19 @@ class _Table(Answers):
 
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
         """See `Answers`; of two classes the area under the ROC curve and the calibration error, too."""
-        if self.classes > 2 or not self.records[group]:
+        if not self.records[group]:
             return super().of_group(group)
-        sigma, positive = self._sigma / SCORED, 1 if self.positive is None else self.positive
-        ones, others = self.chances[group, positive], self.chances[group, 1 - positive, ::-1]  # by the positive's
-        return super().of_group(group) | {
-            "auc": _area(ones, others, sigma),
-            "calibration_error": _miscalibration(ones, others, sigma),
-        }
+        return super().of_group(group) | self.of_probabilities(group)
+
+    def of_probabilities(self, group: int | None = None) -> dict[str, tuple[float, Interval]]:
+        """AUC and calibration error of a group's records, or of all; none of more than two classes."""
+        if self.classes > 2:
+            return {}
+        positive = 1 if self.positive is None else self.positive
+        sigma = self._sigma / SCORED * math.sqrt(self._present if group is None else 1)
+        chances = self.chances.sum(axis=0) if group is None else self.chances[group]
+        ones, others = chances[positive], chances[1 - positive, ::-1]  # by the positive's
+        return {"auc": _area(ones, others, sigma), "calibration_error": _miscalibration(ones, others, sigma)}
 
     def margin(self, constant: int, level: float) -> Gain:
         """How much more often the model is right than a constant of that class."""
@@ -249,6 +255,9 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     if shipped_task(task.experiment.objective.task) is not None:  # whose loss is the log loss of its outputs
         metrics["loss"], around["loss"] = table.log_loss()
         constant["loss"], constant_around["loss"] = table.log_loss_of_shares()
+    for name, (value, interval) in table.of_probabilities().items():
+        if math.isfinite(value):
+            metrics[name], around[name], constant[name] = value, interval, OF_SHARES[name]
     quality = Quality(
         constant=constant,
         answer=f"always {class_named(often, names)}",

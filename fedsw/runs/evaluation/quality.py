@@ -416,16 +416,40 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
 
 def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
     measured = answers.of_group(group)
-    if answers.classes > 2:
-        return measured
-    target, units = answers.target[rows], answers.units[rows]
-    scores = outputs[:, 0].detach().double().cpu().numpy()[rows]
-    ones, others = (len(np.unique(units[target == c])) for c in (1, 0))
-    area = _auc(target, scores)
-    return measured | {
-        "auc": (area, intervals.curve_area(area, ones, others)),
-        "calibration_error": (calibration_error(target, scores), _around_calibration(target, scores, units)),
-    }
+    return measured if answers.classes > 2 else {**measured, **_of_probabilities(outputs[rows], answers, rows)}
+
+
+def of_probabilities(task: Problem, outputs: Tensor, records: Records) -> Measured:
+    """AUC of a classifier's held-out outputs (n, d), all groups together, and of two classes their calibration error.
+
+    Of more classes it is the mean AUC of each against the rest, within the mean of their intervals: the error of a mean
+    is at most the mean of errors. Empty for other tasks, and outputs that are not finite; without what is undefined.
+    """
+    facts = task.task.facts
+    if not (facts.supervised and facts.classifies and bool(outputs.isfinite().all())):
+        return {}
+    answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
+    found = _of_probabilities(outputs, answers, np.ones(len(outputs), dtype=bool))
+    return {name: (value, around) for name, (value, around) in found.items() if math.isfinite(value)}
+
+
+OF_SHARES = {"auc": 0.5, "calibration_error": 0.0}
+"""What the class shares as probabilities come to."""
+
+
+def _of_probabilities(outputs: Tensor, answers: AnswersByRecord, rows: Array) -> Measured:
+    """AUC, and of two classes the calibration error, of the outputs (m, d) of these rows of all records."""
+    scores, target, units = outputs.detach().double().cpu().numpy(), answers.target[rows], answers.units[rows]
+    areas, around = [], []
+    for column, label in ((0, 1),) if scores.shape[1] == 1 else [(label, label) for label in range(scores.shape[1])]:
+        ones, others = (len(np.unique(units[(target == label) == of_it])) for of_it in (True, False))
+        areas.append(_auc((target == label).astype(np.int64), scores[:, column]))
+        around.append(intervals.curve_area(areas[-1], ones, others))
+    area = (float(np.mean(areas)), Interval(*(float(end) for end in np.mean(around, axis=0))))
+    if scores.shape[1] > 1:
+        return {"auc": area}
+    error = (calibration_error(target, scores[:, 0]), _around_calibration(target, scores[:, 0], units))
+    return {"auc": area, "calibration_error": error}
 
 
 def _numbers_of_group(

@@ -188,7 +188,10 @@ def measures(view: RunView, whose: str = "held_out") -> dict[str, tuple[str, str
     known, called = scores(view.summary, whose), view.names
     keys = ordered_metrics(view.summary.get(whose) or {}, called)
     with_intervals = (key for key, (_, around) in known.items() if around is not None and not says_nothing(key, called))
-    return {key: (metric_name(key, called), measured(*known[key])) for key in dict.fromkeys((*keys, *with_intervals))}
+    of_classes = "loss" in (view.summary.get("constant") or {})  # where it is the class shares' log loss
+    names = {key: metric_name(key, called) for key in dict.fromkeys((*keys, *with_intervals))}
+    names |= {"loss": "log loss"} if of_classes and "loss" in names else {}
+    return {key: (name, measured(*known[key])) for key, name in names.items()}
 
 
 def measured_line(view: RunView, whose: str = "held_out") -> str:

@@ -83,10 +83,12 @@ def says_nothing(key: str, called: Names) -> bool:
 def ordered_metrics(held_out: Mapping[str, Any], called: Names = UNNAMED) -> list[str]:
     """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole.
 
-    Those that say nothing of the groups of a run (``called``) are left out.
+    A classifier's AUC and log loss follow its accuracy. Those that say nothing of the groups of a run (``called``) are
+    left out.
     """
     numeric = [key for key, value in held_out.items() if to_float(value) is not None and not says_nothing(key, called)]
-    rank = {key: float(position) for position, key in enumerate(_NAMES)}
+    first = ("accuracy", "auc", "loss") if "accuracy" in numeric else ()
+    rank = {key: float(position) for position, key in enumerate(dict.fromkeys((*first, *_NAMES)))}
 
     def order(key: str) -> float:
         numbered = _NUMBERED.fullmatch(key)
@@ -134,8 +136,9 @@ def group_table(
 
 
 def short_metrics(held_out: Mapping[str, Any], names: Names = UNNAMED) -> str:
-    """The first two metrics in one short line: accuracy 0.79 · DI of hired 0.63."""
-    return " · ".join(f"{metric_name(key, names)} {number(held_out[key])}" for key in ordered_metrics(held_out)[:2])
+    """The first two metrics in one short line, losses last: accuracy 0.79 · DI of hired 0.63."""
+    keys = sorted(ordered_metrics(held_out), key="loss".__eq__)
+    return " · ".join(f"{metric_name(key, names)} {number(held_out[key])}" for key in keys[:2])
 
 
 _HEADLINES = ("accuracy", "root_mean_squared_error", "mean_squared_error", "sw2")

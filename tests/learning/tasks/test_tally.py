@@ -339,8 +339,11 @@ def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(record
         found = held_out_of(task, Counts(2, 2), tallied)
         quality, group = found.quality, next(iter(found.by_group.around.values()))
         known = {"loss": quality.intervals["loss"], "shares": quality.constant_intervals["loss"]}
-        for name, (low, high) in (known | {name: group[name] for name in ("auc", "calibration_error")}).items():
-            held[name] = held.get(name, 0) + int(low - 0.02 * (name == "calibration_error") <= truth[name] <= high)
+        for name in ("auc", "calibration_error"):
+            known |= {name: quality.intervals[name], f"{name} of a group": group[name]}
+        for name, (low, high) in known.items():
+            wanted = truth[name.removesuffix(" of a group")]
+            held[name] = held.get(name, 0) + int(low - 0.02 * name.startswith("calibration_error") <= wanted <= high)
     assert all(count >= 0.9 * times for count in held.values()), held
 
 
@@ -355,7 +358,7 @@ def test_without_noise_log_loss_and_areas_are_nearly_those_of_records_one_by_one
     exact = float(-chances.gather(1, target[:, None]).log().mean())
     assert found.metrics["loss"] == pytest.approx(exact, abs=0.01)
     assert found.metrics["loss"] < found.quality.constant["loss"]
-    for row in found.by_group.numbers.values():
+    for row in (found.metrics, *found.by_group.numbers.values()):
         assert ("auc" in row) == (classes == 2)
         if classes == 2:
             assert row["auc"] == pytest.approx(roc_auc_score(target.numpy(), outputs[:, 0].numpy()), abs=0.015)

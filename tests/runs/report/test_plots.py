@@ -66,7 +66,7 @@ def test_the_metrics_figure_has_a_panel_for_each_held_out_metric(finished_run: M
     directory = finished_run()
     figure = draw_metrics(read_run(directory))
     assert figure is not None
-    assert [axes.get_title() for axes in figure.axes if axes.axison] == ["accuracy", "DI", "loss", "odds gap"]
+    assert [axes.get_title() for axes in figure.axes if axes.axison] == ["accuracy", "loss", "DI", "odds gap"]
     curve = figure.axes[0].lines[0]
     assert list(curve.get_xdata()) == list(range(5, 61, 5))
     assert curve.get_ydata()[-1] == pytest.approx(0.8)

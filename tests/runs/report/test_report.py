@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from sklearn.metrics import roc_auc_score
 
 from fedsw._tools.text import json_text, measured, number, to_float
 from fedsw.experiment import parse_experiment
@@ -19,12 +20,13 @@ from fedsw.learning.tasks.tally import RegressionSums
 from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of
 from fedsw.runs.group_names import Names
 from fedsw.runs.progress import describe_round
+from fedsw.runs.report import facts
 from fedsw.runs.report.console import table_of
 from fedsw.runs.report.metric_names import ordered_metrics, short_metrics
 from fedsw.runs.report.run_documents import card, summary_screen
 from fedsw.runs.report.screens import demo_table, experiments_table
 from fedsw.runs.run_files import read_lines, write_json
-from fedsw.runs.view import read_run
+from fedsw.runs.view import read_outputs, read_run
 from tests.federations import small
 
 MakeRun = Callable[..., Path]
@@ -50,11 +52,28 @@ def test_the_summary_fits_one_screen_and_says_what_a_reader_must_know(finished_r
         "σ/Δ = 9.25",
         "one record of one client, against whoever sees the models",
         "the group of every record, group sizes",
-        "accuracy 0.794 · DI 0.62",
+        "· DI 0.62",
         "metrics.jsonl",
         str(directory),
     ):
         assert words in text
+
+
+def test_accuracy_auc_and_log_loss_come_first_beside_a_constant_s_with_their_intervals(central) -> None:
+    """On the screen, on the card and in what is plain: of one fact."""
+    view = read_run(central)
+    first = facts.worth(view).rows[:3]
+    assert [name for name, *_ in first] == ["accuracy", "AUC", "log loss"] and all(" to " in row[1] for row in first)
+    text = " ".join(shown(summary_screen(view), width=1_000).split())
+    for values in zip(*(row[1:] for row in first), strict=True):
+        line = " · ".join(f"{name} {value}" for (name, *_), value in zip(first, values, strict=True))
+        assert line in text
+    assert all(value in shown(card(view), width=1_000) for row in first for value in row)
+    summary, model = json.loads((central / "summary.json").read_text()), read_outputs(central / "outputs.npz")
+    assert summary["held_out"]["auc"] == pytest.approx(roc_auc_score(model.target, model.values[:, 0]))
+    assert summary["constant"]["auc"] == 0.5 and summary["constant"]["calibration_error"] == 0
+    low, high = summary["held_out_intervals"]["auc"]
+    assert low < summary["held_out"]["auc"] < high
 
 
 def test_a_seeded_run_is_called_nominal(finished_run: MakeRun) -> None:
