@@ -79,6 +79,9 @@ def init_command(
     thousands: Annotated[
         str | None, typer.Option(metavar="MARK", help="What parts thousands in all tables: , . ' or a blank.")
     ] = None,
+    skip_rows: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Rows below the header that are no records, as of questions.")
+    ] = 0,
     drop: Annotated[_Columns, typer.Option("--drop", metavar="COLUMN", help="A column to leave out.")] = None,
     from_public: Annotated[
         bool, typer.Option("--from-public", help="The clients' tables are public: read bounds and categories off them.")
@@ -172,6 +175,7 @@ def init_command(
     doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     crossed = tuple(groups) if len(groups) > 1 else ()
     request = replace(request, doubt=doubt, alpha=alpha, declared=records, crossed=crossed, least_group=least_group)
+    request = replace(request, skip_rows=skip_rows)
     drafted = drafts.draft(request, name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     if as_json:

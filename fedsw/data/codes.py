@@ -266,7 +266,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         features = encoder.features(columns.features)
         groups, labels = encoder.group(columns.sensitive), encoder.target(columns)
         read = _rows_read(encoder, chunk.first_row, columns)  # whatever is wrong elsewhere in their rows
-        totals.rows += encoder.rows
+        totals.rows += int(np.count_nonzero(encoder.kept))
         totals.groups += np.bincount(groups[read.group], minlength=len(totals.groups))
         if columns.unit is not None:
             fine = read.unit & read.group
@@ -277,7 +277,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
                 fine = read.unit & read.target
                 labelled.add(units[fine], labels[fine], encoder.numbered[fine])
         if keep:
-            gathered.add(features, groups, labels)
+            gathered.add(features[encoder.kept], groups[encoder.kept], labels[encoder.kept])
         for counts, more in ((totals.missing, encoder.missing), (totals.cut, encoder.cut)):
             for name, count in more.items():
                 counts[name] = counts.get(name, 0) + count
@@ -307,7 +307,7 @@ class _ReadRows(NamedTuple):
 def _rows_read(encoder: Encoder, first_row: int, columns: Columns) -> _ReadRows:
     groups = () if columns.sensitive is None else columns.sensitive.columns
     names = ((columns.unit,), groups, () if columns.target is None else (columns.target.name,))
-    read = _ReadRows(*(np.ones(encoder.rows, dtype=bool) for _ in names))
+    read = _ReadRows(*(encoder.kept.copy() for _ in names))
     for fault in encoder.faults:
         for rows, name in zip(read, names, strict=True):
             if fault.column in name:

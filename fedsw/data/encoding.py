@@ -92,9 +92,10 @@ class Gathered:
         for chunk in chunks:
             encoder = Encoder(chunk, columns, every=False)
             features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
+            kept = slice(None) if encoder.kept.all() else encoder.kept
             if columns.unit is not None:
-                owned.add(encoder.unit(columns.unit), group, encoder.numbered)
-            self.add(features, group, encoder.target(columns))
+                owned.add(encoder.unit(columns.unit)[kept], group[kept], encoder.numbered[kept])
+            self.add(features[kept], group[kept], encoder.target(columns)[kept])
             if encoder.faults:
                 first = min(encoder.faults, key=lambda fault: fault.row)
                 raise BadRecords(f"{where}: row {first.row} ({counted}), {first.advice}")
@@ -155,9 +156,20 @@ class Encoder:
         self._chunk, self._cells, self._first = chunk, chunk.cells, chunk.first_row
         self._columns, self._every = columns, every
         self.rows = len(next(iter(chunk.cells.values())))
+        self.kept = self._kept()
         self.faults: list[CellFault] = []
         self.missing: dict[str, int] = {}
         self.cut: dict[str, int] = {}
+
+    def _kept(self) -> NDArray[np.bool_]:
+        """Which rows (rows,) are records: all, or those whose target is not empty."""
+        columns = self._columns
+        kept = np.ones(self.rows, dtype=bool)
+        labels = () if columns.rows == "all" else (columns.target, *columns.targets)
+        for label in labels:
+            if label is not None:
+                kept &= ~missing_among(self._cells[label.name], ("",))
+        return kept
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
         """All inputs (rows, inputs), column after column in memory."""
@@ -311,7 +323,7 @@ class Encoder:
         spelling: Spelling | None = None,
     ) -> None:
         """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
-        cells = self._chunk.as_written(column)
+        cells, bad = self._chunk.as_written(column), bad & self.kept
         for index in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[index]
             hint = "" if spelling is None else _written_otherwise(cell, spelling)

@@ -164,9 +164,9 @@ def _csv_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]
     with open_text(path) as raw:
         begin = raw.tell()
         first = raw.readline(_LONGEST_HEADER)
-        if not is_plain(first, columns.separator) or not first.endswith(b"\n"):
+        if not is_plain(first, columns.separator) or not first.endswith(b"\n") or columns.skip_rows:
             raw.seek(begin)
-            return (yield from _csv_rows(path, raw, columns.separator, 1, laid_out))
+            return (yield from _csv_rows(path, raw, columns.separator, 1, laid_out, skip=columns.skip_rows))
         header = next(csv.reader([first.decode("utf-8-sig")], delimiter=columns.separator), [])
         yield from _csv_blocks(path, raw, laid_out(header))
 
@@ -205,7 +205,13 @@ def _layout(path: Path, columns: Columns, beside: Beside, header: list[str]) -> 
 
 
 def _csv_rows(
-    path: Path, raw: IO[bytes], separator: str, first: int, layout: ColumnLayout | Callable[[list[str]], ColumnLayout]
+    path: Path,
+    raw: IO[bytes],
+    separator: str,
+    first: int,
+    layout: ColumnLayout | Callable[[list[str]], ColumnLayout],
+    *,
+    skip: int = 0,
 ) -> Iterator[Chunk]:
     """Rows as Python's own reader finds them, from row `first`, which is the header that a layout is still made of."""
     encoding = "utf-8" if isinstance(layout, ColumnLayout) else "utf-8-sig"
@@ -214,7 +220,9 @@ def _csv_rows(
     before = first - 1
     try:
         if not isinstance(layout, ColumnLayout):
-            layout, first = layout(next(reader, [])), first + 1
+            layout, first = layout(next(reader, [])), first + 1 + skip
+            for _ in range(skip):  # rows that are no records, as of questions below their names
+                next(reader, [])
         rows: list[list[str]] = []
         most = _rows_of(layout.width)
         for number, row in enumerate(reader, start=first):

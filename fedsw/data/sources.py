@@ -7,6 +7,7 @@ import functools
 import importlib
 import math
 import threading
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from fedsw.data.image_sets import resized
 from fedsw.data.places import Place, places, require_places
 from fedsw.data.records import Dataset, Records, private_half, require_groups, with_classes
 from fedsw.data.settings import ENCODERS, SOURCES, Data, Partition, RecordSource, Target
-from fedsw.data.units import rows_in_common, share_of_repeated_rows
+from fedsw.data.units import equal_by_chance, rows_in_common, share_of_repeated_rows
 
 _ENCODER = "autoencoder"
 """The encoder of `data.encoded`."""
@@ -137,7 +138,7 @@ def load_held_out(source: RecordSource, *, private: Sequence[Records] | None = N
         _require_other_file(path, tables, what)
         return records
     about: dict[str, Any] = {"what": what, "where": f" in {spec.data_dir}", "private": private, "remedy": _ALLOW}
-    require_file_apart(path, records, tables, columns, others=spec.of_other_people, **about)
+    require_file_apart(path, records, tables, columns, others=spec.of_other_people, by_chance=True, **about)
     return records
 
 
@@ -233,12 +234,13 @@ def require_file_apart(
     private: Sequence[Records] | None = None,
     remedy: str = "",
     others: bool = False,
+    by_chance: bool = False,
 ) -> None:
     """Refuse a file that is one of the private tables, or shares rows or persons with one: what is shown has no noise.
 
     With `others`, an assertion that equal rows are of other people, rows may be shared as often as private rows are
-    among themselves. The private records may have been read already. The refusal is itself an un-noised function of
-    them, for the owner of both.
+    among themselves; ``by_chance`` lets pass what chance explains (`require_apart`). The private records may have been
+    read already. The refusal is itself an un-noised function of them, for the owner of both.
     """
     _require_other_file(path, tables, what)
     tables_records = shared_tables(tables, columns) if private is None else private
@@ -248,7 +250,8 @@ def require_file_apart(
         uncut = columns.uncut()  # rows that are equal only after their numbers were cut are those of others
         records, tables_records = read_table(path, uncut), read_tables(tables, uncut)
         common = rows_in_common(records, tables_records)
-    _require_no_rows(common, len(records), what, where, remedy, tables_records if others else None)
+    if not (by_chance and not others and _chance_explains(common, records, tables_records, what)):
+        _require_no_rows(common, len(records), what, where, remedy, tables_records if others else None)
 
 
 def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
@@ -261,12 +264,37 @@ def _require_other_file(path: Path, tables: Sequence[Path], what: str) -> None:
 
 
 def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, what: str, where: str = "") -> None:
-    """Refuse held-out records that are also private ones: their metrics are published without noise."""
+    """Refuse held-out records that are also private ones: their metrics are published without noise.
+
+    Equal rows that chance explains in a coarse table are other people's, which is said; if all are equal, it explains
+    none.
+    """
     if spec.shows_private_rows:
         return
     _require_other_persons(held_out, private, spec.unit, what, where)
+    common = rows_in_common(held_out, private)
+    if not spec.of_other_people and _chance_explains(common, held_out, private, what):
+        return
     alike = private if spec.of_other_people else None
-    _require_no_rows(rows_in_common(held_out, private), len(held_out), what, where, _ALLOW, alike)
+    _require_no_rows(common, len(held_out), what, where, _ALLOW, alike)
+
+
+def _chance_explains(common: int, held_out: Records, private: Sequence[Records], what: str) -> bool:
+    """Say whether chance makes so many rows in common with private records of other people, with a warning if it does.
+
+    If every row is in common, it is not believed: the table may be an extract of the private ones.
+    """
+    rows = len(held_out)
+    expected = equal_by_chance(held_out, private) if 0 < common < rows else 0.0
+    if not expected or common > rows * expected + 4 * math.sqrt(rows * expected * (1 - expected)):
+        return False
+    warnings.warn(
+        f"{what}: {common} of its {rows} rows equal private ones, as many as chance makes in so coarse a table (about "
+        f"{rows * expected:.0f}): they are taken for other people's. Were they the same people's, their metrics would "
+        "be published without noise",
+        stacklevel=3,
+    )
+    return True
 
 
 def _require_other_persons(

@@ -239,6 +239,23 @@ def share_of_repeated_rows(parts: Iterable[Records]) -> float:
     return sum(count for count in counts.values() if count > 1) / total if total else 0.0
 
 
+def equal_by_chance(records: Records, private: Sequence[Records]) -> float:
+    """Part of some records that equal private ones if all are of different people; an estimate that errs to less.
+
+    Rows of other people equal a private row as often as private rows equal one another, and as often as these records
+    do, of which rows that occur once are as frequent as Good and Turing estimate. The lesser of the two counts: persons
+    with several equal rows make the first one too large, few records the second.
+    """
+    _, which, counts = np.unique(_marks(records), return_inverse=True, return_counts=True)
+    rows, once, twice = len(which), int((counts == 1).sum()), int((counts == 2).sum())
+    if rows < 2:
+        return 0.0
+    others = (counts[which] - 1) / (rows - 1)
+    chance = np.where(counts[which] > 1, others, min(1.0, 2 * twice / (once * rows)) if once else 0.0)
+    among_these = float(np.mean(1 - (1 - np.minimum(chance, 1.0)) ** sum(map(len, private))))
+    return min(among_these, share_of_repeated_rows(private))
+
+
 def repeats_of_records(records: Records) -> str | None:
     """Say how many records without a declared unit equal another one, and what that means; None if few do."""
     if records.unit is not None or not len(records):

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -41,6 +41,9 @@ class Columns(Declared):
         decimal: what parts the decimals of numbers in text, "." or ",".
         thousands: what parts their thousands, ",", ".", " " or "'"; nothing if it is left out, and such numbers are
             refused.
+        skip_rows: rows of a CSV file below its header that are no records, as the two of questions that Qualtrics has.
+        rows: which rows are records: "all", or "leave out where the target is empty": which rows have one is then
+            public.
     """
 
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
@@ -51,6 +54,8 @@ class Columns(Declared):
     separator: str = ","
     decimal: Decimal = "."
     thousands: Thousands = ""
+    skip_rows: Annotated[int, Field(ge=0, le=1000)] = 0
+    rows: Literal["all", "leave out where the target is empty"] = "all"
 
     @field_validator("separator")
     @classmethod
@@ -218,7 +223,7 @@ def read_columns(path: Path) -> Columns:
 
 def difference(declared: Columns, other: Columns) -> str | None:
     """The first thing in which two declarations differ, in words; None if they agree."""
-    for name in ("unit", "separator", "decimal", "thousands"):
+    for name in ("unit", "separator", "decimal", "thousands", "skip_rows", "rows"):
         if getattr(declared, name) != getattr(other, name):
             return f"{name} is {getattr(other, name)!r}, not {getattr(declared, name)!r}"
     for role in ("features", "sensitive", "target", "targets"):

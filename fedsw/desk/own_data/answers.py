@@ -10,6 +10,7 @@ import csv
 import datetime
 import functools
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,10 @@ class ColumnForm:
     missing: Mapping[str, int] = field(default_factory=dict)
     formats: tuple[str | None, ...] = ()
     spellings: tuple[Spelling, ...] = ()
+
+    def with_missing(self, missing: Mapping[str, int]) -> ColumnForm:
+        """The same with these cells missing."""
+        return replace(self, missing=missing)
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
@@ -85,8 +90,11 @@ def _parted(file: IO[str], named: str | None) -> tuple[list[str], str]:
     return [normal(name) for name in rows[best]], best
 
 
-def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
-    """All cells of a table by column, as text without spaces around it; rows of another length are left out."""
+def read_cells(path: Path, separator: str, *, skip: int = 0) -> Mapping[str, list[str]]:
+    """All cells of a table by column, as text without spaces around it; rows of another length are left out.
+
+    ``skip`` rows below the header of a text table are no records.
+    """
     if path.suffix.lower() == ".parquet":
         with damaged(path, "Parquet file"):
             table = parquet_of(path).read_table(path).to_pydict()
@@ -94,8 +102,50 @@ def read_cells(path: Path, separator: str) -> Mapping[str, list[str]]:
     with _text_of(path) as file:
         rows = csv.reader(file, delimiter=separator)
         names = [normal(name) for name in next(rows, [])]
-        whole = [row for row in rows if len(row) == len(names)]
+        whole = [row for number, row in enumerate(rows) if number >= skip and len(row) == len(names)]
     return {name: [normal(row[index]) for row in whole] for index, name in enumerate(names)}
+
+
+_TOTALS = re.compile(
+    "(grand )?(sub)?totals?|sum(me|ma)?|gesamt|insgesamt|total g[ée]n[ée]ral|totale|合计|合計|итого|razem",
+    re.IGNORECASE,
+)
+_MOST_ODD_ROWS = 3
+
+
+def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
+    """What is said of rows of a public text table that are no records: by their line, with what leaves them out."""
+    if not is_text(path):
+        return []
+    with _text_of(path) as file:
+        reader = csv.reader(file, delimiter=separator)
+        names = [normal(name) for name in next(reader, [])]
+        rows = [(reader.line_num, row) for row in reader]
+    said: list[str] = []
+    imported = next((at for at, (_, row) in enumerate(rows[:5]) if any('"ImportId"' in cell for cell in row)), None)
+    if imported is not None and imported >= skip:
+        said.append(f"line {rows[imported][0]} has Qualtrics' import ids: --skip-rows {imported + 1}")
+        skip = imported + 1
+    kinds: dict[str, list[int]] = {}
+    for line, row in rows[skip:]:
+        cells = [normal(cell) for cell in row]
+        if cells == names:
+            kinds.setdefault("the header again: delete", []).append(line)
+        elif cells and not any(cells):
+            kinds.setdefault("no cell: delete", []).append(line)
+        elif cells and len(cells) != len(names):
+            kinds.setdefault(f"{len(cells)} cells for {len(names)} columns: delete", []).append(line)
+        elif _TOTALS.fullmatch(next((cell for cell in cells if cell), "").strip(" :")):
+            kinds.setdefault("a total: delete", []).append(line)
+    for what, lines in kinds.items():
+        more = f" and {len(lines) - _MOST_ODD_ROWS} more" if len(lines) > _MOST_ODD_ROWS else ""
+        listed = ", ".join(map(str, lines[:_MOST_ODD_ROWS]))
+        thing, _, remedy = what.partition(": ")
+        said.append(
+            f"{'lines' if len(lines) > 1 else 'line'} {listed}{more} {'have' if len(lines) > 1 else 'has'} {thing}: "
+            f"{remedy} {'them' if len(lines) > 1 else 'it'}"
+        )
+    return [f"{path}: {each}" for each in said]
 
 
 def _as_text(cell: object) -> str:
@@ -116,10 +166,11 @@ def _text_of(path: Path) -> Iterator[IO[str]]:
             raise BadRecords(f"{path} is not UTF-8; save the file as UTF-8") from None
 
 
-def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
+def form_of(cells: Iterable[str], *, labels: bool = False, odd: bool = False) -> ColumnForm:
     """The narrowest kind that every cell but the missing ones is of.
 
-    Of ``labels``, which are classes or groups, none is missing but an empty one.
+    Of ``labels``, which are classes or groups, none is missing but an empty one. Where cells are public (``odd``), a
+    few words among numbers or dates are missing, too, as "<0.5" and "n/k" are.
     """
     counted = Counter(cells)
     markers = ("",) if labels else MISSING
@@ -127,6 +178,10 @@ def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
     values = frozenset(counted) - set(markers)
     kinds = sorted(KINDS.items(), key=lambda item: item[1].any_text)
     fits = {name: forms for name, kind in kinds if values and (forms := kind.forms(values))}
+    if odd and not labels and next(iter(fits), "category") == "category" and (few := _odd_among(counted, values)):
+        return form_of({cell: count for cell, count in counted.items() if cell not in few}, odd=False).with_missing(
+            {**missing, **few}
+        )
     if not fits:
         return ColumnForm("category", missing)
     name = next(iter(fits))
@@ -136,6 +191,24 @@ def form_of(cells: Iterable[str], *, labels: bool = False) -> ColumnForm:
     spellings = tuple(spelling for spelling in SPELLINGS if any(spelling in known for known in alike.values()))
     fewest = next((kind for kind, known in alike.items() if spellings[0] in known), name)
     return ColumnForm(fewest, missing, spellings=spellings)
+
+
+_MOST_ODD, _FEWEST_VALUES, _ODD_SHARE = 30, 10, 0.15
+"""Different odd cells at most, different numbers or dates at least, and the share of odd cells at most, by which a
+column with a few words is one of numbers or dates: laboratory values below a limit are a tenth of theirs."""
+
+
+def _odd_among(counted: Mapping[str, int], values: Collection[str]) -> dict[str, int]:
+    """The few cells, with their numbers, without which all others are numbers or dates; none if they are not few."""
+    total = sum(counted[value] for value in values)
+    ways: list[Callable[[str], bool]] = [functools.partial(_is_number, spelling=spelling) for spelling in SPELLINGS]
+    ways += [functools.partial(is_date, written=written) for written in FORMATS]
+    for fits in ways:
+        odd = {value: counted[value] for value in values if not fits(value)}
+        few = len(odd) <= _MOST_ODD and len(values) - len(odd) >= _FEWEST_VALUES
+        if few and sum(odd.values()) <= _ODD_SHARE * total:
+            return dict(sorted(odd.items()))
+    return {}
 
 
 def _is_number(text: str, spelling: Spelling) -> bool:

@@ -36,6 +36,7 @@ from fedsw.desk.own_data.answers import (
     answer,
     asked_again,
     form_of,
+    odd_rows,
     read_cells,
     read_header,
 )
@@ -104,6 +105,7 @@ class DraftRequest:
     declared: int | None = None
     crossed: tuple[str, ...] = ()
     least_group: int = LEAST_GROUP
+    skip_rows: int = 0
 
     @property
     def group_columns(self) -> tuple[str, ...]:
@@ -145,9 +147,9 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     names, separator, partly = _header(tables)
     _require_known(request, names, partly)
     public, origin = _public(request, tables, separator)
-    seen = public or (_cells(tables, separator) if request.guess else {})
+    seen = public or (_cells(tables, separator, request.skip_rows) if request.guess else {})
     cuts = None if request.group is None else request.words.edges.get(request.group)
-    forms = {column: form_of(cells) for column, cells in seen.items()}
+    forms = {column: form_of(cells, odd=public is not None) for column, cells in seen.items()}
     numbers = Numerals.of(seen, forms, request, public=public is not None)
 
     def of(column: str, *, classes: bool) -> ColumnAnswer:
@@ -178,6 +180,9 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         sensitive = [_values("sensitive", request.group, group) if edges is None else f"{edges}   # given with --edges"]
     if request.crossed:
         sensitive = [_crossed(request, [of(column, classes=True) for column in request.crossed], forms, public)]
+    without_target = 0
+    if public is not None and target.empty is None:
+        without_target = sum(not cell for cell in public[request.target])
     positive = _favourable(request, target, regression=regression)
     taken = {request.target, unit, request.group if cuts is None else None, *request.crossed}
     inputs = [column for column in names if column not in taken]
@@ -196,6 +201,12 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         change = f"{of_target.change}, --positive CLASS"
         of_target = replace(of_target, understood=said, look=look, change=change)
     understood.append(of_target)
+    if without_target:
+        said = f"{without_target:,} without {request.target!r} are left out"
+        understood.append(Understood("(rows)", "records", said, "rows in [data.columns]", "left out"))
+    if request.from_public:
+        odd = [said for table in tables for said in odd_rows(table, separator, skip=request.skip_rows)]
+        understood += [Understood("(rows)", "records", said, "--skip-rows N", "no records") for said in odd]
     for column in inputs:
         declared, drop = of(column, classes=False), column in request.words.drop
         cells = (public or {}).get(column)
@@ -221,7 +232,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             understood=understood,
         ),
         *_unit(unit, names, None if asked else next(iter(persons.values()), None)),
-        *_columns(separator, numbers, [*features, *left_out]),
+        *_columns(separator, numbers, [*features, *left_out], request, without_target),
         *sensitive,
         _targets(request.target, target) if regression else _values("target", request.target, target, positive),
         "",
@@ -465,16 +476,29 @@ def _public(request: DraftRequest, tables: Sequence[Path], separator: str) -> tu
             raise FileNotFoundError(f"there is no public table {table}")
         say = "If the clients' tables are public, say --from-public; else name another table"
         require_no_client_s(table, tables, option="--public-table", remedy=say)
-        return _cells([table], read_header(table)[1]), f"the public table {table}"
+        return _cells([table], read_header(table)[1], request.skip_rows), f"the public table {table}"
     if request.from_public:
-        return _cells(tables, separator), f"the tables in {request.folder}, which their operator says are public"
+        tables = [*tables, *_held_out_beside(request, tables)]
+        return _cells(
+            tables, separator, request.skip_rows
+        ), f"the tables in {request.folder}, which their operator says are public"
     return None, ""
 
 
-def _cells(tables: Sequence[Path], separator: str) -> dict[str, list[str]]:
+def _held_out_beside(request: DraftRequest, tables: Sequence[Path]) -> list[Path]:
+    """The held-out table where it has the clients' columns: bounds and categories are those of all of them."""
+    beside = request.held_out
+    if beside is None or not beside.is_file() or not (is_text(beside) or beside.suffix.lower() == ".parquet"):
+        return []
+    names, separator = read_header(tables[0])
+    held, parted = read_header(beside)
+    return [beside] if set(names) <= set(held) and separator == parted else []
+
+
+def _cells(tables: Sequence[Path], separator: str, skip: int) -> dict[str, list[str]]:
     by_column: dict[str, list[str]] = {}
     for table in tables:
-        for column, cells in read_cells(table, separator).items():
+        for column, cells in read_cells(table, separator, skip=skip).items():
             by_column.setdefault(column, []).extend(cells)
     return by_column
 
@@ -773,11 +797,16 @@ def _unit(unit: str | None, names: Sequence[str], persons: Persons | None) -> li
     ]
 
 
-def _columns(separator: str, numbers: Numerals, features: Sequence[str]) -> list[str]:
-    """The lines of the columns."""
+def _columns(
+    separator: str, numbers: Numerals, features: Sequence[str], request: DraftRequest, without_target: int
+) -> list[str]:
+    """The lines of the columns; ``without_target`` public rows have no target, and are then left out."""
+    leave = f'rows = "leave out where the target is empty"   # {without_target:,} public rows'
     return [
         "[data.columns]",
         *([f"separator = {_text(separator)}"] if separator != "," else []),
+        *([f"skip_rows = {request.skip_rows}"] if request.skip_rows else []),
+        *([leave] if without_target else []),
         *numbers.lines,
         *([_POINT] if not numbers.looked and not numbers.stated and separator == ";" else []),
         "features = [",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -300,11 +301,12 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     keep = experiment.data.held_out is not None and not alone
     read = [_examined(experiment, source, columns, keep=keep) for source in sources]
     files = tuple(file for file, _ in read)
-    together = () if alone else tuple(_together(experiment, columns, read, folder))
+    said_of_held_out: list[str] = []
+    together = () if alone else tuple(_together(experiment, columns, read, folder, said_of_held_out))
     units = [None if sources is None else sources.names for _, sources in read]
     if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
         together += (said,)
-    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files))
+    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files), *said_of_held_out)
     return Examination(files, together, alone, warned)
 
 
@@ -429,8 +431,13 @@ def _beyond_batch(experiment: Experiment, files: Sequence[Examined]) -> Iterator
 
 
 def _together(
-    experiment: Experiment, columns: Columns, read: Sequence[tuple[Examined, Checked | None]], folder: Path
+    experiment: Experiment,
+    columns: Columns,
+    read: Sequence[tuple[Examined, Checked | None]],
+    folder: Path,
+    said: list[str],
 ) -> Iterator[str]:
+    """Yield faults of the files together; what is no fault of a held-out file goes to ``said``."""
     files = [file for file, _ in read]
     try:
         require_places(places(folder), folder, experiment.federation.clients)
@@ -448,7 +455,10 @@ def _together(
     if experiment.data.held_out is None or misplaced:  # which would be said again
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]
-    try:
-        load_held_out(experiment.record_source, private=private if len(private) == len(read) else None)
-    except (ExperimentError, BadRecords, FileNotFoundError) as fault:
-        yield str(fault)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            load_held_out(experiment.record_source, private=private if len(private) == len(read) else None)
+        except (ExperimentError, BadRecords, FileNotFoundError) as fault:
+            yield str(fault)
+    said += [str(one.message) for one in told if "equal private ones" in str(one.message)]

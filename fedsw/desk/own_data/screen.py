@@ -114,6 +114,8 @@ def public_words(experiment: Experiment) -> Iterator[str]:
         yield f"the number of {counted} of each group at each client"
     else:
         yield f"the declared number of {counted}, {declared}, and that every client has one"
+    if columns.rows != "all":
+        yield "how many rows have a target"
     yield "every setting of the experiment"
     if experiment.data.held_out is not None:
         yield f"metrics of the records in {experiment.data.held_out}, without noise"

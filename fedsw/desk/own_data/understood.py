@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import Spelling
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature, Number
@@ -36,6 +37,9 @@ class Understood:
 def of_answer(column: str, role: str, declared: ColumnAnswer) -> Understood:
     """The line of a column as a draft declares it."""
     look = "fill in" if declared.doubt or _is_blank(declared) else ""
+    odd = [cell for cell in declared.missing if cell not in MISSING]
+    if odd and declared.source.startswith("read off"):
+        look = look or f"taken for missing: {', '.join(map(repr, odd[:_MOST_VALUES]))}"
     if declared.merged:
         look = look or f"taken for one value: {declared.merged}"
     return Understood(column, role, "; ".join(_of_answer(declared)), _option(column, declared.kind), look)
@@ -149,7 +153,7 @@ def listed(lines: Sequence[Understood]) -> Listed:
     """The table for a screen."""
     headings = ("column", "is", "understood as", "changed by", "look at")
     rows = [(line.column, line.role, line.understood, line.change, line.look) for line in shortened(lines)]
-    return Listed.of(CAPTION, headings, rows, left=headings)
+    return Listed.of(CAPTION, headings, rows, left=headings, whole=("changed by",))
 
 
 def as_comments(lines: Sequence[Understood]) -> list[str]:

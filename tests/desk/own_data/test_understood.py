@@ -428,3 +428,87 @@ def test_what_was_understood_stands_on_the_screen_in_the_draft_and_in_json(tmp_p
     checked = {line["column"]: line for line in json.loads(capsys.readouterr().out)["understood"]}
     assert {"(rows)", "age", "smoker", "sex", "ill"} == set(checked)
     assert "favourable: 'no'" in checked["ill"]["understood"] and "positive" in checked["ill"]["change"]
+
+
+@pytest.mark.parametrize("odd", [["<0.5"], ["k.A.", "unknown"], [".A", "(73)"]])
+@pytest.mark.parametrize("of", ["numbers", "dates"])
+def test_numbers_and_dates_with_a_few_words_are_what_they_are_and_the_words_are_named(tmp_path, odd, of):
+    (table,) = coded(["no", "yes"])
+    draw = np.random.default_rng(7)
+    cells = [f"2019-{month:02d}-{day:02d}" for month, day in draw.integers(1, 12, (200, 2))]
+    values = np.array(cells if of == "dates" else [f"{value:.1f}" for value in draw.uniform(4, 12, 200)], dtype=object)
+    values[:12] = [*odd, "2015-00-00" if of == "dates" else odd[0]][0]
+    values[12 : 12 + len(odd)] = odd
+    write(tmp_path / "0" / "r.csv", table.assign(lab=values))
+    made = drafted(tmp_path)
+    lab = features_of(made)["lab"]
+    assert set(odd) <= set(lab["missing"]) and not made.blanks
+    assert lab.get("kind", "number") == ("date" if of == "dates" else "number")
+    (line,) = [line for line in made.understood if line.column == "lab"]
+    assert all(repr(cell) in line.look for cell in odd)
+    assert examine(parse_experiment(tomllib.loads(made.text)), tmp_path).fits
+    guessed = drafted(tmp_path, from_public=False, guess=True)
+    assert not any(cell in guessed.text for cell in odd)  # of private cells none is quoted
+
+
+def test_rows_that_are_no_records_are_named_by_their_line_and_left_out(tmp_path):
+    (table,) = coded(["no", "yes"])
+    (tmp_path / "0").mkdir()
+    lines = table.assign(ill=np.where(np.arange(len(table)) < 20, "", table.ill)).to_csv(index=False).splitlines()
+    head = [lines[0], "How old?,Which sex?,Ill?", '"{""ImportId"":""Q1""}",x,y']
+    path = tmp_path / "0" / "r.csv"
+    path.write_text("\n".join([*head, *lines[1:], ",,", "Total,,"]))
+    said = " ".join(line.understood for line in drafted(tmp_path).understood)
+    assert "line 3 has Qualtrics' import ids: --skip-rows 2" in said
+    made = drafted(tmp_path, skip_rows=2)
+    said = " ".join(line.understood for line in made.understood)
+    assert "ImportId" not in made.text and f"line {len(lines) + 3} has no cell" in said
+    assert f"line {len(lines) + 4} has a total" in said
+    columns = tomllib.loads(made.text)["data"]["columns"]
+    assert columns["skip_rows"] == 2 and columns["rows"] == "leave out where the target is empty"
+    path.write_text("\n".join([*head, *lines[1:], ",,"]))
+    experiment = parse_experiment(tomllib.loads(drafted(tmp_path, skip_rows=2).text))
+    (file,) = examine(experiment, tmp_path).files
+    assert file.fits and file.rows == 180 == len(fedsw.data.read_table(path, experiment.data.columns))
+    path.write_text(path.read_text().replace(",f,no", ",q,no", 1))
+    (fault,) = examine(experiment, tmp_path).files[0].faults
+    assert path.read_text().splitlines()[fault.row - 1].endswith(",q,no")
+
+
+def coarse(rows: int, seed: int) -> pd.DataFrame:
+    """People of few different kinds, as in a survey."""
+    draw = np.random.default_rng(seed)
+    columns = {"age": 20 + np.clip(draw.normal(10, 6, rows), 0, 29).astype(int)}
+    columns |= {name: np.array(["a", "b", "c"])[draw.integers(0, 3, rows)] for name in ("country", "faith")}
+    columns |= {"sex": np.array(["f", "m"])[draw.integers(0, 2, rows)]}
+    return pd.DataFrame(columns | {"ill": np.array(["no", "yes"])[draw.integers(0, 2, rows)]})
+
+
+def test_held_out_rows_that_chance_makes_equal_to_private_ones_are_said_and_an_extract_is_refused(tmp_path):
+    private, others = coarse(2000, 1), coarse(500, 2)
+    for client in range(2):
+        write(tmp_path / "DATA" / str(client) / "r.csv", private[client::2])
+    held = tmp_path / "held-out.csv"
+    write(held, others)
+    text = drafted(tmp_path / "DATA", held_out=held, positive="no").text
+    found = examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA")
+    assert found.fits and any("as many as chance makes in so coarse a table" in said for said in found.warnings)
+    write(held, pd.concat([others[:250], private[:250]]))
+    assert "whose metrics would be published without noise" in " ".join(
+        examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together
+    )
+    fine = np.random.default_rng(3)
+    for client in range(2):
+        path = tmp_path / "DATA" / str(client) / "r.csv"
+        write(path, pd.read_csv(path).assign(pay=fine.uniform(0, 1, 1000)))
+    write(held, pd.concat([others.assign(pay=fine.uniform(0, 1, 500)), pd.read_csv(path)[:20]]))
+    text = drafted(tmp_path / "DATA", held_out=held, positive="no").text
+    assert "20 of its 520 rows" in " ".join(examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together)
+
+
+def test_a_held_out_table_that_is_given_is_within_the_bounds(tmp_path):
+    table = coarse(200, 1)
+    write(tmp_path / "DATA" / "0" / "r.csv", table)
+    held = tmp_path / "held-out.csv"
+    write(held, coarse(50, 2).assign(age=90))
+    assert features_of(drafted(tmp_path / "DATA", held_out=held))["age"]["high"] == 90
