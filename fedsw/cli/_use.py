@@ -147,9 +147,9 @@ def _words(model: TrainedModel, columns: dict[str, Any]) -> str:
     parts = [f"{len(columns['row'])} records"]
     for name, values in columns.items():
         if name.startswith("predicted_") and model.answering().classifies:
-            parts += [
-                ", ".join(f"{(values == name_of_class).sum()} {name_of_class}" for name_of_class in model.classes)
-            ]
+            column = name.removeprefix("predicted_")
+            told = {label: f"{column} = {label}" if label.lstrip("-").isdigit() else label for label in model.classes}
+            parts += [", ".join(f"{(values == label).sum()} {said}" for label, said in told.items())]
         elif name.startswith("predicted_") and hasattr(values, "mean"):
             parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
     if model.answering().classifies and len(model.classes) == 2:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedsw.data.columns.declaration import Columns
 
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
 
 
@@ -17,21 +18,26 @@ class Names:
     """Declared names of groups and classes, by their numbers; empty if undeclared.
 
     Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
-    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty.
+    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty. The
+    column of the classes is the ``target``.
     """
 
     groups: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     positive: int | None = None
     predicted: str = ""
+    target: str = field(default="", compare=False)
 
     def group(self, number: int) -> str:
         """The name of a group, "A=2" without one."""
         return self.groups[number] if 0 <= number < len(self.groups) else f"A={number}"
 
     def label(self, number: int) -> str:
-        """The name of a class, "Y=2" without one."""
-        return self.classes[number] if 0 <= number < len(self.classes) else f"Y={number}"
+        """The name of a class, "Y=2" without one; a number says whose it is, "ill = 1"."""
+        if not 0 <= number < len(self.classes):
+            return f"Y={number}"
+        name = self.classes[number]
+        return f"{self.target} = {name}" if self.target and _NUMBER.fullmatch(name) else name
 
     def cell(self, cell: str) -> str:
         """The name of a stratum: "female" for "A=0", "high,female" for "Y=1,A=0"; others as they are."""
@@ -54,14 +60,16 @@ UNNAMED = Names()
 def names_of_plan(plan: Mapping[str, Any], columns: Columns | None = None) -> Names:
     """The names that a run began with, by its plan.json; else those of declared columns; else none."""
     if isinstance(names := plan.get("names"), Mapping):
-        return names_from(names)
+        column = None if columns is None else columns.target
+        return replace(names_from(names), target="" if column is None else column.name)
     return UNNAMED if columns is None else names_of(columns)
 
 
 def names_of(columns: Columns) -> Names:
     """The names that are declared, and of what numbers are."""
     predicted = "" if columns.units is None else columns.targets[0].name
-    return Names(columns.groups, columns.classes, columns.positive, predicted)
+    target = "" if columns.target is None else columns.target.name
+    return Names(columns.groups, columns.classes, columns.positive, predicted, target)
 
 
 def names_from(plain: Any) -> Names:

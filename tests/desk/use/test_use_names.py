@@ -10,7 +10,8 @@ from fedsw.cli.app import main
 from fedsw.data.columns.declaration import Columns
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.accounts import read_ledger
-from fedsw.runs.group_names import Names
+from fedsw.runs.group_names import Names, names_of, names_of_plan
+from fedsw.runs.report.metric_names import metric_name
 from fedsw.runs.report.plots import draw_outputs
 from fedsw.runs.run_files import names_in
 from fedsw.runs.view import read_run
@@ -49,3 +50,12 @@ def test_names_come_from_the_run_s_beginning_and_else_from_its_columns(classifie
     assert names_in(tmp_path) == Names() and names_in(tmp_path, Columns.model_validate(COLUMNS | INCOME)) == NAMES
     (tmp_path / "plan.json").write_text('{"names": {"groups": "abc"}}')
     assert names_in(tmp_path) == Names()
+
+
+def test_a_class_that_is_a_number_says_whose_it_is():
+    columns = Columns.model_validate(COLUMNS | {"target": {"name": "ill", "values": [0, 1]}})
+    called = names_of(columns)
+    assert metric_name("disparate_impact", called) == "DI of ill = 1" and called.label(0) == "ill = 0"
+    assert names_of_plan({"names": called.plain()}, columns).label(1) == "ill = 1"
+    words = Columns.model_validate(COLUMNS | INCOME)
+    assert metric_name("selection_rate", names_of(words)) == "rate of high"
