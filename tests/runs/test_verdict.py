@@ -165,3 +165,17 @@ def test_a_warning_of_a_model_with_a_penalty_names_its_weight():
     target = [1] * 684 + [0] * 316
     outputs = np.where(np.arange(1000) % 2, 0.9, 0.1)
     assert "objective.alpha = 0.2" in said(outputs, target, alpha=0.2) and "alpha" not in said(outputs, target)
+
+
+def test_a_regression_that_answers_too_little_on_average_is_called_biased():
+    draw = np.random.default_rng(0)
+    truth = torch.as_tensor(draw.poisson(0.32, 1000) / 10).float()[:, None]
+    held = Records(torch.zeros((1000, 1)), torch.arange(1000) % 2, truth, torch.arange(1000))
+
+    def words(answers) -> str:
+        found = quality_of_numbers(answers, held, (0.0, 10.0))
+        metrics = {"mean_squared_error": 0.3, "root_mean_squared_error": 0.5}
+        return "\n".join(warnings_of(metrics=metrics, quality=found, records=1000, start=None, epsilon=1.0))
+
+    assert "biased: answers are 0.16 on average, where 0.3" in words(torch.full_like(truth, 0.016))
+    assert "biased" not in words(torch.full_like(truth, float(truth.mean())))

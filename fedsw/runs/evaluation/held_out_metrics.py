@@ -27,6 +27,7 @@ from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, WHOLE, Gain, I
 from fedsw.runs.evaluation.quality import (
     OF_SHARES,
     Answers,
+    Bias,
     GroupTable,
     Measured,
     Quality,
@@ -407,6 +408,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
         metrics["ks"], around["ks"] = _ks(bins, tallied.records, float(sigma[-1]))
         constant["ks"] = 0.0
     quality = Quality(
+        bias=_bias_of_bins(values.sum(0), means, far, sigma, present, count, low, width) if t == 1 and count else None,
         constant=constant,
         answer=f"always the mean, {', '.join(f'{low + width * value:.3g}' for value in means[:4])}",
         intervals=around,
@@ -426,6 +428,26 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
             }
         )
     return HeldOutMetrics(metrics, _by_group(tallied.records, groups, measures), size, quality)
+
+
+def _bias_of_bins(
+    sums: Array, means: Array, far: Array, sigma: Array, present: int, count: int, low: float, width: float
+) -> Bias:
+    """How far the mean answer is from the mean target, of counts of answers in ten bins: within half a bin, and noise.
+
+    Both are of sums that are released already, so that it costs nothing.
+    """
+    middles = (np.arange(BINS) + 0.5) / BINS
+    answers, truth = float(sums[-BINS:] @ middles) / count, float(means[0])
+    noise = (
+        math.sqrt(present)
+        / count
+        * math.hypot(float(sigma[-1]) * float(np.linalg.norm(middles)), 2 * float(far[0]) * float(sigma[3]))
+    )
+    sampled = 1 / math.sqrt(count)  # a mean of numbers in [0, 1] is within two of its deviations
+    margin = 0.5 / BINS + 2 * noise + sampled
+    gap = answers - truth
+    return Bias(low + width * answers, low + width * truth, Interval(width * (gap - margin), width * (gap + margin)))
 
 
 def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:

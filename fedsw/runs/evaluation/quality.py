@@ -32,6 +32,14 @@ Measured = Mapping[str, tuple[float, Interval]]
 _BINS = 10
 
 
+class Bias(NamedTuple):
+    """Mean of a regression's answers, mean of what is so, and where their difference lies, 95 %."""
+
+    answers: float
+    truth: float
+    around: Interval
+
+
 @dataclass(frozen=True)
 class Quality:
     """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what is released.
@@ -40,7 +48,8 @@ class Quality:
     these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
     how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
     is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
-    whether noise is in what it is made of. `impact_of` is the class that the disparate impact is of, by its name.
+    whether noise is in what it is made of. `impact_of` is the class that the disparate impact is of, by its name;
+    `bias` compares means of a regression of one number.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)
@@ -52,6 +61,7 @@ class Quality:
     others: Interval | None = None
     noised: bool = False
     impact_of: str = ""
+    bias: Bias | None = None
 
     @property
     def one_answer(self) -> bool:
@@ -152,7 +162,16 @@ def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[fl
         intervals=errors,
         constant_intervals=with_root({"mean_squared_error": intervals.positive_mean(always, units)}, units_of_one),
         gain=intervals.paired_mean(always - squares, units),
+        bias=_bias(predicted.reshape(len(target), -1).numpy(), target.reshape(len(target), -1).numpy(), units),
     )
+
+
+def _bias(predicted: Array, target: Array, units: Places) -> Bias | None:
+    """The means of answers and targets (n, 1); None for several numbers."""
+    if predicted.shape[1] != 1 or target.shape[1] != 1:
+        return None
+    around = intervals.mean((predicted - target)[:, 0], units)
+    return Bias(float(predicted.mean()), float(target.mean()), around)
 
 
 def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor:

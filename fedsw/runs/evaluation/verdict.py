@@ -57,6 +57,7 @@ def warnings_of(
     warnings = [
         *_of_loss(metrics, start, rise),
         *_of_constant(metrics, quality, records, alpha),
+        *_of_bias(quality),
         *_of_probabilities(metrics, quality, calibration),
         *_of_fairness(metrics, quality, records, groups or {}),
     ]
@@ -144,6 +145,23 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, a
         yield (
             f"cannot be told from a constant: {what} {shown}, where {quality.answer} scores {constant}; the "
             f"difference, {gap}, is within what {records} held-out records{noise} allow{weight}"
+        )
+
+
+_BIASED = 0.1
+"""Part of the mean of what is so beyond which a difference of means is spoken of."""
+
+
+def _of_bias(quality: Quality) -> Iterator[str]:
+    """A regression that answers too much or too little on average, as one of skewed counts with clipped losses does."""
+    if quality.bias is None:
+        return
+    answers, truth, around = quality.bias
+    surely = around.low > 0 or around.high < 0
+    if surely and abs(answers - truth) > _BIASED * abs(truth):
+        yield (
+            f"biased: answers are {number(answers, 3)} on average, where {number(truth, 3)} is so (difference "
+            f"{measured(answers - truth, around)}): sums and means of predictions are off by as much"
         )
 
 
