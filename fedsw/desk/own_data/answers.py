@@ -185,6 +185,10 @@ def form_of(cells: Iterable[str], *, labels: bool = False, odd: bool = False) ->
     if not fits:
         return ColumnForm("category", missing)
     name = next(iter(fits))
+    if odd and not labels and KINDS.get(name).stored == "numbers" and (codes := _codes_among(counted, values)):
+        return form_of({cell: count for cell, count in counted.items() if cell not in codes}).with_missing(
+            {**missing, **codes}
+        )
     if KINDS.get(name).stored != "numbers":
         return ColumnForm(name, missing, tuple(dict.fromkeys(form.format for form in fits[name])))
     alike = {kind: [form.spelling for form in fits[kind]] for kind in fits if KINDS.get(kind).stored == "numbers"}
@@ -209,6 +213,22 @@ def _odd_among(counted: Mapping[str, int], values: Collection[str]) -> dict[str,
         if few and sum(odd.values()) <= _ODD_SHARE * total:
             return dict(sorted(odd.items()))
     return {}
+
+
+_CODE_OF_MISSING = re.compile(r"-?(9{2,}|8{3,}|7{3,}|9{2,}[78])(\.0*)?|-[1-9](\.0*)?")
+
+
+def _codes_among(counted: Mapping[str, int], values: Collection[str]) -> dict[str, int]:
+    """Numbers that stand for a missing cell, as 9999 and -9: written so, and far from all others; none if none is."""
+    codes = {value for value in values if _CODE_OF_MISSING.fullmatch(value)}
+    others = [as_number(value) for value in values if value not in codes]
+    plain = [number for number in others if number is not None]
+    if not codes or len(plain) < max(_FEWEST_VALUES, len(others)):
+        return {}
+    low, high = min(plain), max(plain)
+    away = high + max(high - low, 1.0)
+    far = {code for code in codes if (number := as_number(code)) is not None and (number > away or number < 0 <= low)}
+    return {code: counted[code] for code in sorted(far)}
 
 
 def _is_number(text: str, spelling: Spelling) -> bool:

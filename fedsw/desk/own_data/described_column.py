@@ -21,6 +21,10 @@ _FEW, _SURE = 0.05, 2.5
 """Part of the records that may lie beyond these on either side, and deviations of noise that are added to what does."""
 
 
+_FEWEST_BINS, _GAP, _MOST_CODED = 5, 0.5, 0.5
+"""Bins from which on a gap is looked for, its part of the bounds, and the largest share of a code for missing cells."""
+
+
 @dataclass(frozen=True)
 class DescribedColumn:
     """One column's noised shares, over all records and by class.
@@ -78,6 +82,13 @@ class DescribedColumn:
     @property
     def advice(self) -> str | None:
         """Say that bounds are much wider than what they hold, and which would do; None if they fit."""
+        if (code := self._code()) is not None:
+            share, end, near = code
+            return (
+                f"About {100 * share:.2g} % of {self.name!r} lie at or near {self.words(end)}, far from all others, up "
+                f"to {self.words(near)}: if that is a code for missing cells, declare it in missing, and bounds of the "
+                "others."
+            )
         if (held := self._held()) is None:
             return None
         low, high = held
@@ -88,6 +99,25 @@ class DescribedColumn:
             f"Bounds of {self.name!r} are {times:.0f} times as wide as what holds nearly all records: declare about "
             f'{self.words(low)} to {self.words(high)} (outside = "cut" for the others), and the same epsilon buys more.'
         )
+
+    def _code(self) -> tuple[float, float, float] | None:
+        """The share of records at an end of the bounds beyond a wide gap, that end, and where the others end.
+
+        None if no gap of half the bounds has surely records at its end, and surely few within.
+        """
+        shares = self.shares[: len(self.edges) - 1]
+        if len(shares) < _FEWEST_BINS:
+            return None
+        for at_top in (True, False):
+            ordered = shares[::-1] if at_top else shares
+            edges = self.edges[::-1] if at_top else self.edges
+            end, rest = float(ordered[0]), np.cumsum(ordered[1:])
+            noise = _SURE * self.deviation * np.sqrt(np.arange(1, len(rest) + 1))
+            empty = int(np.argmax(np.abs(rest) > noise)) if (np.abs(rest) > noise).any() else len(rest)
+            gap = abs(edges[1 + empty] - edges[1]) >= _GAP * abs(self.edges[-1] - self.edges[0])
+            if end > 2 * _SURE * self.deviation and end < _MOST_CODED and gap and empty < len(rest):
+                return end, float(edges[0]), float(edges[1 + empty])
+        return None
 
     def _held(self) -> tuple[float, float] | None:
         """The range, from edge to edge, beyond which a few records lie on either side, be the noise what it may.

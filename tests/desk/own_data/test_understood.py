@@ -16,6 +16,7 @@ from fedsw.cli.app import main
 from fedsw.data import BadRecords
 from fedsw.data.persons import Marks, persons_in
 from fedsw.desk.own_data.answers import Words, read_bounds
+from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.desk.own_data.draft import Draft, DraftRequest, draft
 from fedsw.desk.own_data.examine import examine
 from fedsw.experiment import parse_experiment
@@ -512,3 +513,30 @@ def test_a_held_out_table_that_is_given_is_within_the_bounds(tmp_path):
     held = tmp_path / "held-out.csv"
     write(held, coarse(50, 2).assign(age=90))
     assert features_of(drafted(tmp_path / "DATA", held_out=held))["age"]["high"] == 90
+
+
+@pytest.mark.parametrize("code", ["9999", "-9", "999"])
+def test_a_code_for_missing_cells_is_proposed_and_widens_no_bounds(tmp_path, code):
+    (table,) = coded(["no", "yes"])
+    ages = table.age.astype(str).to_numpy(dtype=object)
+    ages[:15] = code
+    write(tmp_path / "0" / "r.csv", table.assign(age=ages))
+    age = features_of(made := drafted(tmp_path))["age"]
+    assert age["missing"] == [code] and 18 <= age["low"] < age["high"] <= 90
+    assert any(code in line.look for line in made.understood)
+    assert examine(parse_experiment(tomllib.loads(made.text)), tmp_path).fits
+
+
+def test_described_bounds_that_a_code_widens_are_said_to_hold_one():
+    edges = (0.0, 50.0, 100.0, *np.linspace(600, 10_000, 18))
+    shares = np.zeros(len(edges) - 1)
+    shares[:2], shares[-1] = (0.5, 0.42), 0.08
+
+    def column(shares: np.ndarray) -> DescribedColumn:
+        labels = tuple(map(str, range(len(shares))))
+        return DescribedColumn("age", "feature", labels, edges, shares, 0.004, np.empty((0, len(shares))), 0.0, False)
+
+    said = column(shares).advice
+    assert said is not None and "'age' lie at or near 10000" in said and "declare it in missing" in said
+    spread = np.full(len(shares), 1 / len(shares))
+    assert "code" not in (column(spread).advice or "")
