@@ -154,7 +154,7 @@ def put_records(content: Any, records: Any) -> None:
 
 
 def copied(message: Any) -> Any:
-    """The same message with a record tree of its own over the same arrays."""
+    """A copy of the message with another record tree over the same arrays."""
     body = _twin(message.content)
     put_records(body, {key: _shallow(record) for key, record in message.content.items()})
     letter = _twin(message)

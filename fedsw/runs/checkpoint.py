@@ -161,7 +161,7 @@ def load(directory: Path) -> Checkpoint | None:
 
 
 def read(directory: Path) -> tuple[dict[str, Any], tuple[ReleasedStep, ...]] | None:
-    """The same as stored, whatever the state holds: see `load`."""
+    """The state as stored, whatever it holds: see `load`."""
     later = _content(directory / RELEASED)  # first: of a state that is replaced meanwhile it is only left out
     content = _content(directory / NAME)
     if content is None and later is None:

@@ -29,12 +29,12 @@ def command_for(directory: Path) -> str:
 
 
 def command_to_charge(directory: Path) -> str:
-    """The same for a folder that is older than what its run's clients answered, which is then charged."""
+    """The command for a folder that is older than what its run's clients answered, which is then charged."""
     return _command_with(directory, "charge-lost")
 
 
 def command_to_go_on(directory: Path) -> str:
-    """The same for a folder with a checkpoint that lacks released rounds: these are then released again."""
+    """The command for a folder with a checkpoint that lacks released rounds: these are then released again."""
     return _command_with(directory, "go-on")
 
 

@@ -33,7 +33,7 @@ class TrainingLoop(ABC):
     """
 
     def train(self, model: Stepping, folder: Path, rounds: int, ledger: Ledger | None) -> BudgetExhausted | str:
-        """Make all rounds that are left of so many; returns why they ended before, "" where all were made.
+        """Run what is left of `rounds` rounds; return why they ended early, "" if they did not.
 
         The reason is returned, not raised: a training that ends in order keeps its whole state in the folder. The
         ledger is None if clients have their own.
@@ -63,12 +63,12 @@ class TrainingLoop(ABC):
 
     @abstractmethod
     def unsound(self) -> str:
-        """Why the model learns no more, for the status; "" while it may."""
+        """Reason to stop training (a diverged model), for the status; "" to continue."""
 
     @abstractmethod
     def report(self, round_: int, outcome: Outcome) -> None:
         """Write a round's line of metrics, and tell observers of it."""
 
     def barred(self, round_: int) -> str:
-        """Why a round may not begin though the budget has room for it; "" where it may."""
+        """Reason why a round may not begin although the budget suffices; "" if it may."""
         return ""

@@ -63,7 +63,7 @@ class Ending(Observer, Protocol):
     """An observer that is also called when a run does not end in order; `finished` is then not called."""
 
     def broke_off(self, status: str) -> None:
-        """Why a run that had started broke off, in the words of its summary: releasable."""
+        """Reason why a started run broke off, in the words of its summary: releasable."""
 
 
 @runtime_checkable

@@ -57,14 +57,14 @@ class Participation:
         return self.last >= self.rounds
 
     def after(self, round_: int) -> Participation:
-        """The same after an answer in a round, 0 for one beside them; a further attempt of a round counts once."""
+        """The state after an answer in a round, 0 for one beside them; a further attempt of a round counts once."""
         part = replace(self, waits=False, refused="")
         if round_ in (0, self.last):
             return part
         return replace(part, answered=self.answered + 1, last=max(self.last, round_))
 
     def greeted(self, greeting: Participation) -> Participation:
-        """The same after another greeting, which may have been refused, or of another operator's choice."""
+        """The state after another greeting, which may have been refused, or of another operator's choice."""
         agreed, code, server, refused = greeting.agreed, greeting.code, greeting.server, greeting.refused
         return replace(self, agreed=agreed, code=code, server=server, waits=True, refused=refused)
 

@@ -72,7 +72,7 @@ VALUE, FACTS = "sketch", "sigma, records, clients, attempt and epsilon"
 
 @dataclass(frozen=True)
 class StoredSketch:
-    """A released sketch of so many clients with how it came about; all of it is releasable.
+    """A released sketch, its number of clients and how it came about; all of it is releasable.
 
     `spent` is the epsilon with it, of the worst client where each has its own guarantee.
     """

@@ -196,7 +196,7 @@ def found_json(path: Path) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """The same content in strict JSON: infinities and NaN become the strings "inf", "-inf", "nan"."""
+    """Strict JSON of the content: infinities and NaN become the strings "inf", "-inf", "nan"."""
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

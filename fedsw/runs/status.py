@@ -75,7 +75,7 @@ class Status:
 
 
 def read_status(directory: Path) -> Status:
-    """How far the run in `directory` has come; reads only."""
+    """Progress of the run in `directory`; reads only."""
     view = read_run(directory)
     experiment, last = view.experiment, view.last
     times = round_seconds(directory)[-_RECENT:]

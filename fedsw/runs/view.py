@@ -118,7 +118,7 @@ class RunView(Short):
         return self.summary.get("status") == "completed"
 
     def shareable(self) -> RunView:
-        """The same without what its guarantee does not cover, and without what is marked as its operator's.
+        """A copy without what its guarantee does not cover, and without what is marked as its operator's.
 
         Guarantee: what is left is computed from what the run released, and from public numbers. Training losses and
         the operator's parts of the summary go; where held-out records may be private, everything measured on them.

@@ -60,7 +60,7 @@ class ReportedEpsilons:
 _log = logging.getLogger("fedsw.server")
 
 _AGREES = "it has not agreed to the bins of columns yet"
-_LOOK_SECONDS = 5.0  # a look at greetings of the dead takes Flower up to a second
+_LOOK_SECONDS = 5.0  # polling for replies of dead nodes takes Flower up to a second
 _POLL_SECONDS = 0.02
 
 

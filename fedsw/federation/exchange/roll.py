@@ -70,7 +70,7 @@ class Roll:
             self.call(nodes)
 
     def hear(self, seconds: float = 0.0) -> None:
-        """Take note of answers that have come; wait for the others so long at most."""
+        """Take note of answers that have come; wait for the others up to a time limit."""
         deadline, now = time.monotonic() + seconds, time.time()
         self._asked = {name: (node, sent) for name, (node, sent) in self._asked.items() if now - sent < _VALID_SECONDS}
         while self._asked:

@@ -82,7 +82,7 @@ class Terms:
         return cls(task, {**known, **sizes})
 
     def knowing(self, **sizes: int) -> Terms:
-        """The same terms with more lengths."""
+        """A copy of the terms with more lengths."""
         return Terms(self.task, {**self.sizes, **sizes})
 
     @property

@@ -129,7 +129,7 @@ class Field(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Field):
-    """A text of at most so many letters, the whole of which matches a `pattern`, which `form` says in words."""
+    """A text with a limit of letters; all of it matches a `pattern`, which `form` describes in words."""
 
     record: Record = "config"
     most: int

@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def app_for(job: Job) -> ServerApp:
-    """The same ServerApp for a job that was made in this process."""
+    """The ServerApp for a job that was made in this process."""
     hosted = ServerApp()
 
     @hosted.main()

@@ -473,7 +473,7 @@ class RoundRun(FederatedRun, TrainingLoop):
         return outcome
 
     def barred(self, round_: int) -> str:
-        """Why another attempt would cost what counts of scores are to cost, since others came to nothing; or ""."""
+        """Reason why another attempt would cost the part reserved for counts of scores, after failed ones; or ""."""
         if not self.job.experiment.share_of_scores or math.isinf(self.plan.epsilon):
             return ""
         planned = self.job.experiment.training.rounds

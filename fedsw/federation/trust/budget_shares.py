@@ -164,7 +164,7 @@ PUBLIC = ("how many records of each group are kept out of training",)
 
 @dataclass(frozen=True)
 class HeldOutBudget(SumBudget):
-    """One release of a sum over all kept records, in so many attempts."""
+    """One release of a sum over all kept records, by the number of its attempts."""
 
     attempts: int = 1
 

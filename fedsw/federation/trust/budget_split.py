@@ -109,7 +109,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
 
 
 def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:
-    """Split of the budget of a client that holds so many records of every cell, at that delta."""
+    """Split of a client's budget, by its records of every cell and its delta."""
     return budget_split(experiment, rate=sampling_rate(sizes, experiment.training.batch_fraction), delta=delta)
 
 

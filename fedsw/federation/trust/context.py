@@ -132,7 +132,7 @@ class ServerSide(ABC):
         """
 
     def attempts_planned(self, rounds: int) -> int:
-        """Number of attempts that the budget of so many rounds is for: one each, unless some are expected to fail."""
+        """Number of attempts that a budget of rounds is for: one each, unless some are expected to fail."""
         return rounds
 
     @property

@@ -134,7 +134,7 @@ class Sum(ABC):
 
     @abstractmethod
     def most(self, records: int) -> float:
-        """The most that a coordinate of the sum over so many records of training can be."""
+        """Largest coordinate of the sum, by the number of records of training."""
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:

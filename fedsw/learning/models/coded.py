@@ -59,7 +59,7 @@ class Coding(nn.Module):
 
     @property
     def width(self) -> int:
-        """How many numbers a record becomes."""
+        """Length of a coded record."""
         return len(self.names)
 
     def write(self, inputs: Tensor, out: Tensor) -> None:
@@ -262,7 +262,7 @@ def typical_length(columns: Columns) -> float:
 
 
 def knots_of(feature: Feature, knots: int) -> tuple[float, ...]:
-    """The knots of a column of numbers, in its own units: the declared ones, or so many in its bounds.
+    """The knots of a column of numbers, in its own units: the declared ones, or evenly spaced ones in its bounds.
 
     They are equally far apart; where the bounds span decades they grow by a factor, from 0 or from the lower bound.
     Whole numbers of no more values have a knot each.

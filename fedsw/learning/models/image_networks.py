@@ -245,7 +245,7 @@ class PublishedAdaptor(nn.Module):
 
     @staticmethod
     def features(side: int) -> int:
-        """How many numbers an image is compared by: 320 for 28x28 pixels."""
+        """Number of features by which images are compared: 320 for 28x28 pixels."""
         return _PUBLISHED_FILTERS * (((side - 4) // 2 - 4) // 2) ** 2
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

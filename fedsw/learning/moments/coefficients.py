@@ -94,7 +94,7 @@ def _compared(columns: Columns) -> tuple[list[int], Float]:
 
 
 def _step(number: Number) -> float:
-    """How far a column goes, in its own units, where the input of a model goes by 1."""
+    """Change of a column, in its own units, for a change of the model's input by 1."""
     bounds, (low, high) = number.reader.bounds(number), number.reader.limits(number)
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / (high - low)
 

@@ -66,7 +66,7 @@ class Preparation:
 
     @staticmethod
     def length(features: int) -> int:
-        """How many numbers `flat` has."""
+        """Length of `flat`."""
         return features + features**2 + 1
 
     @staticmethod
@@ -173,7 +173,7 @@ def _most_shaken(moments: Moments) -> float:
 
 
 def _span(moments: Moments, least: float) -> float:
-    """How far answers before their sigmoid go for a deviation of the targets, given a lower bound of their variance."""
+    """Slope of logits by deviations of the targets, given a lower bound of their variance."""
     deviation = math.sqrt(max(float(np.mean(np.diag(moments.target_covariance))), least))
     means = moments.target_mean
     steep = math.sqrt(float(np.mean((means * (1 - means)) ** 2)))

@@ -175,7 +175,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Used:
-    """How much of its declared bounds a column uses.
+    """Part of its declared bounds that a column uses.
 
     ``part`` is four standard deviations (about 95 of 100 records of a normal column) as a part of the distance of the
     bounds, ``most`` what it is at most, as far as the noise lets it be seen.
@@ -259,5 +259,5 @@ def _estimate(value: float, width: float, most: float = 1.0) -> Estimate:
 
 
 def _quantile(many: int, *, sides: int = 2) -> float:
-    """How many standard deviations hold so many estimates together."""
+    """Standard deviations for simultaneous intervals, by the number of estimates."""
     return NormalDist().inv_cdf(1 - (1 - LEVEL) / (sides * many))

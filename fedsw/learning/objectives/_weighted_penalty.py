@@ -111,7 +111,7 @@ class WeightedPenalty(ABC):
         bound: Bound = "auto",
         alone: bool = False,
     ) -> tuple[Sensitivity, ...]:
-        """How far one replaced record of each cell moves the clipped gradient; `alone` is without the task loss."""
+        """Sensitivity of the clipped gradient to one replaced record of each cell; `alone` is without the task loss."""
 
     @property
     def pairs(self) -> tuple[tuple[int, int, float], ...]:

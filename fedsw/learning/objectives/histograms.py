@@ -165,7 +165,7 @@ def cotangent_bound(penalty: WeightedPenalty, *, cell: int, size: int, radius: f
 def pulled_sensitivity(
     penalty: WeightedPenalty, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
 ) -> Sensitivity:
-    """How far replacing one record of a cell moves a penalty's part of the contribution, given its noised tables.
+    """Sensitivity of a penalty's part of the contribution to one replaced record of a cell, given its noised tables.
 
     It is 2 L max ||q||: only the replaced record's own term moves, since every other record's cotangent depends on
     itself and on the tables.
@@ -178,7 +178,7 @@ def pulled_sensitivity(
 def contribution_sensitivity(
     penalty: WeightedPenalty, sizes: Sequence[int], clip: Clip, *, cell: int, spread: float
 ) -> Sensitivity:
-    """How far replacing one record of a cell moves a client's contribution, once the noised tables are given.
+    """Sensitivity of a client's contribution to one replaced record of a cell, given the noised tables.
 
     It is 2 L max ||q|| + (1 - alpha) 2 C / sum(sizes): see `pulled_sensitivity`.
 

@@ -64,7 +64,7 @@ class Penalty:
         raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
 
     def bound(self, sizes: Sequence[int], clip: Clip) -> float:
-        """How far one replaced record moves the clipped gradient, as you state it; see `Stated`."""
+        """Sensitivity of the clipped gradient to one replaced record, as you state it; see `Stated`."""
         raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
 
     def between(self) -> WeightedPenalty:
@@ -74,7 +74,7 @@ class Penalty:
         return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
 
     def require_width(self, columns: int) -> None:
-        """Refuse outputs of so many columns where the penalty's sample has others; ValueError names both."""
+        """Refuse another number of output columns than the penalty's sample has; ValueError names both."""
 
     def sample_of(self, uniform: Callable[[float], Tensor]) -> Tensor:
         """The public sample (m, d) about the centre, which `uniform` may draw from a ball; TypeError without one."""
@@ -168,7 +168,7 @@ class ToSample(Penalty, shipped=True):
         return Matching("prior", self.weight, self.radius, order=self.order)
 
     def require_width(self, columns: int) -> None:
-        """Refuse outputs of so many columns where the sample has others; ValueError names both."""
+        """Refuse another number of output columns than the sample has; ValueError names both."""
         if self.sample is not None and self.sample.shape[1] != columns:
             raise ValueError(f"the public sample has {self.sample.shape[1]} columns and the outputs {columns}")
 

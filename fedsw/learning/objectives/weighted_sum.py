@@ -164,7 +164,7 @@ class WeightedSum:
         spreads: Sequence[float],
         bound: Bound = "auto",
     ) -> tuple[Sensitivity, ...]:
-        """How far one replaced record of each stratum moves the clipped gradient of the whole.
+        """Sensitivity of the whole clipped gradient to one replaced record of each stratum.
 
         The triangle inequality over the terms: the task loss and every penalty that the stratum's records are in, each
         with its own proof, or with what the user states.
@@ -206,6 +206,6 @@ def with_slack(
     spreads: tuple[float, ...],
     bound: Bound,
 ) -> tuple[Sensitivity, ...]:
-    """How far one replaced record of each cell moves a batch's summed contributions, with the floating-point slack."""
+    """Sensitivity of a batch's summed contributions to one replaced record of each cell, with floating-point slack."""
     sensitivities = objective.sensitivities(batch, clip, dimensions=widths, spreads=spreads, bound=bound)
     return tuple(SLACK * sensitivity for sensitivity in sensitivities)

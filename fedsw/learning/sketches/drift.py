@@ -1,4 +1,4 @@
-"""How far generated samples, or another sketch's records, are from a noised sketch; noise is accounted for."""
+"""Distances of generated samples, or another sketch's records, from a noised sketch, less the noise."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from fedsw.mathematics.transport.denoise import image_side
 
 
 def cells_of_sketch(experiment: Experiment, shape: Shape) -> int:
-    """How many blocks a sketch has: one for each label and group that it tells apart."""
+    """Number of a sketch's blocks: one for each label and group that it distinguishes."""
     return _classes(experiment, shape) * _groups(experiment, shape)
 
 
@@ -94,7 +94,7 @@ def _parts(experiment: Experiment, shape: Shape, stage: Stage) -> tuple[PartOfSk
 
 
 def sent_size(experiment: Experiment, shape: Shape) -> int:
-    """How many numbers say what a later stage measures: weights of a classifier, or one for each pair of columns.
+    """Length of what selects a later stage's measurements: weights of a classifier, or one number a pair of columns.
 
     One for each triple where three columns are counted together.
     """

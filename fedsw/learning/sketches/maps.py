@@ -69,7 +69,7 @@ class Raw:
     """Features as they are."""
 
     def width(self, features: int) -> int:
-        """The same number."""
+        """An unchanged number."""
         return features
 
     def built(self, features: int, stream: Stream) -> nn.Module:

@@ -127,7 +127,7 @@ PUBLIC = ("the number of records",)
 
 
 def sketch_sensitivity(law: Law) -> Sensitivity:
-    """How far the sum moves when one record is replaced by any other, its label and group included.
+    """Sensitivity of the sum to the replacement of one record by any other, its label and group included.
 
     Guarantee: for any two sets of n records that differ in one record, features, label and group, at one position, the
     sums of `Sketcher.sums` on the same device, in the same chunks, differ by at most `value` in l2 norm, rounding

@@ -133,7 +133,7 @@ class PartOfSketch(Protocol):
 
 
 def diameter(part: PartOfSketch) -> float:
-    """How far apart two records' vectors, of norm at most 1, can be: sqrt(2 + 2 c), -c their least inner product."""
+    """Largest distance of two records' vectors, of norm at most 1: sqrt(2 + 2 c), -c their least inner product."""
     return math.sqrt(2 - 2 * part.least_product)
 
 
@@ -144,7 +144,7 @@ class DrawnPart(nn.Module):
 
     @property
     def measured(self) -> int:
-        """How many of them are not always 0."""
+        """Number of those that are not always 0."""
         return self.coordinates
 
     def some(self, fraction: float, generator: torch.Generator) -> tuple[DrawnPart, Tensor, float]:

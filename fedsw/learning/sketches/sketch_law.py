@@ -66,7 +66,7 @@ class Law:
 
     @property
     def cells(self) -> int:
-        """How many blocks there are: one for each label and group."""
+        """Number of blocks: one for each label and group."""
         return self.classes * self.groups
 
     @property
@@ -145,7 +145,7 @@ class Sketcher(DrawnParts):
 
     @property
     def measured(self) -> tuple[int, ...]:
-        """How many numbers of a record's vector each part has, but for those that it leaves at 0."""
+        """Length of each part of a record's vector, but for numbers that it leaves at 0."""
         return tuple(part.measured for part in self._measured())
 
     @flushing_to_zero

@@ -43,7 +43,7 @@ class TablePart(ABC):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many codes every column has."""
+        """Number of codes of every column."""
         return tuple(end - first for first, end in self.ranges)
 
     @property
@@ -76,7 +76,7 @@ class TablesOfCodes(DrawnPart, ABC):
 
     @abstractmethod
     def counts(self, codes: list[np.ndarray], where: np.ndarray, cells: int) -> np.ndarray:
-        """How many records have each coordinate's codes, (cells, coordinates) float64; of no weight, 0 will do.
+        """Records with each coordinate's codes, (cells, coordinates) float64; 0 suffices at weight 0.
 
         Records have codes (n,) int64 of every column, and are in the cells ``where`` (n,).
         """

@@ -136,7 +136,7 @@ def triples_within(sizes: Sequence[int]) -> tuple[Triple, ...]:
 
 
 def next_triples(network: TableGenerator, count: int) -> tuple[Triple, ...]:
-    """Those that tell most of a record's cell in the law of the rows that a network picks; at most so many.
+    """Triples with the most information on a record's cell under the network's law of rows, up to a number.
 
     Guarantee: post-processing; rows of chances (cells, R, q) were moved to released sketches, and nothing else is read.
     """

@@ -40,7 +40,7 @@ def coded(columns: Columns, spec: Model) -> Coding:
 
 
 def width_of(experiment: Experiment, shape: Shape) -> int:
-    """How many numbers of a record the model takes."""
+    """Number of inputs that the model takes of a record."""
     coding = coding_of(experiment)
     return shape.features if coding is None else coding.width
 

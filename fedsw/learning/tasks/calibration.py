@@ -186,7 +186,7 @@ def rule_of(content: Mapping[str, Any]) -> int:
 def calibration_of(
     counts: ScoreCounts, values: Array, sigma: float, records: float | None, number: int = len(RULES) - 1
 ) -> LogitCalibration:
-    """The calibration that noised counts (groups, width) of so many records tell of, each with noise sigma.
+    """The calibration by noised counts (groups, width) of `records` records, each with noise sigma.
 
     Of records that are None, since their number is secret, the noised counts say how many they are.
 

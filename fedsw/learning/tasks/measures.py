@@ -150,7 +150,7 @@ class Measuring:
         return directions
 
     def slices(self, dimension: int) -> int:
-        """How many directions a distance between samples of that dimension takes, by `evaluation`."""
+        """Number of directions for a distance between samples of that dimension, by `evaluation`."""
         whole, evaluation = dimension * math.ceil(_SLICES / dimension), self._problem.experiment.evaluation
         few = evaluation.mode == "auto" and dimension > evaluation.directions
         count = evaluation.directions if few else whole

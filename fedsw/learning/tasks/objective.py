@@ -67,7 +67,7 @@ class OutputSlices:
 class ForwardPass:
     """One attempt's records, stratum by stratum, under the model of that attempt.
 
-    Where they went through the model in one piece: its tape, the outputs (n, columns) that penalties compare, neither
+    If they passed through the model in one piece: its tape, the outputs (n, columns) that penalties compare, neither
     projected nor detached, and the records as the model takes them, on its device.
     """
 
@@ -82,12 +82,12 @@ class ForwardPass:
 
 @dataclass(frozen=True, eq=False)
 class ClippedObjective:
-    """(1 - sum of weights) * task loss + sum of weight * penalty at the place where records are, with clips.
+    """(1 - sum of weights) * task loss + sum of weight * penalty, clipped, at a holder of records.
 
     Attributes:
         weighted: the objective's weights, strata and penalties.
         compared: the columns of every penalty among the outputs, and its clip.
-        clip: norms M, L and C of what has none of its own.
+        clip: default norms M, L and C.
         task: outputs and loss of a record.
         inputs_of: brings records to the model's device and precision.
         slicing, mode, bound: as in an experiment's settings.
@@ -113,7 +113,7 @@ class ClippedObjective:
     def gradient(
         self, model: nn.Module, records: Records, sizes: Sequence[int], round_: int, attempt: int
     ) -> tuple[Tensor, tuple[Sensitivity, ...]]:
-        """The clipped gradient (r,) on a batch that lies at one place, and how far one record of a stratum moves it.
+        """The clipped gradient (r,) on a batch of one holder, and its sensitivity to one record of each stratum.
 
         Guarantee: replacing one record of a stratum moves it by at most that stratum's sensitivity, whatever records
         and model hold. ``sizes`` are records of every stratum, in the order of the batch; public.
@@ -279,7 +279,7 @@ class ClippedObjective:
         return total.cpu(), float(summed) / max(1, start) if self.reports_loss else 0.0
 
     def sensitivities(self, sizes: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
-        """How far a replaced record of each stratum moves the sum of a batch of so many of each, with the slack.
+        """Sensitivity of a batch's sum to a replaced record of each stratum, by the stratum's sizes, with the slack.
 
         Under additions and removals: how far a record moves a sum that is divided by so many.
         """
@@ -297,6 +297,6 @@ class ClippedObjective:
 
 
 def in_pieces(records: Records, most: int) -> Iterator[Records]:
-    """The records in pieces of at most so many, in order."""
+    """The records in pieces of limited size, in order."""
     for start in range(0, len(records), most):
         yield records if len(records) <= most else records.take(np.arange(start, min(start + most, len(records))))

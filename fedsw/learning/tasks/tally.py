@@ -139,7 +139,7 @@ class Cut:
 
     @property
     def width(self) -> float:
-        """How far apart two such differences can be."""
+        """Largest distance of two such differences."""
         return sum(4 * a * b for a, b in zip(self.targets, self.answers, strict=True))
 
     @property

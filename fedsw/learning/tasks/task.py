@@ -70,7 +70,7 @@ class HeldOut(Protocol):
         """Fixed unit columns (d, k) for sliced distances; None if d is 1."""
 
     def slices(self, dimension: int) -> int:
-        """How many directions a distance between samples of that dimension takes, by `evaluation`."""
+        """Number of directions for a distance between samples of that dimension, by `evaluation`."""
 
     @property
     def prior_radius(self) -> float:
@@ -109,7 +109,7 @@ class Task(ABC):
         """d, the number of columns of `outputs`."""
 
     def width(self, shape: Shape, model: Model) -> int:
-        """How many numbers a record a shipped model returns, and a model of one's own is asked for; by default d."""
+        """Outputs of a shipped model for a record, and of a custom one as asked for; by default d."""
         return self.dimension(shape, model)
 
     @abstractmethod

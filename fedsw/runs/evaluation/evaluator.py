@@ -232,7 +232,7 @@ class Evaluator:
         return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
 
     def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
-        """How much larger the loss is than before training, record by record; None if that is not a number."""
+        """Increase of the loss since before training, record by record; None if that is not a number."""
         if self._losses is None or losses is None:
             return None
         finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())

@@ -136,7 +136,7 @@ class _Table(Answers):
 
     @property
     def total(self) -> float:
-        """How many records there are: the public number, or what the counts say."""
+        """Number of records: the public one, or by the counts."""
         return float(self.counts.sum()) if self._hidden else float(self.records.sum())
 
     @property
@@ -229,7 +229,7 @@ class _Table(Answers):
         return {"auc": _area(ones, others, sigma), "calibration_error": _miscalibration(ones, others, sigma)}
 
     def margin(self, constant: int, level: float) -> Gain:
-        """How much more often the model is right than a constant of that class."""
+        """Accuracy of the model less that of a constant of that class."""
         better = np.eye(self.classes)
         better[constant] -= 1.0
         both = np.abs(better)
@@ -376,7 +376,7 @@ class _Errors:
 
     @property
     def gain(self) -> Gain:
-        """How much smaller the model's error is."""
+        """Reduction of the error by the model."""
         value, reach = self.constant - self.error, intervals.normal(SURE) * math.hypot(*self.spreads)
         return Gain(value, value - reach, value + reach)
 
@@ -465,7 +465,7 @@ def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, I
 
 
 def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
-    """How much more often one answer is right than another, of counts with noise.
+    """Difference of two answers' accuracies, from counts with noise.
 
     `more` is what the first alone has right, less what the second alone has, with a deviation of its `noise`;
     `differing` is both together, and a deviation of the noise in that.

@@ -214,7 +214,7 @@ def quotient(over: tuple[float, float, float], under: tuple[float, float, float]
 
 
 def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL) -> Interval:
-    """Where the area under a ROC curve lies, of so many units of each class."""
+    """Confidence interval of the area under a ROC curve, by the numbers of units of each class."""
     if positives < 1 or negatives < 1 or not math.isfinite(area):
         return WHOLE
     z, mid = normal(level), (positives + negatives) / 2 - 1
@@ -242,7 +242,7 @@ def sum_of_sizes(sizes: Array, errors: Array) -> Interval:
 
 
 def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
-    """Where Kolmogorov and Smirnov's distance lies, the largest over pairs of groups of so many units."""
+    """Confidence interval of the largest Kolmogorov-Smirnov distance between groups, by their numbers of units."""
     if min(counts, default=0) < 1 or not math.isfinite(value):
         return WHOLE
     smallest = sorted(counts)[:2]
@@ -362,7 +362,7 @@ def _size_of(signed: Interval) -> Interval:
 
 
 def _folded(ratio: Interval) -> Interval:
-    """The same of the ratio or its inverse, whichever is below 1."""
+    """Interval of the ratio or its inverse, whichever is below 1."""
     low, high = ratio
     if low <= 1 <= high:
         return Interval(min(low, 1 / high), 1.0)
@@ -370,7 +370,7 @@ def _folded(ratio: Interval) -> Interval:
 
 
 def _sign_tail(more: int, fewer: int) -> float:
-    """How probable at least so many more are where both are equally likely."""
+    """Probability of at least so large a difference if both are equally likely."""
     return float(scipy.special.bdtrc(more - 1, more + fewer, 0.5)) if more > 0 else 1.0
 
 
@@ -382,5 +382,5 @@ def normal(level: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def student(level: float, free: float) -> float:
-    """The same of Student's law of so many degrees of freedom."""
+    """Quantile of Student's law, by degrees of freedom."""
     return float(scipy.special.stdtrit(free, (1 + level) / 2))

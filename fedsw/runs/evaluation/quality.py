@@ -198,7 +198,7 @@ def with_root(errors: dict[str, Measure], units_of_one: tuple[float, float] | No
 
 
 def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
-    """How much better than the best of several constants, from how much better than each.
+    """Gain over the best of several constants, from the gains over each.
 
     It is better than the best only if it is better than each, so each is asked at the level itself, and whichever
     looks best in these records makes no difference; the upper end takes all of them into account.

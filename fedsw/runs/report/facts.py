@@ -57,7 +57,7 @@ LEFT_OUT = "What was measured on private records without noise is left out of th
 
 
 def doubts(view: RunView, left_out: str = "") -> Iterator[str]:
-    """Why the run's ε is not a guarantee for all who read its record, or of another kind; nothing if it is one.
+    """Reasons why the run's ε is not a guarantee for all readers of its record; empty if it is one.
 
     Where numbers without noise of private records are ``left_out``, it is the name of what has them.
     """
@@ -112,7 +112,7 @@ def target_epsilon(experiment: Experiment) -> str:
 
 
 def rounds_of(view: RunView) -> str:
-    """How many of the planned rounds are over, and whether all learn from one release or sketch: 12 of 200 rounds."""
+    """Progress in rounds, and whether all learn from one release or sketch: 12 of 200 rounds."""
     experiment, released = view.experiment, view.summary.get("released_rounds", len(view.history))
     rounds, gone, what, on = experiment.training.rounds, int(released), "rounds", ""
     if stages := experiment.stages:  # the steps of a generator, which are made at every stage of a sketch
@@ -195,7 +195,7 @@ def measures(view: RunView, whose: str = "held_out") -> dict[str, tuple[str, str
 
 
 def measured_line(view: RunView, whose: str = "held_out") -> str:
-    """The same in a line, with the metrics of which no interval is known."""
+    """Metrics in a line, with those of which no interval is known."""
     said, around = measures(view, whose), view.summary.get(f"{whose}_intervals") or {}
     line = " · ".join(f"{name} {value}" for name, value in said.values())
     lacking = [name for key, (name, _) in said.items() if key not in around]
@@ -286,7 +286,7 @@ _POWERS = {"mean_squared_error": 2, "w2_squared": 2, "root_mean_squared_error": 
 
 
 def coded(view: RunView) -> RunView:
-    """The same run with errors as training has them, of a number that its bounds map to [0, 1]."""
+    """A copy of the run with errors as training has them, of a number that its bounds map to [0, 1]."""
     columns = view.experiment.data.columns
     if columns is None or columns.units is None:
         return view

@@ -91,7 +91,7 @@ def nobody_honest(settings: Any) -> str | None:
 
 
 class DistributedSketch(Sketching, Distributed):
-    """The same for tasks that learn from a sketch: one masked sum over all records a stage."""
+    """The model for tasks that learn from a sketch: one masked sum over all records a stage."""
 
     serves = "fedsw.federation.trust.distributed.once:SKETCHED"
     compares = frozenset(("sketch",))

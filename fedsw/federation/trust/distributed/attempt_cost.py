@@ -202,7 +202,7 @@ def failing(experiment: Experiment) -> int:
 
 
 def delta_of(experiment: Experiment, records: int) -> float:
-    """The guarantee's delta in a federation of so many records."""
+    """The guarantee's delta, by the federation's number of records."""
     return resolve_delta(experiment.privacy.delta, records=records)
 
 

@@ -73,7 +73,7 @@ def _charged(exchange: AnyExchange, node: Node, request: Request, context: Conte
 def _charged_before(
     exchange: AnyExchange, node: Node, request: Request, context: Context, state: State
 ) -> Answering[Attempt]:
-    """The same attempt's second sum: what was checked and paid for with the first."""
+    """An attempt's second sum, which was checked and paid for with the first."""
     here = checked(node, request, context, state, _agree(node, request))
     if "key" not in state or "epsilons" not in state:
         raise RuntimeError(

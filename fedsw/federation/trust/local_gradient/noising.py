@@ -192,7 +192,7 @@ def _begin(
 
 
 def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[dict[int, _Member], Found]:
-    """Batch, budget and noise of every client, or why it refuses; the same for clients of the same sizes."""
+    """Batch, budget and noise of every client, or its reason to refuse; one object for clients of equal sizes."""
     experiment, directions = node.task.experiment, node.task.clipped.directions(request.round, request.attempt)[0]
     known: dict[tuple[int, ...], tuple[Any, ...] | Exception] = {}
     members: dict[int, _Member] = {}

@@ -71,7 +71,7 @@ class Classification(Task):
         return {"loss": held_out.loss, **report}
 
     def tally(self, shape: Shape) -> Tally:
-        """How many records of each group and class are answered with each class."""
+        """Records of each group and class by predicted class."""
         from fedsw.learning.tasks.tally import Counts
 
         return Counts(len(shape.groups), shape.classes)

@@ -44,7 +44,7 @@ class Projection:
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor | None) -> Projection:
-        """The map of whole parameters."""
+        """The map of a whole weight (out, in) and bias (out,)."""
         places = {"weight": (weight, 0)} | ({} if bias is None else {"bias": (bias, 0)})
         return Projection(weight, bias, places)
 

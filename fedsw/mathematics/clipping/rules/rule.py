@@ -234,7 +234,7 @@ class Bare:
 
     @staticmethod
     def of(parameter: Tensor) -> Bare:
-        """The whole of a parameter."""
+        """The whole of a parameter of any shape."""
         return Bare(parameter, {"bias": (parameter, 0)})
 
 
