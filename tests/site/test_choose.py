@@ -49,7 +49,7 @@ def test_the_measured_numbers_are_the_committed_results():
 
 def test_it_says_whether_a_penalty_or_thresholds_fit_by_who_may_read_the_group():
     (said,) = (line for line in PAGE.splitlines() if line.startswith("**A penalty or thresholds?**"))
-    assert "reads the group in training only" in said and "of everybody who is predicted" in said
+    assert "reads the group in training only" in said and "the group of each predicted person" in said
 
 
 def test_each_answer_leads_to_a_trust_model_that_gives_what_is_to_come_out():
