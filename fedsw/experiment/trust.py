@@ -127,7 +127,7 @@ class TrustModel:
         unread: settings of [privacy] that have no meaning under it, since every client plans for itself.
         seeds: sections with a seed of public randomness that it draws beside those of every run.
         rank: its place in a comparison: those of a trusted server come before those of none.
-        hides_groups, assumes: words: what a plan assumes of groups whose sizes it may not know, and of clients.
+        hides_groups, assumes: words: what a plan assumes of groups of unknown sizes, and of clients.
         trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
             the noise, and who is protected against whom.
         guarded: what protects a record where clients have ledgers of their own; "" where they have none.

@@ -601,7 +601,7 @@ _TRIES = 5
 
 
 def asked_again(ask: Ask, question: str, read: Callable[[str], _Read]) -> _Read:
-    """What a person's answer means; one that cannot be read is asked again, with the reason, and loses nothing."""
+    """Read a person's answer; one that cannot be read is asked again, with the reason, and loses nothing."""
     reason = ""
     for _ in range(_TRIES - 1):
         try:

@@ -716,7 +716,7 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
 def _understood_unit(
     unit: str | None, persons: Mapping[str, Persons], named: Sequence[str], *, asked: bool
 ) -> Understood:
-    """The line of whose the rows are."""
+    """The line of the rows' privacy unit."""
     if unit is not None:
         return Understood(unit, "whose rows", "all rows with one value are one person's", "--unit COLUMN")
     said = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")

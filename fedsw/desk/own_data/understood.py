@@ -1,4 +1,4 @@
-"""What was understood of tables: a line for each column, with what changes it; on screens, in drafts, and as JSON."""
+"""Columns as they were understood: a line for each column, with what changes it; on screens, in drafts, and as JSON."""
 
 from __future__ import annotations
 

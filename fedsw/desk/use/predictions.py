@@ -116,7 +116,7 @@ def read_given(
 
 
 def _without(inputs: NDArray[np.float32], column: str, columns: Columns) -> NDArray[np.float32]:
-    """The inputs (inputs,) of a record whose cell in a column counts as missing."""
+    """The inputs (inputs,) of a record with a missing cell in a column."""
     start, changed = 0, inputs.copy()
     for feature in columns.features:
         part = changed[start : start + feature.inputs]

@@ -137,7 +137,7 @@ def resume(
 ) -> RunResult:
     """Go on with a run that stopped: same experiment and engine, fresh attempts, the same ledger.
 
-    Of one that has ended the result is what it left, with a warning: nothing is asked of anybody.
+    Of one that has ended the result is what it left, with a warning: no client is asked.
 
     Args:
         data, held_out, model, task: the same again, where the run began with Python objects, which are on no disk.

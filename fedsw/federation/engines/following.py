@@ -22,7 +22,7 @@ class Follower:
     """Shows an observer what appears in a run's folder: who is there, the plan's length, then every released round.
 
     `metrics.jsonl` holds releasable numbers only, so no more can be shown than the run's own process would show.
-    `started` says whether the observer has received the plan. Of a run that somebody else submits, the `experiment` is
+    `started` says whether the observer has received the plan. Of a run that another user submits, the `experiment` is
     None, and read from its folder.
     """
 

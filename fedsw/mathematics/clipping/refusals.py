@@ -268,7 +268,7 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
 
 
 def _rules_refusal(module: nn.Module) -> str | None:
-    """What the rule of a layer that trains, or of which a part trains, says against this one."""
+    """Objection of the rule of a layer that trains, or of which a part trains, to this one."""
     if type(module) not in RULES or not any(parameter.requires_grad for parameter in module.parameters()):
         return None
     return RULES.get(type(module)).refusal(module)

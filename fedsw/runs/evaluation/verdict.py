@@ -52,7 +52,7 @@ def warnings_of(
 
     Without noise `epsilon` is infinite; it is None where a model is measured again. The held-out loss was `start`
     before training, and is larger by `rise`, record by record. Clients may keep records to measure on (`at_clients`),
-    whose metrics their operators see. The `calibration` is the summary's entry on it.
+    with metrics for their operators. The `calibration` is the summary's entry on it.
     """
     warnings = [
         *_of_loss(metrics, start, rise),

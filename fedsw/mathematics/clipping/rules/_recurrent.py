@@ -2,7 +2,7 @@
 
 A map that is applied at every time has the gradient sum_t delta_t a_t^T of a linear layer on a sequence, where delta_t
 is the backprop at its output at time t. For the map of inputs that is one call, before the first step. Outputs of the
-map of states are known only one after the other; so zeros (n, T, gates) are added to them, one a time, whose backprop
+map of states are known only one after the other; so zeros (n, T, gates) are added to them, one a time: their backprop
 is delta, and the map itself is applied without its parameters in the graph.
 """
 
