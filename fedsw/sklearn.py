@@ -139,7 +139,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return [f"x{i}" for i in range(self.n_features_in_)] if names is None else [str(name) for name in names]
 
     def _features(self) -> list[dict[str, Any]]:
-        """What is public of every column: categories, or bounds beyond which cells are cut."""
+        """Public facts of every column: categories, or bounds beyond which cells are cut."""
         names, categories = self._names(), self.categories or {}
         numbers = [name for name in names if name not in categories]
         bounds = self._bounds(numbers)
@@ -216,7 +216,7 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         model: "auto" for what public numbers choose, "additive", "logistic", another kind, or an `nn.Module`.
         penalty: between groups, "statistical-parity" or "equality-of-odds"; `alpha`, from 0 to 1, weighs it.
         clients: among how many the rows are dealt.
-        account: the data set whose account every fit is charged in: its name, or the file of the account.
+        account: the data set with the account that every fit is charged in: its name, or the account's file.
         random_state: makes a fit reproducible, and epsilon *nominal*: no guarantee. None: secret noise.
         settings: what to begin from, in place of `training.preset = "auto"`: a shipped experiment, a file, or sections.
 
@@ -234,7 +234,7 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     _task = "classification"
 
     def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateClassifier:
-        """Fit on rows X (n, p), classes y (n,) and, for a penalty, groups (n,) or (n, k), whose columns are joined."""
+        """Fit on rows X (n, p), classes y (n,) and, for a penalty, groups (n,) or (n, k), with joined columns."""
         X, y = self._validated(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
@@ -275,7 +275,7 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateRegressor:
-        """Fit on rows X (n, p), numbers y (n,) and, for a penalty, groups (n,) or (n, k), whose columns are joined."""
+        """Fit on rows X (n, p), numbers y (n,) and, for a penalty, groups (n,) or (n, k), with joined columns."""
         X, y = self._validated(X, y, y_numeric=True)
         if TARGET in self._names():
             raise ValueError(f"X has a column {TARGET!r}, and `bounds` has y by that name: rename the column")

@@ -94,7 +94,7 @@ def expected_mu(mu: float, trials: int, confidence: float, *, noise: float = 1.0
 
 
 def shown_epsilon(mu: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon(delta) of so many steps that include the record at a rate and then move by mu, the worse direction.
+    """Empirical epsilon(delta) of steps that include the record at a rate and then move by mu, the worse direction.
 
     One step is (1 - p) N(0, 1) + p N(mu, 1) against N(0, 1); more mu, or a higher rate, costs more: the pair of less is
     made from it by added noise, or by exchanging a share of its outcomes for noise about 0. So lower bounds on mu and

@@ -14,7 +14,7 @@ from fedsw.cli.options import Json, Verbs, answer, echo, echo_json
 if TYPE_CHECKING:
     from fedsw.privacy.accounting.lifetime import DatasetAccount
 
-account = Verbs(help="Show and limit what all runs on one data set spent together.", invoke_without_command=True)
+account = Verbs(help="Show and limit the joint budget of runs on one data set.", invoke_without_command=True)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
 Folder = Annotated[

@@ -27,16 +27,21 @@ def audit_command(
     settings: options.Settings = None,
     canary: Annotated[
         bool,
-        typer.Option("--canary", help="Attack the released path on the worst neighbours of the experiment's bound."),
+        typer.Option(
+            "--canary", help="Attack the releases on the worst neighbours of the experiment's bound (empirical ε)."
+        ),
     ] = False,
     one_run: Annotated[
-        int | None, typer.Option("--one-run", min=1, metavar="K", help="Attack one real training run with K canaries.")
+        int | None,
+        typer.Option(
+            "--one-run", min=1, metavar="K", help="Membership inference on one real training run with K canaries."
+        ),
     ] = None,
     trials: Trials = None,
     unsafe_finding: Annotated[
         bool,
         typer.Option(
-            "--unsafe-finding", help="Let --one-run attack records of your own: the finding's ε is then ∞ for readers."
+            "--unsafe-finding", help="Let --one-run attack your records: the finding's ε is then ∞ for readers."
         ),
     ] = False,
     epsilon: options.Epsilon = None,
@@ -48,7 +53,7 @@ def audit_command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Attack a guarantee: how much of its ε can an attacker show?
+    """Attack a guarantee by membership inference, or check a run.
 
     With --canary or --one-run the target is an experiment (settings may follow it), or a run's folder: its settings
     are attacked; without either it is a run's folder, or an experiment's name for its latest run: its files are

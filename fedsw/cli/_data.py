@@ -93,7 +93,10 @@ def init_command(
         bool, typer.Option("--guess", help="Tell numbers, dates and text apart by looking: kinds are then public.")
     ] = False,
     unit: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Whose a row is: all rows of a person are protected as one.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Privacy-unit IDs (user-level DP): rows of a person are protected together."
+        ),
     ] = None,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's own table to measure on.")] = None,
     alpha: Annotated[
@@ -101,7 +104,7 @@ def init_command(
     ] = None,
     relation: Annotated[
         Literal["replace-one", "add-remove"],
-        typer.Option(help="Protect a record's replacement, or its addition and removal, a weaker promise."),
+        typer.Option(help="Adjacency: replace-one, or add-remove, a weaker promise."),
     ] = "replace-one",
     records: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="With add-remove: a public number of records, not counted.")
@@ -243,7 +246,7 @@ def check_command(
     epsilon: options.Epsilon = None,
     overrides: options.Set = None,
     data_dir: options.DataDir = None,
-    client: Annotated[int | None, typer.Option(min=0, help="Look at this client's records alone.")] = None,
+    client: Annotated[int | None, typer.Option(min=0, help="Check only this client's records.")] = None,
     estimate: Annotated[bool, typer.Option(help="Measure time and memory by a short run on made-up records.")] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -294,7 +297,9 @@ def distance_command(
     ] = False,
     data_dir: options.DataDir = None,
     other_people: options.OtherPeople = False,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="That all intervals hold together.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="Simultaneous confidence level of all intervals.")
+    ] = 0.95,
     allow_module: options.AllowModule = None,
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,

@@ -43,7 +43,9 @@ def describe_command(
     epsilon: options.Epsilon = None,
     trust: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (distributed, sketch-local)."),
+        typer.Option(
+            metavar="NAME", help="The server is trusted (sketch), or no party is (distributed, sketch-local)."
+        ),
     ] = None,
     engine: options.EngineName = "inprocess",
     seed: options.Seed = None,

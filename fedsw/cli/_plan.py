@@ -29,12 +29,15 @@ def plan_command(
     clients: options.Clients = None,
     data_dir: options.DataDir = None,
     public_table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A public table of the same columns, to draw twins from.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A public table of the same columns, to draw simulated records (twins) from."
+        ),
     ] = None,
     other_people: options.OtherPeople = False,
     expect: Annotated[
         Literal["little", "some", "much"] | None,
-        typer.Option(help="How much the columns tell of the target, where that is publicly known; else all three."),
+        typer.Option(help="How well the columns predict the target, if that is publicly known; else all three."),
     ] = None,
     after_moments: Annotated[
         str | None,
@@ -47,7 +50,7 @@ def plan_command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say from public numbers alone whether a run can work.
+    """Forecast from public numbers only whether a run can work.
 
     Prints the noise, the settings, a forecast, and what other numbers would leave. The forecast comes from training on
     public twins: records of the same columns and sizes, drawn from a public law. Of private records their number by

@@ -25,7 +25,7 @@ MetricsPort = Annotated[
         "--metrics-port",
         min=0,
         max=65535,
-        help="Serve Prometheus metrics on this port of 127.0.0.1 (0 finds one), to who has its token.",
+        help="Serve Prometheus metrics on this port of 127.0.0.1 (0 finds one), to holders of its token.",
     ),
 ]
 
@@ -134,7 +134,7 @@ def resume_command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run that stopped; what it has spent stays spent.
+    """Resume a run that stopped; what it has spent stays spent.
 
     RUN is the run's directory, or an experiment's name for its latest run. A folder that is older than what the
     clients of its run answered (a backup, a copy) is refused without --charge-lost, one with a damaged checkpoint

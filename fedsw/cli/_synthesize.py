@@ -54,7 +54,9 @@ def synthesize_command(
     epsilon: options.Epsilon = None,
     trust: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The server is trusted (sketch), or nobody is (distributed, sketch-local)."),
+        typer.Option(
+            metavar="NAME", help="The server is trusted (sketch), or no party is (distributed, sketch-local)."
+        ),
     ] = None,
     fair: Annotated[bool, typer.Option("--fair", help="Make labels independent of the group.")] = False,
     draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,

@@ -58,7 +58,7 @@ def tune_command(
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,
 ) -> None:
-    """Search the settings of an experiment on tables of your own.
+    """Search hyperparameters of an experiment on your tables.
 
     On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
     on with the planned noise. With --on-records runs on the private records are compared by a private selection: only

@@ -37,7 +37,7 @@ def evaluate_command(
     run: Run,
     runs: Runs = RUNS,
     data_dir: DataDir = None,
-    client: Annotated[int | None, typer.Option(min=0, help="This client's records alone.")] = None,
+    client: Annotated[int | None, typer.Option(min=0, help="Only this client's records.")] = None,
     allow_module: AllowModule = None,
     as_json: Json = False,
 ) -> None:

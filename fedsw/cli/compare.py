@@ -39,13 +39,13 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of every method at 
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the task's.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; as many as there are cores if not given.")]
 Nominal = Annotated[bool, typer.Option("--nominal", help="Reproducible sampling and noise; every ε is then nominal.")]
-Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a comparison that stopped.")]
+Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="Resume a comparison that stopped.")]
 List = Annotated[bool, typer.Option("--list", help="Show the tasks and the methods, and run nothing.")]
 
 
 def compare_command(
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or a TOML file of your own.")
+        str | None, typer.Argument(metavar="[TASK]", help="A task that --list shows, or your TOML file.")
     ] = None,
     method_names: Annotated[
         str | None, typer.Option("--methods", metavar="A,B,...", help="Methods; the task's own choice if not given.")
@@ -187,7 +187,7 @@ def demo_command(
     clients: options.Clients = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each run, instead of the experiment's.")] = None,
     seed: options.Seed = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with a demo that stopped.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume a demo that stopped.")] = None,
     runs: options.Runs = options.RUNS,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

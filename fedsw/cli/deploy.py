@@ -90,7 +90,7 @@ def server_command(
     overrides: options.Set = None,
     port: Port = 9092,
     home: Annotated[Path, typer.Option(metavar="DIR", help="Flower's files and logs.")] = Path("superlink"),
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run of this server.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a run of this server.")] = None,
     charge_lost: options.ChargeLost = False,
     go_on: options.GoOn = False,
     allow_module: options.AllowModule = None,
@@ -204,7 +204,7 @@ def client_command(
     ] = None,
     bundle: Annotated[
         str | None,
-        typer.Option(metavar="HASH", help="The only bundle whose code is loaded; `own`: that of the fedsw installed."),
+        typer.Option(metavar="HASH", help="The only bundle to load code from; `own`: that of the installed fedsw."),
     ] = None,
     code: Annotated[
         str | None,

@@ -42,7 +42,7 @@ Set = Annotated[
 Run = Annotated[str, typer.Argument(metavar="RUN")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
-Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress; print only the run's directory.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients.")]
 Sites = Annotated[int | None, typer.Option(min=1, help="Processes that hold the clients; the engine's, if not given.")]
@@ -62,9 +62,7 @@ EngineName = Annotated[
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
 OtherPeople = Annotated[
     bool,
-    typer.Option(
-        "--other-people", help="My word: rows of the named table that equal rows in --data-dir are of other people."
-    ),
+    typer.Option("--other-people", help="I confirm that duplicates of rows in --data-dir belong to different people."),
 ]
 AllowModule = Annotated[
     list[str] | None,
@@ -76,14 +74,14 @@ ChargeLost = Annotated[
     bool,
     typer.Option(
         "--charge-lost",
-        help="Of a folder put back from a backup: charge what clients remember of the run and it does not, and go on.",
+        help="After restoring a backup: charge the attempts that it lacks and clients remember, then resume.",
     ),
 ]
 GoOn = Annotated[
     bool,
     typer.Option(
         "--go-on",
-        help="Of a folder whose checkpoint lacks rounds that were released: release and charge them once more.",
+        help="If the checkpoint lacks released rounds: release and charge them once more.",
     ),
 ]
 Spreadsheet = Annotated[

@@ -203,7 +203,7 @@ class _Declaring:
         return self._table, declaration
 
     def _ask_for_persons(self, names: Sequence[str], columns: Columns, *, unsaid: bool) -> None:
-        """Refuse an input that seems to say whose a row is, which nobody named as one; warn of such a column beside."""
+        """Refuse an undeclared input that looks like ids of persons; warn of such a column beside."""
         labels = {label.name for label in (columns.target, *columns.targets) if label is not None}
         labels |= set() if columns.sensitive is None else {*columns.sensitive.columns}
         cells = {

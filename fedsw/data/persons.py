@@ -1,7 +1,7 @@
-"""Columns that seem to say whose a row is, by their values: these repeat, and other columns stay the same within them.
+"""Columns that look like ids of persons by their values: these repeat, and other columns stay the same within them.
 
 Names say little: a person's number is called Patientennummer, num_patient or k_7 as well. Where rows of one person are
-several, and nobody said whose a row is, epsilon is that of a row.
+several, and no privacy unit is declared, epsilon is that of a row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Persons:
 
     @property
     def words(self) -> str:
-        """What was seen, as a sentence without an end."""
+        """Evidence, as a sentence without an end."""
         more = f" and {len(self.constant) - 3} more" if len(self.constant) > 3 else ""
         stay = f", and within each {', '.join(self.constant[:3])}{more} stay the same" if self.constant else ""
         return f"its {self.values:,} values are in {self.rows:,} rows{stay}"
@@ -126,7 +126,7 @@ class Marks:
 def persons_in(
     columns: Mapping[str, Marks], candidates: Collection[str], *, named: Collection[str] = ()
 ) -> list[Persons]:
-    """Columns among the candidates that seem to say whose a row is; a ``named`` one does where its values repeat.
+    """Columns among the candidates that look like ids of persons; a ``named`` one does if its values repeat.
 
     Of any other one, other columns stay the same within its values, surely not by chance; one that is cut from it, as
     an age group is from a year of birth, or that it renames, tells nothing.

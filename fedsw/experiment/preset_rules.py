@@ -461,7 +461,7 @@ def _way(numbers: PresetNumbers, rule: _Rule, clip: Mapping[str, float]) -> floa
 
 
 def left_open(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """The settings that are still to be chosen, by section, also a sketch's shares; empty where nothing is open."""
+    """The settings that are still to be chosen, by section, also a sketch's shares; empty if nothing is open."""
     if settings.sketch.open:  # a sketch has no preset, and no moments
         return {"sketch": ("stages",)}
     moments_are_open = settings.privacy.moments == "auto"

@@ -47,7 +47,7 @@ class RunGuarantee:
     """Guarantee of a run that adds noise.
 
     Attributes:
-        unprotected: why nothing is promised, in words; None where something is.
+        unprotected: why nothing is promised, in words; None if something is.
         deviations: standard deviations of noise, least and largest, that a message may state: their squares, and those
             of sums over them, stay finite.
         epsilons: what a client's ledger may have spent, least and most.
@@ -122,8 +122,8 @@ class TrustModel:
         sketching: the object of the same name for a task on a sketch of records; None if it is the same for
             every task.
         beside: parts of the sums that may leave once beside its rounds, where these release gradients.
-        once: name of the trust model under which records leave once, as a sketch, with the same trust in everybody;
-            None where there is none.
+        once: name of the trust model under which records leave once, as a sketch, with the same trust in all parties;
+            None if there is none.
         unread: settings of [privacy] that have no meaning under it, since every client plans for itself.
         seeds: sections with a seed of public randomness that it draws beside those of every run.
         rank: its place in a comparison: those of a trusted server come before those of none.
@@ -183,7 +183,7 @@ class TrustModel:
         return ""
 
     def of_batch(self, plan: Any) -> float | None:
-        """Sensitivity of a batch's sum that one ledger is charged for; None where there is no such number."""
+        """Sensitivity of a batch's sum that one ledger is charged for; None if there is no such number."""
         return float(plan.sensitivity.value)
 
     def reserved(self, plan: Any) -> Any:
@@ -195,7 +195,7 @@ class TrustModel:
         return parts
 
     def public_groups(self, by_group: Mapping[str, int]) -> Mapping[str, int]:
-        """The public sizes of groups; empty where their sum alone is."""
+        """The public sizes of groups; empty if their sum alone is."""
         return by_group
 
     def meets_no_record(self, kind: Any, other_side: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""One-shot local release: a record is projected onto a ball, noised once, and sent; the rest is post-processing."""
+"""One-shot local release (local DP): a record is projected onto a ball, noised once, and sent."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ ListedKind = Annotated[str, AfterValidator(_listing)]
 
 
 class Label(Spellings):
-    """A column whose values are one of those declared: the classes.
+    """A column of declared values: the classes.
 
     `positive` is the favourable one of them, "hired", which rates, ratios between groups and thresholds are of. Left
     out, it is the second of two classes; of more none is, and ratios are those of the class that is worst off.

@@ -4,7 +4,7 @@ A cell's text is compared: text in Unicode's form NFC without spaces and invisib
 however it is stored (7, 7.0 in a column of floats), a truth value as true or false. A whole number may be written with
 zeros behind its point, and true and false in any case; two declared values that are opposite truth words (no and yes, 0
 and 1) are also found by truth values and by 0 and 1. Zeros at the beginning count: 007 is not 7. `exact` values, which
-are codes, are found by their own text alone. A declaration may name other spellings of a value (`Spelt`).
+are codes, are found by their own text only. A declaration may name other spellings of a value (`Spelt`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Spelt:
     """Other ways in which declared values are written, which are public: ``same`` lists them, value by value.
 
     With ``letters`` "any" neither case nor blanks inside count. An ``empty`` cell is this value, as of a box that
-    nobody ticked.
+    is unticked.
     """
 
     same: tuple[tuple[str, tuple[str, ...]], ...] = ()

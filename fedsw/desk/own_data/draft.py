@@ -279,7 +279,7 @@ def _require_loaded(text: str) -> None:
 class Numerals:
     """Way in which a table writes numbers: its declaration, or a ``doubt`` that a person has to decide.
 
-    A column whose numbers are written otherwise, or may be, has its ``own`` way, and a doubt (``doubts``). Nothing is
+    A column of numbers written otherwise, or perhaps so, has its ``own`` way, and a doubt (``doubts``). Nothing is
     known where no cell was looked at (``looked`` is false).
     """
 
@@ -529,7 +529,7 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
 
 
 def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict[str, Persons]:
-    """Columns of public tables that seem to say whose a row is, but those that somebody declared otherwise."""
+    """Columns of public tables that look like ids of persons, but those that are declared otherwise."""
     marks = {name: Marks.of(cells) for name, cells in public.items()}
     words = request.words
     said = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
@@ -779,7 +779,7 @@ def _asked_for_unit(names: Sequence[str], request: DraftRequest, persons: Mappin
 
 
 def _unit(unit: str | None, names: Sequence[str], persons: Persons | None) -> list[str]:
-    """The line that says whose privacy counts: a blank where persons seem to have several rows, else a comment."""
+    """The line that declares the privacy unit: a blank if persons seem to have several rows, else a comment."""
     if unit is not None:
         return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
     if persons is not None:

@@ -237,7 +237,7 @@ class Examined:
     """Counts and faults of one file.
 
     Of those with a valid cell, ``groups`` are units and ``classes`` records; ``broken`` says why the file was not
-    read to its end; ``warnings`` are no faults; ``absent`` are cells that seem to be missing, undeclared, as messages
+    read to its end; ``warnings`` are not faults; ``absent`` are cells that seem to be missing, undeclared, as messages
     show them; ``doubts`` say of columns that they may be read in two ways; ``listed`` counts the cells of
     every declared value.
     """
@@ -260,7 +260,7 @@ class Examined:
 
     @property
     def fits(self) -> bool:
-        """True if every cell is as declared, and can be read in one way alone."""
+        """True if every cell is as declared, and can be read in one way only."""
         return not self.faults and not self.absent and not self.doubts and self.broken is None
 
 
@@ -378,7 +378,7 @@ _CHANCE = 1e-4
 
 
 def _at_one_client(files: Sequence[Examined]) -> Iterator[str]:
-    """Yield a warning for each column with values of one client alone, which may be another's in other spelling."""
+    """Yield a warning for each column with values of one client only, which may be another's in other spelling."""
     if len(files) < 2 or any(file.broken is not None for file in files):
         return
     for column in files[0].listed:

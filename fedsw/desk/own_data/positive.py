@@ -41,7 +41,7 @@ _HARM = re.compile(
     ),
     re.IGNORECASE,
 )
-"""What names harm in a target or its values, by stems, in fifteen languages: nobody is favoured by it."""
+"""What names harm in a target or its values, by stems, in fifteen languages: such a class is not favourable."""
 _NOT = re.compile(r"(?:not|no|non)[ _-]*(.+)|un(.+)")
 
 
@@ -59,7 +59,7 @@ def positive_of(
 ) -> Positive:
     """Which of the declared classes is the favourable one.
 
-    As somebody ``said``; else the one of two whose name gives it away, unless the target or a class names harm; else
+    As ``said``; else the one of two with a telling name, unless the target or a class names harm; else
     as a person answers; else the second of two, or the one that is no harm, which is said; and none of more than two,
     where every class is shown and the worst leads.
 
@@ -107,7 +107,7 @@ def _spaced(name: str) -> str:
 
 
 def _harmless(column: str, values: Sequence[str]) -> str | None:
-    """The one of two classes that is no harm, where the column or one of them names any; None where none does."""
+    """The one of two classes that is no harm, where the column or one of them names any; None if none does."""
     harmful = [_HARM.search(_spaced(value)) is not None for value in values]
     negated = [_NOT.fullmatch(value.strip().lower()) is not None for value in values]
     if any(negated) and any(harmful):  # "not ill" names harm too, and is none

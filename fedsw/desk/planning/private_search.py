@@ -1,4 +1,4 @@
-"""A private selection among settings tried on the records themselves, and what it costs."""
+"""A private selection of hyperparameters tried on the records themselves, and what it costs."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class OwnLedgers(TrustModel):
         return ""
 
     def sees_sums(self, against: str) -> str:
-        """See `TrustModel`: nobody did."""
+        """See `TrustModel`: none did."""
         by = {"client": "every client by itself"}.get(self.adds_noise, self.adds_noise)
         return f"{by} added the noise, so the promise holds against {against}"
 

@@ -127,7 +127,7 @@ class LogLoss:
 class LogitCalibration:
     """Logits become `scale` times themselves and `shift` (d,) more: of class 1 of two, or of each of more classes.
 
-    The scale is 0, and the shift that of the class shares alone, where the log `evidence` that the model tells records
+    The scale is 0, and the shift that of the class shares only, where the log `evidence` that the model tells records
     apart is below `TELLS`. The ``rule`` is a number of `RULES`.
     """
 

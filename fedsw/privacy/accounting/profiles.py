@@ -19,7 +19,7 @@ from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, Sampling
 
 Orientation = Literal["symmetric", "remove", "add", "triangle"]
 Curve: TypeAlias = Callable[[Any], Any]
-"""A profile: of epsilon >= 0, in numpy's arrays or torch's, to delta in the same."""
+"""A privacy profile: of epsilon >= 0, in numpy's arrays or torch's, to delta in the same."""
 
 
 _RELATION_OF: dict[Sampling, str] = {"without-replacement": REPLACE_ONE, "poisson": ADD_OR_REMOVE}

@@ -1,4 +1,4 @@
-"""Intervals of 95 % for shares, means, and what is made of them, from counts with and without noise.
+"""Confidence intervals (95 %) for shares, means, and what is made of them, from counts with and without noise.
 
 Every one is found by asking which true values could have given what was seen, with the noise in it: no draw starts from
 an estimate that was cut to what is possible. Rows are gathered by unit, so that each unit counts once, and few

@@ -50,7 +50,7 @@ def warnings_of(
 ) -> tuple[str, ...]:
     """List the warnings that come before a run's metrics, the worst first; `records` are held out.
 
-    Without noise `epsilon` is infinite; it is None where a model is measured again. The held-out loss was `start`
+    Without noise `epsilon` is infinite; it is None if a model is measured again. The held-out loss was `start`
     before training, and is larger by `rise`, record by record. Clients may keep records to measure on (`at_clients`),
     with metrics for their operators. The `calibration` is the summary's entry on it.
     """

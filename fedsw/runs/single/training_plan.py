@@ -129,7 +129,7 @@ def plan(
         accountant, mechanism: what composes the releases, and their noise; the accountant takes it.
         seed: makes sampling and noise reproducible; epsilon is then nominal. For experiments only. `random_state` is
             another word.
-        unit: what a person is called, where records say whose they are (`as_records(..., unit=...)`): the sizes are
+        unit: what a person is called, if records have privacy units (`as_records(..., unit=...)`): the sizes are
             those of persons, and all records of one are replaced together.
         calibration: share of the budget (of mu^2), at most half, for one release of counts of scores after the rounds,
             out of which a classifier's probabilities are corrected (`PrivateTrainer.calibration`); 0 releases none.

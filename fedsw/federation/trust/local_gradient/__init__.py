@@ -11,7 +11,7 @@ from fedsw.federation.trust import OwnLedgers
 
 
 class LocalGradients(OwnLedgers):
-    """No trust in others: each client noises its histograms of outputs and its contribution for its own guarantee."""
+    """Inter-silo record-level DP: each client noises its histograms of outputs and its contribution by itself."""
 
     name = "local-gradient"
     once = "sketch-local"

@@ -1,4 +1,4 @@
-"""Accounts of data sets: what all runs on the same records have spent together, and the limit that they keep to.
+"""Accounts of data sets: the joint cost of all runs on the same records, and its limit, kept by privacy filters.
 
 Source: docs/guarantees/ledger.md.
 """
