@@ -16,7 +16,7 @@ from fedsw.cli.app import main
 from fedsw.learning.tasks import calibration
 from fedsw.runs import additive_shapes
 from fedsw.runs.additive_shapes import ShapeFunction, keep_shapes, read_shapes
-from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
+from fedsw.runs.report.shapes import contributions, draw_shapes, leading_column, shapes_in_words
 from fedsw.runs.shapes_of_model import shapes_of
 from fedsw.runs.view import read_run
 
@@ -211,3 +211,19 @@ def test_words_of_shapes_name_no_column_that_is_noise() -> None:
     assert np.ptp(noise.values) > 5 and "No column moves the answer by more" in shapes_in_words([noise])
     said = shapes_in_words([noise, told("age", [-1.0, 0.0, 1.0], 0.1), told("sex", [-0.5, 0.5], 0.0)])
     assert said == "The columns that move the answer most: age, by 2, sex, by 1"
+
+
+def function_of(column: str, size: float, band: float = 0.05) -> ShapeFunction:
+    values = size * np.array([[-1.0], [0.0], [1.0]])
+    return ShapeFunction(column, ("0", "1", "2"), (0.0, 1.0, 2.0), values, np.full((3, 1), band))
+
+
+def test_columns_are_sorted_by_what_they_do_and_one_that_does_nearly_all_is_asked_about() -> None:
+    shapes = [function_of("age", 0.3), function_of("chapter", 2.0), function_of("noise", 0.01)]
+    table = contributions(shapes)
+    assert [row[0] for row in table.rows] == ["chapter", "age", "noise"] and table.rows[2][3] == "noise hides it"
+    assert table.rows[0][1] == "4" and table.rows[0][2].startswith("± 0.07")
+    said = leading_column(shapes)
+    assert said.startswith("'chapter' does 98 %") and "known when you predict?" in said
+    assert leading_column([function_of("age", 1.0), function_of("pay", 1.0)]) == ""
+    assert leading_column([function_of("age", 0.01), function_of("pay", 0.01)]) == "" == leading_column(shapes[1:2])

@@ -14,7 +14,7 @@ from fedsw.runs.report.metric_names import measured_cell, metric_name, ordered_m
 from fedsw.runs.report.person import for_a_person, in_a_sentence, worst_meaning
 from fedsw.runs.report.picture import Picture, picture
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_worth, pictures_of
-from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
+from fedsw.runs.report.shapes import contributions, draw_shapes, leading_column, shapes_in_words
 from fedsw.runs.report.what_ifs import WhatIfs
 from fedsw.runs.view import OPERATORS, RunView
 
@@ -70,6 +70,7 @@ def summary_screen(view: RunView) -> Document:
                 ("histograms", [_histograms(summary["histograms"])] if summary.get("histograms") else []),
                 ("moments", _moments(summary["moments"]) if summary.get("moments") else []),
                 ("coefficients", [_coefficients(summary)]),
+                ("columns", [leading] if (leading := leading_column(view.shapes)) else []),
                 ("thresholds", [", ".join(cuts), *facts.threshold_sentences(view)]),
                 ("signal", [facts.signal(view)]),
                 ("by group", [Listed("", facts.by_group(view, measured_cell))]),
@@ -173,6 +174,9 @@ def _released_beside(view: RunView) -> Iterator[tuple[str, list[Part]]]:
             Listed("Coefficients by released moments, the surest first", facts.coefficients(view.summary)),
         ],
     )
+    leading = leading_column(view.shapes)
+    table = [Listed("What each column does, the most first", contributions(view.shapes))] if view.shapes else []
+    yield "What each column does", [*([Strong(leading)] if leading else []), *table]
     cuts = Listed("Thresholds by group", facts.thresholds(view))
     yield "Thresholds by group", [" ".join(facts.threshold_sentences(view)), cuts]
 

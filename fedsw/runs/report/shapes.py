@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsw._tools.text import number
+from fedsw.runs.report.document import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
 if TYPE_CHECKING:
@@ -70,6 +71,47 @@ def _is_beyond_noise(shape: ShapeFunction) -> bool:
     noise = np.mean((shape.band / 2) ** 2, axis=0)
     largest = noise * (1 + 2 * np.sqrt(2 / max(1, len(shape.values) - 1)))
     return bool((np.mean(shape.values**2, axis=0) > largest).any())
+
+
+_NEARLY_ALL = 0.8
+"""Part of what all columns do, beyond noise, from which on one of them does nearly all: the label in other words."""
+
+
+def contributions(shapes: Sequence[ShapeFunction]) -> FactTable:
+    """Each column, the most first: by how much it moves the answer, the noise in that, its part of what all do."""
+    powers = _powers(shapes)
+    rows = []
+    for shape in sorted(shapes, key=lambda shape: -powers[shape.column]):
+        output = int(np.ptp(shape.values, axis=0).argmax())
+        noise = float(shape.band[:, output].max()) * 2**0.5
+        part = powers[shape.column] / (sum(powers.values()) or 1.0)
+        beyond = f"{100 * part:.0f} %" if powers[shape.column] else "noise hides it"
+        rows.append((shape.column, number(float(np.ptp(shape.values[:, output]))), f"± {number(noise)}", beyond))
+    return FactTable.of(("column", "moves the answer by", "noise", "of what all do"), rows)
+
+
+def leading_column(shapes: Sequence[ShapeFunction]) -> str:
+    """A sentence where one column does nearly all: it may be known with the answer alone. Else empty."""
+    powers = _powers(shapes)
+    total = sum(powers.values())
+    if len(powers) < 2 or not total:
+        return ""
+    first = max(powers, key=lambda name: powers[name])
+    if powers[first] < _NEARLY_ALL * total:
+        return ""
+    return (
+        f"{first!r} does {100 * powers[first] / total:.0f} % of what all columns do: is it known when you predict? "
+        "What is known with the answer alone, as a cause of death is, makes a model look better than it can be in use."
+    )
+
+
+def _powers(shapes: Sequence[ShapeFunction]) -> dict[str, float]:
+    """The mean square of each column's function that is beyond noise, 0 where noise explains it."""
+    powers = {}
+    for shape in shapes:
+        beyond = np.mean(shape.values**2, axis=0) - np.mean((shape.band / 2) ** 2, axis=0)
+        powers[shape.column] = max(0.0, float(beyond.max())) if _is_beyond_noise(shape) else 0.0
+    return powers
 
 
 def rows_of_shapes(shapes: Sequence[ShapeFunction]) -> Iterator[tuple[str, str]]:
