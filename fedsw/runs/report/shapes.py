@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsw._tools.text import number
-from fedsw.runs.report.document import FactTable
+from fedsw.runs.report._parts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
 if TYPE_CHECKING:
