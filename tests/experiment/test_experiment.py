@@ -244,6 +244,7 @@ RELEASE = (*GENERATION, "privacy.trust=local-release")
         (RELEASE, "training.batch_size=10", "use training.batch_fraction"),
         (RELEASE, "privacy.epsilon=inf", "finite privacy.epsilon"),
         (RELEASE, "privacy.noise_multiplier=2", "finite privacy.epsilon"),
+        (RELEASE, 'privacy={trust="local-release", epsilon=inf, noise_multiplier=2.0}', "finite privacy.epsilon"),
         (("privacy.sampling=stratified",), "training.batch_size=10", "use training.batch_fraction with"),
     ],
 )
