@@ -40,7 +40,7 @@ _STEPS = 60
 
 
 @dataclass(frozen=True)
-class Rule:
+class CalibrationRule:
     """How a calibration follows from counts; a release has its rule's number in `RULES`, by which an audit repeats it.
 
     Before counts are seen the scale is about ``usual``, of two classes or of more, and the intercept of a class has
@@ -172,8 +172,10 @@ class LogitCalibration:
 
 
 RULES = (
-    Rule((0.0, TAIL, 1 / 32, 7 / 32, 25 / 32, 31 / 32, 1 - TAIL, 1.0), 49, (0.4, 0.4), (0.7, 0.7), False, False),
-    Rule(),
+    CalibrationRule(
+        (0.0, TAIL, 1 / 32, 7 / 32, 25 / 32, 31 / 32, 1 - TAIL, 1.0), 49, (0.4, 0.4), (0.7, 0.7), False, False
+    ),
+    CalibrationRule(),
 )
 """The rules of calibrations on file, the last that of a release from now on."""
 
@@ -260,7 +262,7 @@ class _ClassPosterior:
     (scales, 1, 1) is the intercept before counts are seen, when shifts from it have the probabilities `of_shifts`.
     """
 
-    rule: Rule
+    rule: CalibrationRule
     counts: Array
     variance: Array
     n: float

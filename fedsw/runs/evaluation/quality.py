@@ -448,8 +448,8 @@ def of_probabilities(task: Problem, outputs: Tensor, records: Records) -> Measur
     if not (facts.supervised and facts.classifies and bool(outputs.isfinite().all())):
         return {}
     answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
-    found = _of_probabilities(outputs, answers, np.ones(len(outputs), dtype=bool))
-    return {name: (value, around) for name, (value, around) in found.items() if math.isfinite(value)}
+    measured = _of_probabilities(outputs, answers, np.ones(len(outputs), dtype=bool))
+    return {name: (value, around) for name, (value, around) in measured.items() if math.isfinite(value)}
 
 
 OF_SHARES = {"auc": 0.5, "calibration_error": 0.0}
