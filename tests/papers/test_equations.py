@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from tests.papers.test_lemmas import GRID, Array, entropic, overlaps, released
 
@@ -70,6 +70,29 @@ def test_rll_c_2_and_c_4_the_laws_of_groups_are_those_of_the_made_up_records() -
     above = integrate.quad(lambda x: 2 * (1 - p) * (1 - x), 0.5, 1)[0]
     assert (centred < -0.5).mean() == pytest.approx(below, abs=0.005)
     assert (centred > 0.5).mean() == pytest.approx(above, abs=0.005)
+
+
+def regularised(u: Array, other: Array, strength: float) -> Array:
+    """Means of the entropic plan at u, by Sinkhorn's iterations."""
+    costs, g = (u[:, None] - other) ** 2, np.zeros(len(other))
+    for _ in range(200):
+        f = -strength * special.logsumexp((g - costs) / strength - math.log(len(other)), axis=1)
+        g = -strength * special.logsumexp((f[:, None] - costs) / strength - math.log(len(u)), axis=0)
+    plan = np.exp((f[:, None] + g - costs) / strength)
+    return np.asarray(plan @ other / plan.sum(axis=1))
+
+
+@pytest.mark.parametrize("strength", [0.05, 1.0, 20.0])
+def test_entropic_penalties_move_as_far_as_without_regularisation(strength: float) -> None:
+    """M = L = 1, n times the movement: the replaced record's Jacobian turns, and for the divergence its output, too."""
+    n = 20
+    u, other = np.ones(n), -np.ones(n)
+    assert 2 * 2 * abs(u[0] - regularised(u, other, strength)[0]) == pytest.approx(8)
+    moved = u.copy()
+    moved[0] = -1
+    before, after = (2 * (regularised(x, x, strength) - regularised(x, other, strength)) for x in (u, moved))
+    debiased = abs(before[0]) + abs(after[0]) + np.abs(before[1:] - after[1:]).sum()
+    assert debiased == pytest.approx({0.05: 4.0, 1.0: 4.61, 20.0: 11.43}[strength], abs=0.01)
 
 
 def hockey_stick(mu: float, epsilon: float) -> float:

@@ -85,6 +85,8 @@ def _bought(plan: Planned) -> str:
     what, of = ("accuracy", "a class's rate") if without.constant > 0 else ("squared error", "the mean answers")
     gaps, values = apart(weighed.gap, without.gap), apart(abs(weighed.model), abs(without.model))
     buys = "" if weighed.gap < without.gap else ": it buys nothing"
+    if plan.experiment.objective.order != 2:  # the twins are trained with it, and their means or rates compared
+        buys += f". The gap is not that of tails, for which order {number(plan.experiment.objective.order)} is"
     return (
         f"at α = {number(alpha)} the gap between groups in {of} is {gaps[0]} and {what} {values[0]}, at 0 {gaps[1]} "
         f"and {values[1]}, with this run's noise on public twins whose groups differ by half a deviation{buys}"

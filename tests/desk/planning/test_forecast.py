@@ -19,7 +19,7 @@ from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.planning.after_moments import moments_of, opened, twins_of
-from fedsw.desk.planning.forecast import FEASIBLE, Curve, Point, Score, curve, isotonic, trained
+from fedsw.desk.planning.forecast import FEASIBLE, Curve, Point, Score, curve, isotonic, trained, training_objective
 from fedsw.desk.planning.public_rows import (
     LAWS,
     SKEWED,
@@ -325,7 +325,12 @@ def test_a_plan_with_a_penalty_says_what_it_buys_beside_none():
     assert (none, alpha) == (0.0, 0.5) and weighed.gap < without.gap and weighed.model < without.model + 0.02
     said = dict(rows(found))["penalty buys"]
     assert said.startswith("at α = 0.5 the gap between groups in a class's rate is ") and "at 0 " in said
-    assert set(as_plain(found)["penalty_buys"]) == {"0.0", "0.5"}
+    assert set(as_plain(found)["penalty_buys"]) == {"0.0", "0.5"} and "tails" not in said
+    third = found.experiment.objective.model_copy(update={"order": 3.0})
+    other = found.experiment.model_copy(update={"objective": third})
+    assert "not that of tails, for which order 3 is" in dict(rows(replace(found, experiment=other)))["penalty buys"]
+    objective = training_objective(Problem.from_experiment(other), other)
+    assert [penalty.order for penalty in objective.penalties] == [3.0], "twins are trained with the order"
     assert found.forecast.reference == "logistic regression", "what a penalty costs is said by itself"
     assert not planned(asked(training=QUICK, **PLAIN), SIZES, strengths=FEW[:1]).bought
 
