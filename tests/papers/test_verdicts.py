@@ -68,7 +68,9 @@ def test_every_numbered_statement_has_one_verdict_or_a_reason_why_it_has_none(pa
     assert len(set(rows)) == len(rows)
     whole = Counter(label for where in rows for label in statements.named(where) if label == where)
     assert all(judged.count(label) == 1 for label in whole), "a verdict of the whole, and others of parts"
-    assert written.not_reproduced
+    listed = {label for item in written.not_reproduced for label in statements.named(item)}
+    untested = [statements.named(claim.where) for claim in written.claims if claim.verdict == "not tested"]
+    assert not [labels for labels in untested if not {*labels} & listed]
     assert "\n## Not reproduced\n\n- " in page(paper) and "\n## Without a verdict\n\n- " in page(paper)
 
 
