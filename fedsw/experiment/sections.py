@@ -36,7 +36,7 @@ from fedsw.experiment.sketch_section import Sketch, SketchPart
 from fedsw.experiment.task_kinds import MODELS, TASKS
 from fedsw.experiment.trust import RunGuarantee, TrustModel, accounting_at_server, trust_model, trust_models
 from fedsw.mathematics.transport.order import require_penalty_order
-from fedsw.privacy.accountants import ACCOUNTANTS
+from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN
 
 __all__ = [
     "AUTO_BINS", "Also", "BinSettings", "Calibration", "ClipSettings", "ColumnBins", "DEFAULT_DELTA", "Evaluation",
@@ -774,7 +774,7 @@ class ReleaseSettings(Local):
             )
         yield SettingRule(
             when=self.loss == "barycentre",
-            requires=self.mechanism == "gaussian",
+            requires=self.mechanism == GAUSSIAN,
             says="loss 'barycentre' smooths with Gaussian noise alone: set mechanism to 'gaussian'",
         )
 

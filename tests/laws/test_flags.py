@@ -314,6 +314,7 @@ ASKING = {
         [f"audit/record/{name}.py" for name in ("cost", "_rows")],
         "the audit recomputes a ledger from its names: what it does not know is a user's own, and no bound",
     ),
+    "experiment/sections.py": "a loss of released records that smooths with one noise takes no other",
     "privacy/accountants.py": "where accountants are written: what has no noise is taken by each of them",
     "privacy/accounting/epsilons.py": "where they compute: those of normal noise are compared with each other",
     "privacy/accounting/stated.py": "where pure guarantees are written: one covers another of its own class",

@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
         lambda: epsilon_by("rdp-wor", {Step(0.1, 1.0, slicing=Slicing(3, 2)): 1}, 1e-5),
     ),
     "privacy/accounting/charges.py:Account.__init__": (lambda: Account(("A",), "odd", "gaussian"),),
-    "privacy/accounting/_budget_report.py:_check_slices": (
+    "privacy/accounting/_calibration.py:budget_report": (
         lambda: fedsw.privacy.accounting.budget_report(
             sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0, steps=1, sampling="odd"
         ),
@@ -201,14 +201,13 @@ KNOWN = {
     "privacy/accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
     "privacy/accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
     "privacy/accounting/discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
-    "privacy/accounting/composition.py:_forms_triangle": "what has no such pair has a wider bracket",
+    "privacy/accounting/composition.py:epsilon_bracket": "what has no such pair has a wider bracket",
     "privacy/accounting/composition.py:Composition._refine": "a number to begin a search at",
     "privacy/accounting/composition.py:Composition._on_grid": "a cache",
     "privacy/accounting/composition.py:Composition._spread": "a cache",
     "privacy/accounting/epsilons.py:compare": "which accountants are shown beside each other",
     "privacy/accounting/epsilons.py:gaussian_epsilon": "numbers",
-    "privacy/accounting/_budget_report.py:budget_report": "which number is missing",
-    "privacy/accounting/journal.py:Journal._require_schema": "numbers of formats; any other is refused",
+    "privacy/accounting/journal.py:Journal.__init__": "numbers of formats; any other is refused",
     "privacy/accounting/journal.py:Journal._query": "the words of SQLite; what is not known is raised",
     "privacy/accounting/selection.py:Selection.covers": "what is not without replacement is not covered",
     "privacy/accounting/slicing.py:Slicing.fixed": "a Slicing's scheme is checked when it is made",
@@ -216,8 +215,7 @@ KNOWN = {
     "privacy/accounting/slicing.py:gaussian_mixture": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/lifetime/chosen.py:_cut_off": "a Slicing's scheme is checked when it is made",
     "privacy/accounting/pld.py:round_off_factor": "every other device sets more aside",
-    "privacy/accounting/pld.py:_Running.extend": "counts",
-    "privacy/accounting/pld.py:_Running._recall": "a cache",
+    "privacy/accounting/pld.py:_Running.extend": "counts, and a cache",
     "privacy/relations.py:_remedy": "words of an error",
     "privacy/masks.py:MaskKey.shared": "a cache",
     "privacy/masks.py:MaskKey.mask": "words of an error",

@@ -6,8 +6,7 @@ and mu = Delta / sigma is its inverse.
 """
 
 from fedsw.privacy.accountants import ACCOUNTANTS
-from fedsw.privacy.accounting._budget_report import budget_report
-from fedsw.privacy.accounting._calibration import noise_multiplier, steps
+from fedsw.privacy.accounting._calibration import budget_report, noise_multiplier, steps
 from fedsw.privacy.accounting.charges import Charge, Entry
 from fedsw.privacy.accounting.composition import (
     Composition,

@@ -1,21 +1,42 @@
-"""The least noise, or the largest number of steps, that a privacy budget allows."""
+"""The least noise, or the largest number of steps, that a privacy budget allows, and a report of it.
+
+`budget_report` answers which of noise, epsilon and steps is missing, and says what other accountants would say.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 
 from fedsw._tools.later import torch
 from fedsw._tools.settings import whole
 from fedsw.privacy.accountants import GAUSSIAN, require_noise
+from fedsw.privacy.accounting import composition
 from fedsw.privacy.accounting.composition import DeltaTooSmall, StepCounts, counts_of
-from fedsw.privacy.accounting.epsilons import epsilon_by
+from fedsw.privacy.accounting.epsilons import compare, epsilon_by
 from fedsw.privacy.accounting.profiles import Step
 from fedsw.privacy.accounting.slicing import Slicing
 from fedsw.privacy.relations import Sampling
 
 MOST_STEPS = 10**7
 """Calibration counts no further."""
+
+_CONVENTION = {
+    "without-replacement": (
+        "noise multiplier = sigma / Delta, Delta the full sensitivity under the replacement of one record "
+        "(twice the clip for a clipped sum)"
+    ),
+    "poisson": (
+        "noise multiplier = sigma / Delta, Delta the sensitivity under the addition or removal of one record "
+        "(the clip for a clipped sum)"
+    ),
+}
+
+_SLICED_CONVENTION = (
+    "noise multiplier = sigma / s, s the diameter of the features: the most that the replacement of one record moves "
+    "them before slicing (2 for rows of norm at most 1)"
+)
 
 _LEAST_MULTIPLIER = 0.01
 _MOST_MULTIPLIER = 2.0**27
@@ -97,11 +118,7 @@ def steps(
         except DeltaTooSmall:
             return False
 
-    return _largest_count(fits)
-
-
-def _largest_count(fits: Callable[[int], bool]) -> int:
-    """Search the largest count from 0 to ``MOST_STEPS`` that fits, for a predicate that only turns false."""
+    # doubled, then bisected: more steps cost no less, so that what fits only turns false
     low, high = 0, 1
     while high < MOST_STEPS and fits(high):
         low, high = high, min(2 * high, MOST_STEPS)
@@ -155,9 +172,103 @@ def _round_up(value: float) -> float:
     return max(value, float(f"{math.ceil(value / unit) * unit:.6g}"))
 
 
+calibrated, affordable = noise_multiplier, steps
+"""What `budget_report` calls them, as its parameters have their names."""
+
+
 def _check(epsilon: float, sampling_rate: float, accountant: str, mechanism: str) -> None:
     require_noise(accountant, mechanism)
     if not 0.0 < epsilon < math.inf:
         raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (inf would mean no noise).")
     if not 0.0 < sampling_rate <= 1.0:
         raise ValueError(f"sampling_rate is {sampling_rate}; it must lie in (0, 1].")
+
+
+def budget_report(
+    *,
+    sampling_rate: float | Sequence[float],
+    delta: float,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    steps: int | None = None,
+    sampling: Sampling = "without-replacement",
+    slicing: Slicing | None = None,
+    diameter: float | None = None,
+) -> dict[str, object]:
+    """Solve for the one of noise multiplier, epsilon and steps that is missing, and compare accountants.
+
+    Of the sampling rates of groups the largest decides, as all have the same noise multiplier here. The diameter is
+    that of sliced features, in the units of sigma: only to say what sigma is, and what the same sigma would give if
+    this bounded the norm of a row and not the distance of two.
+
+    It is JSON-ready: the three numbers, what was ``solved``, the ``bracket`` of epsilon, rows of ``accountants``
+    (:func:`compare`) and the ``convention``; with ``diameter`` one more row, "pld-norm". ValueError unless exactly two
+    of the three are given, in range, and at least one step fits the epsilon; for Poisson batches of slices, or a
+    diameter without slices.
+
+    Source: docs/guarantees/accounting.md.
+    """
+    numbers = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, "steps": steps}
+    missing = [name for name, value in numbers.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            f"give exactly two of noise_multiplier, epsilon and steps; {3 - len(missing)} were given, "
+            f"{', '.join(missing) or 'none'} missing."
+        )
+    if slicing is not None and sampling == "poisson":
+        raise ValueError(
+            "sampling is 'poisson' for random slices: a batch of rows shows its size. Sample without replacement."
+        )
+    if diameter is not None and slicing is None:
+        raise ValueError(f"diameter is {diameter}, but no slicing is given; the diameter is that of sliced features.")
+    if diameter is not None and not 0.0 < diameter < math.inf:
+        raise ValueError(f"diameter is {diameter}; it must be positive and finite.")
+    rates = [sampling_rate] if isinstance(sampling_rate, int | float) else list(sampling_rate)
+    if not rates or not all(0.0 < rate <= 1.0 for rate in rates):
+        raise ValueError(f"sampling_rate is {sampling_rate}; every group's rate must lie in (0, 1].")
+    rate = float(max(rates))
+    if noise_multiplier is None:
+        assert epsilon is not None and steps is not None
+        noise_multiplier = calibrated(
+            epsilon, delta, sampling_rate=rate, steps=steps, sampling=sampling, slicing=slicing
+        )
+    elif steps is None:
+        assert epsilon is not None
+        steps = affordable(
+            epsilon, delta, sampling_rate=rate, noise_multiplier=noise_multiplier, sampling=sampling, slicing=slicing
+        )
+    if not noise_multiplier > 0.0:
+        raise ValueError(f"noise_multiplier is {noise_multiplier}; it must be > 0.")
+    if steps < 1:
+        raise ValueError(
+            f"epsilon {epsilon} does not allow a single step at noise multiplier {noise_multiplier}, "
+            f"sampling rate {rate}. Raise the noise multiplier or epsilon, or lower the sampling rate."
+            if missing == ["steps"]
+            else f"steps is {steps}; at least 1 is needed."
+        )
+    step = Step(rate, 1 / noise_multiplier, sampling, slicing)
+    counts = {step: steps}
+    lower, upper = composition.epsilon_bracket(counts, delta)
+    rows = compare(counts, delta)
+    report: dict[str, object] = {
+        "solved": missing[0],
+        "sampling": sampling,
+        "relation": step.relation,
+        "sampling_rate": rate,
+        "delta": delta,
+        "noise_multiplier": noise_multiplier,
+        "steps": steps,
+        "epsilon": upper,
+        "bracket": {"lower": lower, "upper": upper},
+        "accountants": rows,
+        "convention": _CONVENTION[sampling] if slicing is None else _SLICED_CONVENTION,
+    }
+    if slicing is not None:
+        report["slicing"] = asdict(slicing)
+    if diameter is not None:
+        assert slicing is not None
+        report["slicing"] = {**asdict(slicing), "diameter": diameter, "sigma": noise_multiplier * diameter}
+        doubled = composition.epsilon({replace(step, mu=2 * step.mu): steps}, delta)
+        note = f"pld at the same sigma if {diameter:g} bounds the norm of a row: the diameter is then twice that"
+        rows.insert(1, {"name": "pld-norm", "epsilon": doubled, "guarantee": True, "note": note})
+    return report

@@ -262,7 +262,13 @@ def epsilon_bracket(steps: StepCounts, delta: float) -> tuple[float, float]:
     """
     counts = counts_of(steps)
     upper, lower = epsilon(counts, delta), lower_epsilon(counts, delta)
-    if all(_forms_triangle(step) for step, _ in counts) and any(step.sampling_rate < 1.0 for step, _ in counts):
+    plain = [step.reduced for step, _ in counts]
+    # the pair in the plane is of plain normal noise, and beyond this mu its quadrature would take too many nodes
+    triangles = all(
+        step.sampling == "without-replacement" and not (step.slicing or step.stated) and step.mu <= LARGEST_MU
+        for step in plain
+    )
+    if triangles and any(step.sampling_rate < 1.0 for step, _ in counts):
         lower = max(lower, Composition(counts, sides=("triangle",)).lower_epsilon(delta))
     return min(upper, lower), upper
 
@@ -276,12 +282,6 @@ def lower_epsilon(steps: StepCounts, delta: float) -> float:
     """
     met = [(replace(step, sampling="poisson"), times) for step, times in counts_of(steps)]
     return Composition(met).lower_epsilon(delta)
-
-
-def _forms_triangle(step: Step) -> bool:
-    step = step.reduced
-    plain = step.slicing is None and step.stated is None
-    return step.sampling == "without-replacement" and plain and step.mu <= LARGEST_MU
 
 
 def _quantile(delta: float) -> float:

@@ -219,25 +219,21 @@ def _renyi_divergences(sampling_rate: float, mu: float) -> tuple[float, ...]:
     return tuple(float(divergence) for divergence in accountant.rdp)
 
 
-def _bernstein(counts: Counts, delta: float) -> float:
-    sampled = sum(times * step.sampling_rate for step, times in counts if step.slicing)
-    return _sliced_epsilon(counts, delta, bernstein_share, delta / 2 / max(1.0, sampled))
-
-
-def _uniform_variance(mu: float) -> float:
-    return 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)
-
-
-def _poisson_variance(mu: float) -> float:
-    return math.expm1(mu * mu)
-
-
 _SHIPPED: Mapping[str, Callable[..., float]] = {
     "pld": epsilon,
-    "gdp-clt-uniform": lambda counts, delta: gaussian_epsilon(_clt_mu(counts, _uniform_variance), delta),
-    "gdp-clt-poisson": lambda counts, delta: gaussian_epsilon(_clt_mu(counts, _poisson_variance), delta),
+    "gdp-clt-uniform": lambda counts, delta: gaussian_epsilon(
+        _clt_mu(counts, lambda mu: 2 * (math.exp(mu * mu) * _normal_cdf(1.5 * mu) + 3 * _normal_cdf(-0.5 * mu) - 2)),
+        delta,
+    ),
+    "gdp-clt-poisson": lambda counts, delta: gaussian_epsilon(_clt_mu(counts, lambda mu: math.expm1(mu * mu)), delta),
     "rdp-wor": _rdp_epsilon,
-    "bernstein": _bernstein,
+    # the half of delta set aside for larger shares is divided over the slices that a record is expected in
+    "bernstein": lambda counts, delta: _sliced_epsilon(
+        counts,
+        delta,
+        bernstein_share,
+        delta / 2 / max(1.0, sum(times * step.sampling_rate for step, times in counts if step.slicing)),
+    ),
     "bernstein-published": lambda counts, delta: _sliced_epsilon(counts, delta, bernstein_share, delta / 2),
     "clt": lambda counts, delta: _sliced_epsilon(counts, delta, central_limit_share, delta / 2),
     "laplace": lambda counts, delta: sum(times * step.mu for step, times in counts),

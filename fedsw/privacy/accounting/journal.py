@@ -98,8 +98,23 @@ class Journal:
         self._database: sqlite3.Connection | None = None
         try:
             self._database = _connect(path, "ro" if lock is None else "rw")
-            self._require_schema()
-            self.header, self._origin = self._read_header()
+            [(format_,)] = self._query("PRAGMA user_version")
+            if format_ not in FORMATS:
+                raise LedgerDamaged(
+                    f"{self.path} has format {format_}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: "
+                    "a newer version wrote it. Use that version; nothing was spent."
+                )
+            # other tables, views or triggers than ours: their statements would run here
+            statements, ours = {str(name): text for name, text in self._query(_STATEMENTS)}, _ours()
+            if other := sorted(
+                name for name in statements.keys() | ours.keys() if statements.get(name) != ours.get(name)
+            ):
+                raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")
+            headers = self._query("SELECT body, digest FROM header")
+            if len(headers) != 1 or hashlib.sha256(headers[0][0].encode()).hexdigest() != headers[0][1]:
+                raise LedgerDamaged(f"the header of {self.path} was changed. Restore the file from its newest copy.")
+            self.header: dict[str, Any] = json.loads(headers[0][0])
+            self._origin = str(headers[0][1])
             self.refresh()
             self._synchronous = "FULL"
             self._database.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -210,26 +225,6 @@ class Journal:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _require_schema(self) -> None:
-        """Refuse a newer format, and other tables, views or triggers than ours: their statements would run here."""
-        [(format_,)] = self._query("PRAGMA user_version")
-        if format_ not in FORMATS:
-            raise LedgerDamaged(
-                f"{self.path} has format {format_}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: a "
-                "newer version wrote it. Use that version; nothing was spent."
-            )
-        statements = {str(name): statement for name, statement in self._query(_STATEMENTS)}
-        if other := sorted(
-            name for name in statements.keys() | _ours().keys() if statements.get(name) != _ours().get(name)
-        ):
-            raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")
-
-    def _read_header(self) -> tuple[dict[str, Any], str]:
-        headers = self._query("SELECT body, digest FROM header")
-        if len(headers) != 1 or hashlib.sha256(headers[0][0].encode()).hexdigest() != headers[0][1]:
-            raise LedgerDamaged(f"the header of {self.path} was changed. Restore the file from its newest copy.")
-        return json.loads(headers[0][0]), headers[0][1]
 
     def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         try:

@@ -214,15 +214,14 @@ class Spread:
 
 def round_off(counts: Mapping[Step, int], device: Device = "cpu") -> float:
     """Delta set aside for truncated tails, and the round-off of the FFT and of steps' profiles (see `ROUND_OFF`)."""
-    rounding = sum(times * (TRUNCATION + 2.0**-53 + _profile_error(step)) for step, times in counts.items())
+    rounding = 0.0
+    for step, times in counts.items():
+        # with little noise a profile's error grows with the rounding of losses, which are near mu^2 / 2
+        profile = step.sampling_rate * max(1.0, step.typical_mu / 64) * 2.0**-49
+        rounding += times * (TRUNCATION + 2.0**-53 + profile)
     rounding += sum(times * step.stated.left_out for step, times in counts.items() if step.stated)
     left_out = sum(times * step.sampling_rate * lost(step.slicing) for step, times in counts.items() if step.slicing)
     return round_off_factor(device) * (1e-12 + TAIL + rounding + left_out)
-
-
-def _profile_error(step: Step) -> float:
-    """Error of a step's profile; with little noise it grows with the rounding of losses, which are near mu^2 / 2."""
-    return step.sampling_rate * max(1.0, step.typical_mu / 64) * 2.0**-49
 
 
 class _Running(Generic[_T]):
@@ -236,16 +235,14 @@ class _Running(Generic[_T]):
     def extend(self, counts: Mapping[Step, int]) -> Iterator[tuple[_T, int]]:
         for step, times in counts.items():
             more = times - self.counts.get(step, 0)
-            if more:
-                self.counts[step] = times
-                yield self._recall(step), more
-
-    def _recall(self, step: Step) -> _T:
-        if step not in self._recent:
-            if len(self._recent) == _REMEMBERED:
-                del self._recent[next(iter(self._recent))]
-            self._recent[step] = self._of_step(step)
-        return self._recent[step]
+            if not more:
+                continue
+            self.counts[step] = times
+            if step not in self._recent:
+                if len(self._recent) == _REMEMBERED:
+                    del self._recent[next(iter(self._recent))]
+                self._recent[step] = self._of_step(step)
+            yield self._recent[step], more
 
 
 class _Transform:
