@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools import files
+from fedsw._tools.settings import whole
 from fedsw._tools.text import upward
 from fedsw.data import Records
 from fedsw.data.units import repeats_of_records
@@ -137,8 +138,13 @@ class PrivateTrainer:
             return f"{self.plan.guarantee} This training counts in no account."
         return f"{self.plan.guarantee} This training counts in the account of data set {self._account.data!r}."
 
-    def fit(self, records: Records) -> nn.Module:
+    def fit(self, records: Records, *, rounds: int | None = None) -> nn.Module:
         """Train on all rounds that are left, and return the model.
+
+        With ``rounds`` it makes so many of them, from the weights that the model has now: as a client trains that
+        is sent a model in every message, where the trainer is made anew over one folder. Steps of the optimizer, the
+        plan and the ledger go on; the weights of the folder's checkpoint do not count. They must come from what was
+        released, or from elsewhere.
 
         Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
         the account, with whatever else counts there.
@@ -157,13 +163,19 @@ class PrivateTrainer:
             RunBusy: if another process trains in the folder.
         """
         self.plan.strata_of(records)  # refuses others, before there is a folder
+        sent = None if rounds is None else flatten(self.model)
+        rounds = self.plan.rounds if rounds is None else whole(rounds, "rounds", least=1)
         files.private_folder(self.directory)
         with recovery.held(self.directory), self._counting() as counted, self._ledger() as ledger:
             counted.limit(ledger)
             if ledger.head().sequence:
                 counted.take_over(ledger)
             try:
-                self._train(records, ledger)
+                if sent is not None:
+                    load_flat(self.model, sent)
+                self._train(records, ledger, min(self.plan.rounds, self.rounds + rounds))
+                if self.rounds < self.plan.rounds:
+                    return self.model  # what is left is still reserved in the account
                 self.calibration = self._calibrated(records, ledger) if self.plan.calibration else None
             except (BudgetExhausted, Diverged):
                 counted.settle()  # nothing more can be charged, or is worth it
@@ -196,7 +208,7 @@ class PrivateTrainer:
             remembered=[self.directory / RunFile.ACCOUNT],
         )
 
-    def _train(self, records: Records, ledger: Ledger) -> None:
+    def _train(self, records: Records, ledger: Ledger, last: int) -> None:
         self.epsilon = ledger.epsilon()
         if (repeats := repeats_of_records(records)) is not None:
             warnings.warn(
@@ -213,7 +225,7 @@ class PrivateTrainer:
             )
         batches = self.plan.batches(records, ledger=ledger, first=self.rounds + 1)
         loop = _TrainerLoop(self, ledger, batches, made_up_features(0, records.features.shape[1]))
-        ended = loop.train(self._stepping, self.directory, self.plan.rounds, ledger)
+        ended = loop.train(self._stepping, self.directory, last, ledger)
         if isinstance(ended, BudgetExhausted):
             raise ended
         if ended:

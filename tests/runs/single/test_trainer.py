@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedsw
-from fedsw.learning.models import flatten
+from fedsw.learning.models import flatten, load_flat
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.divergence import Diverged
 from fedsw.runs.checkpoint import Checkpoints
@@ -164,3 +164,30 @@ def test_a_network_whose_outputs_overflow_has_diverged_before_its_weights_do(tmp
     with pytest.raises(Diverged, match="made-up inputs is not finite"):
         ours.fit(records())
     assert len(released(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_rounds_a_message_are_the_whole_training_if_the_model_comes_back_as_it_left(tmp_path, make):
+    whole = trainer(tmp_path / "whole", make=make)
+    whole.fit(records())
+    sent = flatten(model())
+    for _ in range(3):  # each message meets a new process, and gets the weights
+        ours = trainer(tmp_path / "parts", make=make)
+        load_flat(ours.model, sent)
+        sent = flatten(ours.fit(records(), rounds=2))
+    assert torch.equal(sent, flatten(whole.model)) and ours.epsilon == whole.epsilon
+    with fedsw.Ledger.open(tmp_path / "parts" / "ledger.sqlite", read_only=True) as ledger:
+        assert ledger.released_rounds() == len(ledger.entries()) / 2 == ROUNDS
+    with pytest.warns(UserWarning, match="holds a training that is finished"):
+        trainer(tmp_path / "parts", make=make).fit(records(), rounds=2)
+
+
+def test_rounds_a_message_start_at_the_weights_that_were_sent_under_the_same_ledger(tmp_path):
+    ours = trainer(tmp_path, plan(epsilon=math.inf), make=torch.optim.SGD)
+    ours.fit(records(), rounds=1)
+    ours = trainer(tmp_path, plan(epsilon=math.inf), make=torch.optim.SGD)
+    load_flat(ours.model, torch.full_like(flatten(ours.model), 0.3))
+    moved = flatten(ours.fit(records(), rounds=1)) - 0.3
+    assert 0 < float(moved.norm()) <= 0.01 * 2 * (CLIP.loss + CLIP.output * CLIP.jacobian) and ours.rounds == 2
+    with pytest.raises(ValueError, match="rounds"):
+        ours.fit(records(), rounds=0)
