@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fedsw.learning.tasks.task import Task as Task
     from fedsw.privacy.accounting import BudgetExhausted as BudgetExhausted
     from fedsw.privacy.accounting import Ledger as Ledger
+    from fedsw.privacy.bounded_sums import SumPlan as SumPlan
+    from fedsw.privacy.bounded_sums import plan_sum as plan_sum
     from fedsw.privacy.release import Bounded as Bounded
     from fedsw.privacy.release import Released as Released
     from fedsw.privacy.release import release as release
@@ -49,6 +51,7 @@ _NAMES = {
     "experiment": ("Experiment", "load_experiment"),
     "learning.objectives": ("Clip",),
     "learning.objectives.penalties": ("EqualizedOdds", "Parity", "Penalty", "Stated", "ToSample", "require_bound"),
+    "privacy.bounded_sums": ("SumPlan", "plan_sum"),
     "privacy.release": ("Bounded", "Released", "release"),
     "privacy.sensitivity": ("Sensitivity",),
     "runs.single.objective": ("Objective",),

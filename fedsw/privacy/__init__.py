@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fedsw._tools.randomness import Stream as Stream
 
 __all__ = [
-    "Stream", "accountants", "accounting", "local_release", "masks", "mechanisms", "plan", "relations", "release",
-    "sensitivity", "slices",
+    "Stream", "accountants", "accounting", "bounded_sums", "local_release", "masks", "mechanisms", "plan", "relations",
+    "release", "sensitivity", "slices",
 ]  # fmt: skip
 
 __getattr__ = named(__name__, {"mechanisms": ("Stream",)})

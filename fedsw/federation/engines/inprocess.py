@@ -29,9 +29,14 @@ def identify(run_id: int) -> None:
     flower.identify(run_id, SERVER_NODE)
 
 
-def context(run_id: int, node_id: int, node_config: Mapping[str, Any]) -> Context:
+def context(
+    run_id: int, node_id: int, node_config: Mapping[str, Any], run_config: Mapping[str, Any] | None = None
+) -> Context:
     """A fresh app context."""
-    return Context(run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config={})
+    settings = dict(run_config or {})
+    return Context(
+        run_id=run_id, node_id=node_id, node_config=dict(node_config), state=RecordDict(), run_config=settings
+    )
 
 
 def delivered(message: Message) -> Message:
@@ -55,12 +60,18 @@ class InProcessGrid(Carrier):
     one time-out, never the run. Its thread is left to end when it does (a Python thread cannot be stopped).
     """
 
-    def __init__(self, client_app: ClientApp, node_configs: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        client_app: ClientApp,
+        node_configs: Sequence[Mapping[str, Any]],
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.run_id = secrets.randbits(62)
         self._app, self.run = client_app, flower.Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
-            _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config) for i, config in enumerate(node_configs)
+            _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config, run_config)
+            for i, config in enumerate(node_configs)
         }
         self._state = threading.Condition()
         self._queue: deque[_Sent] = deque()

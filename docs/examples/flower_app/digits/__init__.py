@@ -1,0 +1,1 @@
+"""Digits of clients that each train privately."""

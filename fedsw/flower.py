@@ -1,0 +1,209 @@
+"""Flower apps: any stock one in this process, and private updates for any of them.
+
+`simulate` runs a ServerApp and a ClientApp without Ray. `private_updates` is a mod that makes what leaves a ClientApp
+private for the client as a whole. For privacy of single records train with `fedsw.PrivateTrainer` inside the
+ClientApp, `fit(records, rounds=k)` a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.serverapp import ServerApp
+
+from fedsw._tools import files
+from fedsw.federation.engines.inprocess import InProcessGrid, context, delivered
+from fedsw.federation.wire import SERVER_NODE
+from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.bounded_sums import SumPlan
+from fedsw.privacy.release import release
+
+__all__ = ["private_updates", "simulate"]
+
+STATE = "state-dir"
+"""The key of a node's configuration with the folder in which its ledger is."""
+
+NodeConfig = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
+
+
+def simulate(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    *,
+    nodes: int,
+    node_config: NodeConfig | None = None,
+    run_config: Mapping[str, Any] | Path | str | None = None,
+) -> Context:
+    """Run any Flower app in this process, its nodes one after the other, in their order.
+
+    Strategies, mods, the state of a node's context, and the errors of a node that fails are Flower's own; replies come
+    in the order of the nodes, so that apps which draw nothing at random end at the same bits each time.
+    A node's app shares this process: its globals, and global random numbers, are those of all nodes.
+
+    Args:
+        nodes: how many; node i has `partition-id` i, and `num-partitions` nodes.
+        node_config: what every node's configuration has beside these, or a function from a node's number to that.
+        run_config: the run's configuration, or the folder of an app: that of its pyproject.toml.
+
+    Returns:
+        The server's context, with the state that the ServerApp left there. What the ServerApp raises is raised here.
+    """
+    settings = _run_config(run_config)
+    own = node_config if callable(node_config) else (lambda number: node_config or {})
+    configs = [{"partition-id": i, "num-partitions": nodes, **own(i)} for i in range(nodes)]
+    grid = _AppGrid(client_app, configs, settings)
+    server = context(grid.run_id, SERVER_NODE, {}, settings)
+    try:
+        server_app(grid=grid, context=server)
+    finally:
+        grid.close()
+    return server
+
+
+def _run_config(given: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    stored = tomllib.loads((Path(given) / "pyproject.toml").read_text(encoding="utf-8"))
+    return dict(_flat(stored["tool"]["flwr"]["app"].get("config", {})))
+
+
+def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by their dotted names, as Flower gives them to an app."""
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+class _AppGrid(InProcessGrid):
+    """The in-process grid with what a strategy of Flower asks of one."""
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A message, as older apps make it."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """The replies that come before the time-out, or while the messages live, in the order of the nodes.
+
+        A strategy draws nodes at random, and adds up floats in the order in which it gets them.
+        """
+        sent = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        lives = max((message.metadata.ttl for message in sent), default=0.0)
+        until = time.monotonic() + (lives if timeout is None else min(timeout, lives))
+        ids = list(self.push_messages(sent))
+        replies: dict[str, Message] = {}
+        while len(replies) < len(ids) and time.monotonic() < until:
+            for reply in self.pull_messages([i for i in ids if i not in replies]):
+                replies[reply.metadata.reply_to_message_id] = delivered(reply) if reply.has_content() else reply
+        return [replies[i] for i in ids if i in replies]
+
+
+def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str = "num-examples") -> Mod:
+    """A mod that makes the updates of any ClientApp private for the client as a whole: `ClientApp(mods=[...])`.
+
+    An update is what the app's arrays are after training less what they were sent as, in one vector of float64. It is
+    clipped to the plan's norm, charged to a ledger in the node's folder, and noised, before it leaves; the server adds
+    nothing, and need not be trusted.
+
+    Guarantee: `plan.guarantee`: whatever the server and all other clients do, all replies of a node together are
+    (epsilon, delta)-differentially private for the replacement of everything that its app computes from, as far as a
+    reply is made of the noised update, of a weight of 1, and of metrics that are declared `public`; all else is left
+    out of replies, those to `evaluate` and `query` too, and why an app failed stays in the node's log. That a node
+    answers, and when, is not hidden. A record's epsilon is at most its client's; nothing better is promised of it.
+
+    Args:
+        plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
+            round is refused at the node (BudgetExhausted), for good.
+        public: names of metrics that leave as they are: numbers that everybody knows, or that you publish.
+        weight: the metric that a strategy weighs replies by; 1 for every client unless it is declared public.
+
+    The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses.
+
+    Source: docs/guarantees/units.md, Theorem U4.
+    """
+
+    def mod(message: Message, context: Context, call: ClientAppCallable) -> Message:
+        with _ledger(plan, context) as ledger:  # refuses before anything is computed
+            reply = _answered(message, context, call)
+            content = RecordDict({"metrics": MetricRecord({weight: 1, **_declared(reply, public)})})
+            if message.metadata.message_type.split(".")[0] == "train":
+                (before,) = message.content.array_records.values()
+                name, after = _updated(reply, before)
+                moved = [after[key].numpy().astype(np.float64) - before[key].numpy() for key in before]
+                vector = torch.from_numpy(np.concatenate([part.reshape(-1) for part in moved]))
+                bounded = plan.bounded(vector, round=len(ledger.entries()) + 1)
+                content[name] = _moved(before, release(bounded, plan, ledger).value.numpy())
+        return Message(content, reply_to=message)
+
+    return mod
+
+
+def _answered(message: Message, context: Context, call: ClientAppCallable) -> Message:
+    """The app's reply; what its failure says stays here, since it may hold anything of the records."""
+    try:
+        reply = call(message, context)
+    except Exception:
+        logging.getLogger("fedsw").exception("the app of node %s failed", context.node_id)
+        raise RuntimeError("the client's app failed; the reason is in the log of its node") from None
+    if reply.has_error():
+        logging.getLogger("fedsw").error("the app of node %s failed: %s", context.node_id, reply.error.reason)
+        raise RuntimeError("the client's app answered with an error; the reason is in the log of its node")
+    return reply
+
+
+def _declared(reply: Message, public: Collection[str]) -> dict[str, Any]:
+    return {
+        name: value
+        for record in reply.content.metric_records.values()
+        for name, value in record.items()
+        if name in public
+    }
+
+
+def _updated(reply: Message, before: ArrayRecord) -> tuple[str, ArrayRecord]:
+    """The arrays of a reply, by the name of their record, if they are those that it was sent."""
+    shapes = {key: array.shape for key, array in before.items()}
+    for name, after in reply.content.array_records.items():
+        if {key: array.shape for key, array in after.items()} == shapes:
+            return name, after
+    raise ValueError("the app's reply has not the arrays that it was sent, of which it would be an update")
+
+
+def _moved(before: ArrayRecord, by: Any) -> ArrayRecord:
+    """Arrays that are moved by a vector, each in its own type; whole numbers are rounded."""
+    moved, start = ArrayRecord(), 0
+    for key, array in before.items():
+        old = array.numpy()
+        new = old + by[start : start + old.size].reshape(old.shape)
+        start += old.size
+        moved[key] = Array((np.rint(new) if np.issubdtype(old.dtype, np.integer) else new).astype(old.dtype))
+    return moved
+
+
+def _ledger(plan: SumPlan, context: Context) -> Ledger:
+    """The node's ledger of this plan, made at the first message."""
+    if STATE not in context.node_config:
+        raise ValueError(f"this node's configuration names no {STATE!r}: a folder for its ledger, which is kept")
+    folder = files.private_folder(Path(str(context.node_config[STATE])))
+    path = folder / f"updates-{context.node_config.get('partition-id', 'own')}.sqlite"
+    if not path.exists():
+        return Ledger.create(path, plan)
+    ledger = Ledger.open(path)
+    promised = (ledger.groups, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal)
+    if promised != (plan.strata, plan.epsilon, plan.delta, plan.accountant, plan.nominal):
+        ledger.close()
+        raise ValueError(f"{path} is the ledger of another plan; what both spend adds up. Nothing was charged")
+    return ledger
