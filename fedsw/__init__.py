@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedsw.privacy.release import release as release
     from fedsw.privacy.sensitivity import Sensitivity as Sensitivity
     from fedsw.runs.single.objective import Objective as Objective
+    from fedsw.runs.single.private import private as private
     from fedsw.runs.single.sketching import SketchPlan as SketchPlan
     from fedsw.runs.single.sketching import plan_sketch as plan_sketch
     from fedsw.runs.single.sketching import release_sketch as release_sketch
@@ -55,6 +56,7 @@ _NAMES = {
     "privacy.release": ("Bounded", "Released", "release"),
     "privacy.sensitivity": ("Sensitivity",),
     "runs.single.objective": ("Objective",),
+    "runs.single.private": ("private",),
     "runs.single.training_plan": ("Plan", "plan"),
     "runs.single.sketching": ("SketchPlan", "plan_sketch", "release_sketch"),
     "runs.single.trainer": ("PrivateTrainer", "set_gradient"),

@@ -17,7 +17,7 @@ from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.mechanisms import ratio_of, require_norm
-from fedsw.privacy.relations import RELATIONS, REPLACE_ONE, Sampling, require_relation
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, Sampling, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 
 ALONE = (
@@ -145,8 +145,11 @@ class NoisePlan(Short):
         one = "record, for its" if self.unit is None else f"{self.unit!r}, for the"
         whole = "" if self.unit is None else "of all of its records "
         counted = ", the counts of scores after them" if self.scores else ""
+        change = f"replacement {whole}by any other within its stratum"
+        if self.relation == ADD_OR_REMOVE:
+            change = f"addition or removal {whole}".rstrip()
         return (
-            f"each {one} replacement {whole}by any other within its stratum, against everybody who sees all "
+            f"each {one} {change}, against everybody who sees all "
             f"{self.rounds} released gradients{counted} and everything computed from them. Public: "
             f"{', '.join(self.sensitivity.public)}.{theirs}"
         )
@@ -171,7 +174,8 @@ class NoisePlan(Short):
     def _sampled(self) -> list[tuple[str, str]]:
         """Rows that say which records are drawn."""
         strata = [f"{n} ({b} of {s})" for n, b, s in zip(self.strata, self.batch, self.sizes, strict=True)]
-        rate = f"{max(self.rates):.6g}, {self.rounds} rounds, without replacement"
+        sampling = RELATIONS.get(self.relation).sampling.replace("-", " ")
+        rate = f"{max(self.rates):.6g}, {self.rounds} rounds, {sampling}"
         return [("strata", ", ".join(strata)), ("sampling rate", rate)]
 
     def __str__(self) -> str:

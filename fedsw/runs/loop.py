@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +34,19 @@ class TrainingLoop(ABC):
     """
 
     def train(self, model: Stepping, folder: Path, rounds: int, ledger: Ledger | None) -> BudgetExhausted | str:
-        """Run what is left of `rounds` rounds; return why they ended early, "" if they did not.
+        """Run what is left of `rounds` rounds; return why they ended early, "" if they did not."""
+        made = self.rounds(model, folder, rounds, ledger)
+        while True:
+            try:
+                next(made)
+            except StopIteration as ended:
+                reason: BudgetExhausted | str = ended.value
+                return reason
+
+    def rounds(
+        self, model: Stepping, folder: Path, rounds: int, ledger: Ledger | None
+    ) -> Generator[int, None, BudgetExhausted | str]:
+        """Run what is left of `rounds` rounds, each after its number is taken; return as `train` does.
 
         The reason is returned, not raised: a training that ends in order keeps its whole state in the folder. The
         ledger is None if clients have their own.
@@ -47,6 +60,7 @@ class TrainingLoop(ABC):
                 recovery.require_space(folder, checkpoints.size)  # before the round is charged
                 if reason := self.barred(round_):
                     return reason
+                yield round_
                 try:
                     outcome = self.released(round_)
                 except BudgetExhausted as exhausted:

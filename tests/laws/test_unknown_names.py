@@ -61,6 +61,9 @@ DECIDES = {
     "experiment/sections.py:ReleaseSettings.rules": "one noise alone is taken, and any other is refused",
     "data/sources.py:stated_shape": VALIDATED,
     "experiment/choices.py:Settings.record_source": VALIDATED,
+    "runs/single/objective.py:Objective.__post_init__": "there are two, and others are refused here",
+    "runs/single/objective.py:Objective.hides_sizes": "others are refused when it is made",
+    "runs/single/private.py:private": "the objective refuses others",
     "learning/moments/moments_sum.py:layout_of": "no moments are released of what is not known",
 }
 """Every function that decides by such a name, after its file, and why what is unknown goes no further there."""

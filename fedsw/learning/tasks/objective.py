@@ -134,9 +134,9 @@ class ClippedObjective:
     ) -> Tensor:
         """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
         passed = self.forward(model, records, round_, attempt)
-        strata = torch.split(self.outputs(passed), list(sizes))
-        pulled = self.pulled(strata, directions, round_, attempt)
-        return self.contribution(passed, torch.cat(pulled), self.weighted.task_weight(len(records)))[0]
+        lie = [len(records)] if self.hides_sizes else list(sizes)  # which sizes then say what sums are divided by
+        pulled = self.pulled(torch.split(self.outputs(passed), lie), directions, round_, attempt)
+        return self.contribution(passed, torch.cat(pulled), self.weighted.task_weight(sum(sizes)))[0]
 
     @flushing_to_zero
     def forward(

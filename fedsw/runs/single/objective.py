@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedsw._tools.randomness import KEY_BYTES, Stream, smallest_keys
+from fedsw._tools.randomness import KEY_BYTES, Stream, below_rate, smallest_keys
 from fedsw._tools.settings import whole
 from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.made_up import made_up_inputs
@@ -28,12 +28,14 @@ from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
 from fedsw.learning.tasks.compared import compared_by
 from fedsw.learning.tasks.objective import ClippedObjective, Learnt, OutputSlices, in_pieces
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
+from fedsw.learning.tasks.plain_loss import PlainLoss
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts, usual
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics.clipping import unchanged
 from fedsw.mathematics.clipping.clip import Mode
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Scheme, Ties
 from fedsw.privacy.accounting import Charge
+from fedsw.privacy.relations import RELATIONS
 from fedsw.privacy.release import Bounded, Sample
 from fedsw.privacy.sensitivity import SIZES, SLACK, Bound, Sensitivity, worst
 
@@ -67,8 +69,12 @@ def draw_batch(
     round_: int,
     attempt: int,
     sample: Sample | None = None,
+    poisson: float | None = None,
 ) -> Batch:
     """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
+
+    With a rate of `poisson` sampling every unit of the one stratum joins by itself, and the sizes are what sums are
+    divided by.
 
     The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
     federation of the same records, whatever the number of its clients; of units, that of a federation of one client.
@@ -82,12 +88,17 @@ def draw_batch(
         stream = Stream(Stream.seeded(seed, "batch", round_, attempt).words(4).tobytes())
         words = stream.words(int(units.ids.max()) + 1)
         keys = [words[units.ids[numbers]] for numbers in strata]
+    taken = list(sizes)
+    if poisson is not None:
+        taken = [int(below_rate(words_of_one, np.array([len(words_of_one)]), poisson)[0]) for words_of_one in keys]
     chosen = [
         numbers[smallest_keys(words_of_stratum, size)]
-        for numbers, words_of_stratum, size in zip(strata, keys, sizes, strict=True)
+        for numbers, words_of_stratum, size in zip(strata, keys, taken, strict=True)
     ]
     rows = units.one_row_each(np.concatenate(chosen), stream.child("rows"), seeded=seed is not None)
-    rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
+    rates: tuple[float, ...] = () if poisson is None else (poisson,)
+    if poisson is None:
+        rates = tuple(size / len(numbers) for numbers, size in zip(strata, sizes, strict=True))
     return Batch(round_, attempt, records.take(rows), tuple(sizes), rates, Sample() if sample is None else sample)
 
 
@@ -121,6 +132,8 @@ class Objective(Deciding):
         directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
         ties, bound, mode: as in an experiment's settings.
         micro_batch: most records that pass through the model at once.
+        relation: whom a guarantee is for: "replace-one", or "add-remove", the addition or removal of a record, a weaker
+            promise that hides how many there are; of a task loss without penalties.
     """
 
     task: Learnt | str
@@ -136,6 +149,7 @@ class Objective(Deciding):
     mode: Mode = "spectral"
     micro_batch: int = 65_536
     memory_limit: int = DEFAULT_MEMORY_LIMIT
+    relation: Literal["replace-one", "add-remove"] = "replace-one"
     composite: WeightedSum = field(init=False)
     learnt: Learnt = field(init=False)
     _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
@@ -143,6 +157,10 @@ class Objective(Deciding):
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             object.__setattr__(self, name, whole(getattr(self, name), name, least=least))
+        if self.relation not in ("replace-one", "add-remove"):
+            raise ValueError(f"relation is {self.relation!r}; choose 'replace-one' or 'add-remove'")
+        if self.hides_sizes:
+            self._require_terms_of_one_record()
         object.__setattr__(self, "penalties", expanded(self.penalties) or (NoPenalty(),))
         object.__setattr__(self, "composite", WeightedSum(tuple(self.penalties)))
         learnt = _shipped(self.task) if isinstance(self.task, str) else self.task
@@ -154,6 +172,23 @@ class Objective(Deciding):
             if d < 1:
                 raise ValueError(f"dimension = {d}; outputs that are compared have at least 1")
             penalty.require_width(d)
+
+    def _require_terms_of_one_record(self) -> None:
+        """Refuse, for additions and removals, what is not known to add the same of a record whatever others there are.
+
+        A loss of the user's own may follow from the number of records in a batch, which a replacement leaves as it is.
+        """
+        kind = shipped_task(self.task) if isinstance(self.task, str) else None
+        if not (type(self.task) is PlainLoss or (kind is not None and kind.facts.supervised)):
+            able = ", ".join(repr(name) for name, kind in TASKS.items() if kind.facts.supervised)
+            raise ValueError(f"relation 'add-remove' is proven of the losses of {able}: use one, or 'replace-one'")
+        if self.penalties:
+            raise ValueError("relation 'add-remove' has no bound for penalties between records: leave penalties out")
+
+    @property
+    def hides_sizes(self) -> bool:
+        """True if a guarantee is for additions and removals, so that sizes are secret."""
+        return self.relation == "add-remove"
 
     @property
     def strata(self) -> tuple[str, ...]:
@@ -228,6 +263,8 @@ class Objective(Deciding):
     def decisive(self) -> dict[str, Any]:
         """See `Deciding`: all fields but those of memory, and those that follow from others."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ANY}
+        if not self.hides_sizes:  # what a folder of before says nothing of
+            del values["relation"]
         return values | {"task": self.task if isinstance(self.task, str) else self.learnt}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -255,7 +292,7 @@ class Objective(Deciding):
         clipped = self.of(clip, weights)
         total, bounds = clipped.gradient(model, batch.records, batch.sizes, batch.round, batch.attempt)
         charges = [
-            Charge(stratum, rate, bound.value)
+            Charge(stratum, rate, bound.value, RELATIONS.get(bound.relation).sampling)
             for stratum, rate, bound in zip(self.strata, batch.rates, bounds, strict=True)
         ]
         numbers = {"round": batch.round, "attempt": batch.attempt}
@@ -275,6 +312,7 @@ class Objective(Deciding):
             self.bound,
             self.micro_batch,
             weights.device,
+            hides_sizes=self.hides_sizes,
         )
 
     def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:

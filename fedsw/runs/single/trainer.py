@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +141,12 @@ class PrivateTrainer:
     def fit(self, records: Records, *, rounds: int | None = None) -> nn.Module:
         """Train on all rounds that are left, and return the model.
 
-        With ``rounds`` it makes so many of them, from the weights that the model has now: as a client trains that
+        With ``rounds`` it makes that many of them, from the weights that the model has now: as a client trains that
         is sent a model in every message, where the trainer is made anew over one folder. Steps of the optimizer, the
         plan and the ledger go on; the weights of the folder's checkpoint do not count. They must come from what was
         released, or from elsewhere.
+
+        `steps` makes them one by one.
 
         Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
         the account, with whatever else counts there.
@@ -162,6 +164,16 @@ class PrivateTrainer:
                 older than the checkpoint remembers.
             RunBusy: if another process trains in the folder.
         """
+        for _ in self.steps(records, rounds=rounds):
+            pass
+        return self.model
+
+    def steps(self, records: Records, *, rounds: int | None = None) -> Iterator[Batch]:
+        """Yield the batch of each round that is left; its gradient is charged, released and stepped along after that.
+
+        The folder is held until the last round, or until the iterator is closed. What is computed from a batch by
+        others is not noised. Guarantee, exceptions: those of `fit`.
+        """
         self.plan.strata_of(records)  # refuses others, before there is a folder
         sent = None if rounds is None else flatten(self.model)
         rounds = self.plan.rounds if rounds is None else whole(rounds, "rounds", least=1)
@@ -173,19 +185,20 @@ class PrivateTrainer:
             try:
                 if sent is not None:
                     load_flat(self.model, sent)
-                self._train(records, ledger, min(self.plan.rounds, self.rounds + rounds))
+                yield from self._rounds(records, ledger, min(self.plan.rounds, self.rounds + rounds))
                 if self.rounds < self.plan.rounds:
-                    return self.model  # what is left is still reserved in the account
+                    return  # what is left is still reserved in the account
                 self.calibration = self._calibrated(records, ledger) if self.plan.calibration else None
             except (BudgetExhausted, Diverged):
                 counted.settle()  # nothing more can be charged, or is worth it
+                raise
+            except GeneratorExit:  # closed between rounds: nothing is lost
                 raise
             except BaseException as fault:
                 folder = str(self.directory)
                 fault.add_note(f"what was released is kept: PrivateTrainer(..., directory={folder!r}) goes on")
                 raise
             counted.settle()
-        return self.model
 
     def _counting(self) -> AbstractContextManager[Budgeted]:
         """The folder's place in its account, where all rounds are reserved for; or in none."""
@@ -208,24 +221,32 @@ class PrivateTrainer:
             remembered=[self.directory / RunFile.ACCOUNT],
         )
 
-    def _train(self, records: Records, ledger: Ledger, last: int) -> None:
+    def _rounds(self, records: Records, ledger: Ledger, last: int) -> Iterator[Batch]:
         self.epsilon = ledger.epsilon()
         if (repeats := repeats_of_records(records)) is not None:
             warnings.warn(
                 f"{repeats}. Say whose rows they are, as_records(..., unit=...) and plan(unit=...): all rows of a "
                 "person are then protected together",
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.rounds >= self.plan.rounds:
             warnings.warn(
                 f"{self.directory} holds a training that is finished: {self.rounds} rounds, epsilon "
                 f"{upward(self.epsilon, 5)}. The model is the one that it ended with, and nothing was trained now; "
                 "give another directory, or none, to train anew",
-                stacklevel=3,
+                stacklevel=4,
             )
         batches = self.plan.batches(records, ledger=ledger, first=self.rounds + 1)
-        loop = _TrainerLoop(self, ledger, batches, made_up_features(0, records.features.shape[1]))
-        ended = loop.train(self._stepping, self.directory, last, ledger)
+        loop = _TrainerLoop(self, ledger, made_up_features(0, records.features.shape[1]))
+        made = loop.rounds(self._stepping, self.directory, last, ledger)
+        while True:
+            try:
+                next(made)
+            except StopIteration as end:
+                ended: BudgetExhausted | str = end.value
+                break
+            loop.batch = next(batches)
+            yield loop.batch
         if isinstance(ended, BudgetExhausted):
             raise ended
         if ended:
@@ -338,12 +359,12 @@ class _TrainerLoop(TrainingLoop):
 
     trainer: PrivateTrainer
     ledger: Ledger
-    batches: Iterator[Batch]
     made_up: Tensor
+    batch: Batch = field(init=False)
 
     def released(self, round_: int) -> Outcome:
         """See `TrainingLoop`."""
-        trainer, batch = self.trainer, next(self.batches)
+        trainer, batch = self.trainer, self.batch
         bounded = trainer.objective.gradient(trainer.model, batch, trainer.clip)
         released = release(bounded, trainer.plan, self.ledger)
         return Outcome(released.value, released.sigma, released.spent, batch.attempt, 1)

@@ -20,6 +20,7 @@ from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import Ledger, Step
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, added, planned
 from fedsw.privacy.mechanisms import require_norm
+from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.release import Sample
 from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
 
@@ -30,6 +31,11 @@ class Plan(plans.NoisePlan, Deciding):
 
     objective: Objective
     calibration: float = 0.0
+
+    @property
+    def neighbours(self) -> str:
+        """See `fedsw.privacy.plan.NoisePlan`."""
+        return ADD_OR_REMOVE if self.objective.hides_sizes else super().neighbours
 
     def decisive(self) -> dict[str, Any]:
         """See `Deciding`: all fields but the objective, which has its own, and a calibration that is not asked for."""
@@ -65,7 +71,9 @@ class Plan(plans.NoisePlan, Deciding):
         for round_ in range(first, self.rounds + 1):
             attempt = used.get(round_, -1) + 1
             sample = Sample(self, ledger)
-            yield draw_batch(records, strata, self.batch, seed=self.seed, round_=round_, attempt=attempt, sample=sample)
+            about: dict[str, Any] = {"seed": self.seed, "round_": round_, "attempt": attempt, "sample": sample}
+            poisson = self.rates[0] if self.objective.hides_sizes else None
+            yield draw_batch(records, strata, self.batch, **about, poisson=poisson)
 
     def strata_of(self, records: Records) -> list[NDArray[np.int64]]:
         """Which units are in every stratum, by number, (n_s,): of private records that are the planned ones by size.
@@ -88,7 +96,7 @@ class Plan(plans.NoisePlan, Deciding):
         stratum = cell.numpy()[units.firsts]
         strata = [np.flatnonzero(stratum == index) for index in range(len(self.strata))]
         for name, rows, size in zip(self.strata, strata, self.sizes, strict=True):
-            if len(rows) != size:
+            if len(rows) != size and not self.objective.hides_sizes:
                 raise ValueError(
                     f"stratum {name} has {len(rows)} {'units' if units.declared else 'records'} and the plan is for "
                     f"{size}: rates and noise follow from the sizes. Make the plan with the sizes of these records"
@@ -117,12 +125,14 @@ def plan(
     """Settle batches, sensitivity and noise from public numbers.
 
     Guarantee: `rounds` releases with this multiplier, and one of counts of scores where `calibration` asks for it,
-    satisfy (epsilon, delta)-differential privacy for the replacement of one record of any stratum
+    satisfy (epsilon, delta)-differential privacy for the replacement of one record of any stratum, or for the addition
+    or removal of one where the objective's relation is that, whose batches are Poisson samples
     (docs/guarantees/sampling.md, calibration.md).
 
     Args:
         clip: norms M, L and C.
-        sizes: private records of every stratum, in the order of `objective.strata` or by their names; public.
+        sizes: private records of every stratum, in the order of `objective.strata` or by their names; public. Of an
+            objective for additions and removals a declared number, which sums are divided by and no record changes.
         epsilon: asked for; inf for no noise. Or give `noise_multiplier`, and epsilon follows.
         delta: of the guarantee: a number well below 1/n, or "0.1/n" with n the number of records.
         batch_fraction: of every stratum in a batch, rounded down, at least one record; or `batch_size` of each.
@@ -146,6 +156,8 @@ def plan(
     bounds = objective.planned_sensitivities(batch, clip)
     # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
+    if calibration and objective.hides_sizes:
+        raise ValueError("calibration counts all records, whose number relation 'add-remove' hides: set it to 0")
     if not 0 <= real(calibration, "calibration") <= _MOST_CALIBRATION:
         raise ValueError(f"calibration = {calibration}; it is a share of the budget, from 0 to {_MOST_CALIBRATION:g}")
     if calibration:
@@ -164,12 +176,14 @@ def plan(
         rounds=rounds,
         accountant=accountant,
         mechanism=mechanism,
+        sampling=RELATIONS.get(bounds[0].relation).sampling,
     )
+    rates = tuple(taken / size for taken, size in zip(batch, counts, strict=True))
     return Plan(
         strata=objective.strata,
         sizes=counts,
         batch=batch,
-        rates=tuple(taken / size for taken, size in zip(batch, counts, strict=True)),
+        rates=(rate,) if objective.hides_sizes else rates,
         rounds=rounds,
         epsilon=epsilon_planned,
         delta=resolved,
