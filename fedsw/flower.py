@@ -59,8 +59,8 @@ def simulate(
         The server's context, with the state that the ServerApp left there. What the ServerApp raises is raised here.
     """
     settings = _run_config(run_config)
-    own = node_config if callable(node_config) else (lambda number: node_config or {})
-    configs = [{"partition-id": i, "num-partitions": nodes, **own(i)} for i in range(nodes)]
+    config_of = node_config if callable(node_config) else (lambda number: node_config or {})
+    configs = [{"partition-id": i, "num-partitions": nodes, **config_of(i)} for i in range(nodes)]
     grid = _AppGrid(client_app, configs, settings)
     server = context(grid.run_id, SERVER_NODE, {}, settings)
     try:
@@ -70,10 +70,10 @@ def simulate(
     return server
 
 
-def _run_config(given: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
-    stored = tomllib.loads((Path(given) / "pyproject.toml").read_text(encoding="utf-8"))
+def _run_config(config: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
+    stored = tomllib.loads((Path(config) / "pyproject.toml").read_text(encoding="utf-8"))
     return dict(_flat(stored["tool"]["flwr"]["app"].get("config", {})))
 
 
@@ -127,7 +127,7 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
     Args:
         plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
             round is refused at the node (BudgetExhausted), for good.
-        public: names of metrics that leave as they are: numbers that everybody knows, or that you publish.
+        public: names of metrics that leave as they are: numbers that are public, or that you publish.
         weight: the metric that a strategy weighs replies by; 1 for every client unless it is declared public.
 
     The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses.
@@ -136,9 +136,9 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
     """
 
     def mod(message: Message, context: Context, call: ClientAppCallable) -> Message:
-        with _ledger(plan, context) as ledger:  # refuses before anything is computed
+        with _updates_ledger(plan, context) as ledger:  # refuses before anything is computed
             reply = _answered(message, context, call)
-            content = RecordDict({"metrics": MetricRecord({weight: 1, **_declared(reply, public)})})
+            content = RecordDict({"metrics": MetricRecord({weight: 1, **_public_metrics(reply, public)})})
             if message.metadata.message_type.split(".")[0] == "train":
                 (before,) = message.content.array_records.values()
                 name, after = _updated(reply, before)
@@ -164,7 +164,7 @@ def _answered(message: Message, context: Context, call: ClientAppCallable) -> Me
     return reply
 
 
-def _declared(reply: Message, public: Collection[str]) -> dict[str, Any]:
+def _public_metrics(reply: Message, public: Collection[str]) -> dict[str, Any]:
     return {
         name: value
         for record in reply.content.metric_records.values()
@@ -193,7 +193,7 @@ def _moved(before: ArrayRecord, by: Any) -> ArrayRecord:
     return moved
 
 
-def _ledger(plan: SumPlan, context: Context) -> Ledger:
+def _updates_ledger(plan: SumPlan, context: Context) -> Ledger:
     """The node's ledger of this plan, made at the first message."""
     if STATE not in context.node_config:
         raise ValueError(f"this node's configuration names no {STATE!r}: a folder for its ledger, which is kept")

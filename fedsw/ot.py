@@ -39,10 +39,10 @@ Metric = Literal["sqeuclidean", "cityblock"]
 _ORDERS = {"sqeuclidean": 2, "cityblock": 1}
 
 
-def _taken(*given: Any) -> tuple[list[Tensor], Callable[[Tensor], Any]]:
+def _taken(*arrays: Any) -> tuple[list[Tensor], Callable[[Tensor], Any]]:
     """Arrays as tensors, and what makes a result an array of the first one's kind."""
-    tensors = [each if isinstance(each, Tensor) else torch.as_tensor(np.array(each, order="C")) for each in given]
-    first = given[0]
+    tensors = [array if isinstance(array, Tensor) else torch.as_tensor(np.array(array, order="C")) for array in arrays]
+    first = arrays[0]
     if isinstance(first, Tensor):
         return tensors, lambda tensor: tensor
     library = first.__array_namespace__() if hasattr(first, "__array_namespace__") else np
@@ -179,7 +179,7 @@ def entropic_denoising(
     They minimise the entropic loss at 2 scale^2, each step going to the mean of the released points that the plan sends
     there. POT has no such function.
 
-    Guarantee: it reads released points and public numbers alone: post-processing, which costs no privacy.
+    Guarantee: it reads released points and public numbers only: post-processing, which costs no privacy.
 
     Args:
         scale: standard deviation of the noise in each coordinate of the released points.
@@ -188,8 +188,8 @@ def entropic_denoising(
 
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
-    (given,), made = _taken(released)
-    noisy = sample(given, "released").detach().double()
+    (points_given,), made = _taken(released)
+    noisy = sample(points_given, "released").detach().double()
     m = len(noisy) if points is None else whole(points, "points", least=1)
     chosen = np.random.default_rng(seed).choice(len(noisy), m, replace=m > len(noisy))
     clean, regulariser = noisy[torch.from_numpy(chosen)], 2 * positive(scale, "scale") ** 2
@@ -209,5 +209,5 @@ def barycenter(A: Any, edges: Any, weights: Any = None) -> Any:
     (columns, at), made = _taken(A, edges)
     k = columns.shape[1]
     shares = np.full(k, 1 / k) if weights is None else np.asarray(_taken(weights)[0][0])
-    found = fair_maps(columns.double().numpy().T, shares, at.double().numpy(), 0.0)
-    return made(torch.from_numpy(found.barycentre))
+    maps = fair_maps(columns.double().numpy().T, shares, at.double().numpy(), 0.0)
+    return made(torch.from_numpy(maps.barycentre))

@@ -1,4 +1,4 @@
-"""A plan for sums of vectors that are clipped as a whole: a client's update, or anybody's own statistic.
+"""A plan for sums of vectors that are clipped as a whole: a client's update, or a custom statistic.
 
 Clipped to norm C, one vector moves a sum by at most 2 C when it is replaced, and every round sees all of them: T rounds
 at scale sigma have mu = 2 C sqrt(T) / sigma (docs/guarantees/units.md). The noise is the plan's, and leaves with
@@ -32,7 +32,7 @@ class SumPlan(plans.NoisePlan):
 
     Attributes:
         norm: the most that a vector's l2 norm is, C.
-        who: what one vector is all of, in words.
+        who: owner and kind of a vector, for the guarantee.
     """
 
     norm: float
@@ -42,10 +42,10 @@ class SumPlan(plans.NoisePlan):
         """The sum of clipped vectors, for `fedsw.release` under this plan.
 
         Guarantee: each row is scaled to norm C at most, in float64, so that replacing a row moves the sum by at most
-        the plan's sensitivity; a row that is not finite, or whose norm is not, counts as 0. Nothing branches on it.
+        the plan's sensitivity; a row with an infinite or undefined norm counts as 0. Nothing branches on it.
 
         Args:
-            vectors: (m, r), or (r,) for one alone.
+            vectors: (m, r), or (r,) for a single one.
             round, attempt: each pair is charged once by a ledger.
         """
         rows = torch.as_tensor(vectors).detach().to("cpu", torch.float64)
@@ -92,7 +92,7 @@ def plan_sum(
         epsilon: asked for; inf for no noise. Or give `noise_multiplier` (sigma over 2 C), and epsilon follows.
         delta: of the guarantee.
         vectors: how many are in a sum; public, as the guarantee says. The noise does not depend on it.
-        who: whose vector one is, for the guarantee: "each client's update".
+        who: owner and kind of a vector, for the guarantee: "each client's update".
         accountant: what composes the rounds.
         seed: makes the noise reproducible; epsilon is then nominal. For experiments only.
 

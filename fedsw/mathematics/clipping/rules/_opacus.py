@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsw._tools.registry import Registry
-from fedsw.mathematics.clipping.rules._recurrent import Cell, recurrence
+from fedsw.mathematics.clipping.rules._recurrent import RecurrentCell, recurrence
 from fedsw.mathematics.clipping.rules.attention import Projection
 from fedsw.mathematics.clipping.rules.rule import BARE, Bare, Rule, Take, Worst
 
@@ -28,13 +28,13 @@ def register_imported(rules: Registry[Rule]) -> None:
     rules.register(sys.modules["opacus.layers.dp_multihead_attention"].SequenceBias, _SEQUENCE_BIAS)
 
 
-def _cells(layer: Any) -> list[Cell]:
-    found = []
+def _cells(layer: Any) -> list[RecurrentCell]:
+    made = []
     for cell in layer.cells:
         mode = _MODES.get(type(cell).__name__) or f"RNN_{cell.nonlinearity.upper()}"
         inputs, states = (Projection.of(part.weight, part.bias) for part in (cell.ih, cell.hh))
-        found.append(Cell(mode, inputs, states))
-    return found
+        made.append(RecurrentCell(mode, inputs, states))
+    return made
 
 
 def _refusal(layer: Any) -> str | None:

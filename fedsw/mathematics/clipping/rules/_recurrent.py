@@ -22,7 +22,7 @@ from fedsw.mathematics.clipping.rules.rule import Rule, Take, Worst, all_but_can
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecurrentCell:
     """One layer in one direction: the maps of inputs and states to gates, and of an LSTM's states to outputs."""
 
     mode: str
@@ -31,20 +31,20 @@ class Cell:
     outputs: Projection | None = None
 
 
-def cells(layer: nn.RNNBase) -> list[Cell]:
+def cells(layer: nn.RNNBase) -> list[RecurrentCell]:
     """The cells of a recurrence of torch, direction after direction and layer after layer."""
-    found = []
+    made = []
     for weights in layer.all_weights:  # names differ by layer and direction, the order does not
         into, across, *rest = weights
         biases = rest[:2] if layer.bias else [None, None]
         last = Projection.of(rest[-1], None) if layer.proj_size else None
-        found.append(Cell(layer.mode, Projection.of(into, biases[0]), Projection.of(across, biases[1]), last))
-    return found
+        made.append(RecurrentCell(layer.mode, Projection.of(into, biases[0]), Projection.of(across, biases[1]), last))
+    return made
 
 
 def recurred(
     layer: Any,
-    cells: Sequence[Cell],
+    cells: Sequence[RecurrentCell],
     take: Take,
     input: Tensor | PackedSequence,
     hx: Tensor | tuple[Tensor, Tensor] | None = None,
@@ -61,7 +61,7 @@ def recurred(
     for start in range(0, len(cells), directions):
         outputs = []
         for direction, cell in enumerate(cells[start : start + directions]):
-            state = tuple(each[start + direction] for each in first if each is not None) or None
+            state = tuple(begun[start + direction] for begun in first if begun is not None) or None
             output, ended = _ran(cell, take, x, state, lengths, backwards=direction == 1)
             outputs.append(output)
             last.append(ended)
@@ -78,7 +78,13 @@ def recurred(
 
 
 def _ran(
-    cell: Cell, take: Take, x: Tensor, state: tuple[Tensor, ...] | None, lengths: Tensor | None, *, backwards: bool
+    cell: RecurrentCell,
+    take: Take,
+    x: Tensor,
+    state: tuple[Tensor, ...] | None,
+    lengths: Tensor | None,
+    *,
+    backwards: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Outputs (n, T, width) of one cell over x (n, T, features), and its last states."""
     n, times = x.shape[:2]
@@ -166,7 +172,7 @@ def _refusal(layer: Any) -> str | None:
     return None
 
 
-def recurrence(cells: Callable[[Any], list[Cell]], held: Callable[[Any], tuple[str, ...]]) -> Rule:
+def recurrence(cells: Callable[[Any], list[RecurrentCell]], held: Callable[[Any], tuple[str, ...]]) -> Rule:
     """The rule of a recurrence, of its cells and the names of the parameters that it holds itself."""
 
     def calls(layer: Any, take: Take) -> Callable[..., Any]:
