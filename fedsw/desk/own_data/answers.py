@@ -10,6 +10,7 @@ import csv
 import datetime
 import functools
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -117,26 +118,28 @@ def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
     """What is said of rows of a public text table that are no records: by their line, with what leaves them out."""
     if not is_text(path):
         return []
+    said: list[str] = []
+    kinds: dict[str, list[int]] = {}
     with _text_of(path) as file:
         reader = csv.reader(file, delimiter=separator)
-        names = [normal(name) for name in next(reader, [])]
-        rows = [(reader.line_num, row) for row in reader]
-    said: list[str] = []
-    imported = next((at for at, (_, row) in enumerate(rows[:5]) if any('"ImportId"' in cell for cell in row)), None)
-    if imported is not None and imported >= skip:
-        said.append(f"line {rows[imported][0]} has Qualtrics' import ids: --skip-rows {imported + 1}")
-        skip = imported + 1
-    kinds: dict[str, list[int]] = {}
-    for line, row in rows[skip:]:
-        cells = [normal(cell) for cell in row]
-        if cells == names:
-            kinds.setdefault("the header again: delete", []).append(line)
-        elif cells and not any(cells):
-            kinds.setdefault("no cell: delete", []).append(line)
-        elif cells and len(cells) != len(names):
-            kinds.setdefault(f"{len(cells)} cells for {len(names)} columns: delete", []).append(line)
-        elif _TOTALS.fullmatch(next((cell for cell in cells if cell), "").strip(" :")):
-            kinds.setdefault("a total: delete", []).append(line)
+        names = next(reader, [])
+        first = [(reader.line_num, row) for row in itertools.islice(reader, 5)]
+        imported = next((at for at, (_, row) in enumerate(first) if any('"ImportId"' in cell for cell in row)), None)
+        if imported is not None and imported >= skip:
+            said.append(f"line {first[imported][0]} has Qualtrics' import ids: --skip-rows {imported + 1}")
+            skip = imported + 1
+        for line, row in itertools.chain(first[skip:], ((reader.line_num, row) for row in reader)):
+            if not row:
+                continue
+            begins = row[0] if row[0] and not row[0].isspace() else next((cell for cell in row if cell.strip()), "")
+            if not begins:
+                kinds.setdefault("no cell: delete", []).append(line)
+            elif len(row) != len(names):
+                kinds.setdefault(f"{len(row)} cells for {len(names)} columns: delete", []).append(line)
+            elif row == names:
+                kinds.setdefault("the header again: delete", []).append(line)
+            elif not begins[0].isdigit() and _TOTALS.fullmatch(begins.strip(" :")):
+                kinds.setdefault("a total: delete", []).append(line)
     for what, lines in kinds.items():
         more = f" and {len(lines) - _MOST_ODD_ROWS} more" if len(lines) > _MOST_ODD_ROWS else ""
         listed = ", ".join(map(str, lines[:_MOST_ODD_ROWS]))
