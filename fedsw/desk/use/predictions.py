@@ -77,19 +77,9 @@ def read_given(
     found: list[CellFault] = []
     try:
         for chunk in chunks:
-            encoder = Encoder(chunk, used, every=True)
-            features, group = encoder.features(used.features), encoder.group(used.sensitive)
-            labels = set() if used.sensitive is None else {*used.sensitive.columns}
-            taken = np.ones(encoder.rows, dtype=bool)
-            for fault in encoder.faults:
-                row = fault.row - chunk.first_row
-                if faults == "leave-out":
-                    taken[row] = False
-                elif faults == "missing" and fault.column not in labels:
-                    features[row] = _without(features[row], fault.column, used)
-                else:
-                    found.append(fault)
-            rows.append(encoder.numbered[taken])
+            features, group, taken, refused = encoded(chunk, used, faults)
+            found += refused
+            rows.append(chunk.first_row + np.flatnonzero(taken))
             inputs.append(features[taken])
             groups.append(group[taken])
             for name, cells in beside_cells.items():
@@ -113,6 +103,25 @@ def read_given(
         raise BadRecords(f"{where} holds no records; there is nothing to predict")
     features_ = torch.from_numpy(np.concatenate(inputs).astype(np.float32))
     return Given(features_, torch.from_numpy(np.concatenate(groups)), np.concatenate(rows), beside_cells, counted)
+
+
+def encoded(
+    chunk: Chunk, columns: Columns, faults: OnFaults
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], list[CellFault]]:
+    """Inputs (n, p) and groups (n,) of some rows, which of them (n,) are taken, and the faults that are refused."""
+    encoder = Encoder(chunk, columns, every=True)
+    features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
+    labels = set() if columns.sensitive is None else {*columns.sensitive.columns}
+    taken, refused = np.ones(encoder.rows, dtype=bool), list[CellFault]()
+    for fault in encoder.faults:
+        row = fault.row - chunk.first_row
+        if faults == "leave-out":
+            taken[row] = False
+        elif faults == "missing" and fault.column not in labels:
+            features[row] = _without(features[row], fault.column, columns)
+        else:
+            refused.append(fault)
+    return features, group, taken, refused
 
 
 def _without(inputs: NDArray[np.float32], column: str, columns: Columns) -> NDArray[np.float32]:
