@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedsw.data.columns.declared_kinds import Feature, Group, GroupPart, Label, 
 from fedsw.data.columns.distinct_cells import Cells, Distinct, by_value
 from fedsw.data.columns.number import LARGEST, is_amount
 from fedsw.data.columns.registered import KINDS
-from fedsw.data.columns.values import normal
+from fedsw.data.columns.values import folded, normal
 from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
 from fedsw.data.records import Records, known
@@ -254,7 +254,7 @@ class Encoder:
             part[:] = inputs
         bad = ~known & ~absent
         if bad.any():
-            self._require(feature.name, bad[_which(cells)], feature.reader.expect(feature, spelling))
+            self._require(feature.name, bad[_which(cells)], feature.reader.expect(feature, spelling), feature.listed)
 
     def _numeric(
         self, column: str, number: Number, absent: _Missing = np.False_, fill: object = None
@@ -306,13 +306,13 @@ class Encoder:
         places = kind.read(cells.values if isinstance(cells, Distinct) else cells, column, self._columns.spelling)
         bad = np.isnan(places)
         if bad.any():
-            self._require(label.name, bad[_which(cells)], kind.expect(column, self._columns.spelling))
+            self._require(label.name, bad[_which(cells)], kind.expect(column, self._columns.spelling), column.listed)
         indices: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_which(cells)]
         return indices
 
-    def _require(self, column: str, bad: NDArray[np.bool_], expected: str) -> None:
+    def _require(self, column: str, bad: NDArray[np.bool_], expected: str, listed: Sequence[str] = ()) -> None:
         if bad.any():
-            self._note(column, bad, expected)
+            self._note(column, bad, expected, listed=listed)
 
     def _note(
         self,
@@ -321,12 +321,16 @@ class Encoder:
         expected: str,
         remedies: Mapping[int, str] | None = None,
         spelling: Spelling | None = None,
+        listed: Sequence[str] = (),
     ) -> None:
         """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
         cells, bad = self._chunk.as_written(column), bad & self.kept
+        alike = {*map(folded, listed)}
         for index in np.flatnonzero(bad)[: None if self._every else 1]:
             cell = cells[index]
             hint = "" if spelling is None else _written_otherwise(cell, spelling)
+            if isinstance(cell, str) and folded(cell) in alike:
+                hint = '; it differs in case or blanks: letters = "any" in the declaration reads both as one'
             if isinstance(cell, str) and normal(cell) == column:
                 hint = "; the names of the columns stand there again, as in files that were joined: delete that row"
             row, remedy = self._first + int(index), (remedies or {}).get(int(index), "")

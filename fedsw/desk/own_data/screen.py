@@ -187,7 +187,8 @@ def _remedy(feature: Feature | None, counts: Mapping[str, int]) -> str:
     both = tuple(dict.fromkeys((*feature.missing, *written)))
     setting = f"missing = {json.dumps(both, ensure_ascii=False)}"
     if feature.categories:
-        return f"if they stand for missing values, declare {setting} for it"
+        empty = f', or empty = "{feature.categories[0]}" if an empty cell is a value, as of a checkbox'
+        return f"if they stand for missing values, declare {setting} for it" + empty * ("empty" in counts)
     if (middle := feature.reader.fill(feature)) is None or feature.since is not None:
         return f"if they stand for missing values, declare {setting} for it, and fill, the public value in their place"
     fill = number(middle, 6)

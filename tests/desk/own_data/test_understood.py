@@ -19,6 +19,7 @@ from fedsw.desk.own_data.answers import Words, read_bounds
 from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.desk.own_data.draft import Draft, DraftRequest, draft
 from fedsw.desk.own_data.examine import examine
+from fedsw.desk.own_data.screen import examination_view
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.load import BLANK
 
@@ -540,3 +541,17 @@ def test_described_bounds_that_a_code_widens_are_said_to_hold_one():
     assert said is not None and "'age' lie at or near 10000" in said and "declare it in missing" in said
     spread = np.full(len(shares), 1 / len(shares))
     assert "code" not in (column(spread).advice or "")
+
+
+def test_on_the_private_path_check_says_how_case_and_empty_boxes_are_declared(tmp_path, capsys):
+    (table,) = coded(["no", "yes"])
+    write(tmp_path / "0" / "r.csv", table.assign(job=["Clerk", "nurse"] * 100, box=["x", ""] * 100))
+    columns = {
+        "features": [{"name": "job", "categories": ["clerk", "nurse"]}, {"name": "box", "categories": ["no", "x"]}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "ill", "values": ["no", "yes"]},
+    }
+    raw = {"name": "own", "data": {"source": "files", "columns": columns}, "federation": {"clients": 1}}
+    view = examination_view(parse_experiment(raw), examine(parse_experiment(raw), tmp_path), None)
+    said = " ".join(view.markdown().split())
+    assert 'letters = "any" in the declaration' in said and 'or empty = "no" if an empty cell is a value' in said
