@@ -126,6 +126,7 @@ class TrustModel:
             None if there is none.
         unread: settings of [privacy] that have no meaning under it, since every client plans for itself.
         seeds: sections with a seed of public randomness that it draws beside those of every run.
+        product, registered: words: what comes out, and its model of privacy, in a registry of deployments.
         rank: its place in a comparison: those of a trusted server come before those of none.
         hides_groups, assumes: words: what a plan assumes of groups of unknown sizes, and of clients.
         trusted_with, leaves, adds_noise, protects: words: who is trusted and with what, what leaves a client, who adds
@@ -157,6 +158,8 @@ class TrustModel:
     once: ClassVar[str | None] = None
     unread: ClassVar[tuple[str, ...]] = ()
     seeds: ClassVar[tuple[str, ...]] = ()
+    product: ClassVar[str] = "Machine learning model"
+    registered: ClassVar[str] = "Central"
     rank: ClassVar[int] = 0
     hides_groups: ClassVar[str] = ""
     assumes: ClassVar[str] = ""

@@ -254,8 +254,17 @@ def test_no_trust_model_and_no_promise_has_a_method_that_only_picks_what_its_cal
     assert [(type(thing).__name__, name) for thing in things for name in dir(thing) if name.startswith("by_")] == []
 
 
-def test_no_template_reads_a_flag() -> None:
-    pattern = re.compile(rf"\b({'|'.join(sorted(HELD))})\.({'|'.join(sorted(FLAGS))})\b")
+def test_no_template_reads_a_flag_or_picks_by_a_trust_model() -> None:
+    held, names = "|".join(sorted({*HELD, *PROMISES})), "|".join(sorted(NAMES))
+    flag = rf"\b({held})\.({'|'.join(sorted(FLAGS))})\b"
+    pattern = re.compile(rf"{flag}|\b({held})\.by_\w+\(|\btrust (==|!=|in|not in) |[\"']({names})[\"'] (==|!=) ")
+    for text in (
+        "model.by_ledgers(server=1, clients=2)",
+        "privacy.masked",
+        "if run.trust == 'central'",
+        "trust in names",
+    ):
+        assert pattern.search(text), text
     templates = [path for path in PACKAGE.rglob("templates/*") if path.is_file()]
     assert templates
     assert [path.name for path in templates if pattern.search(path.read_text(encoding="utf-8"))] == []

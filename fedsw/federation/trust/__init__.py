@@ -39,6 +39,7 @@ class OwnLedgers(TrustModel):
     most_penalties: ClassVar[float] = 1
     reserves = "fedsw.federation.server.job:reserved_by_clients"
     unread = ("bound", "sampling", "device")
+    registered = "Federated"
     rank = 1
     assumes = "clients of one size are assumed"
     guarded = "by its own client's noise and ledger"

@@ -14,6 +14,7 @@ class Sketching(TrustModel):
     """A trust model under which a sketch of all records leaves, once a stage; a generator then learns from it."""
 
     runs = "fedsw.federation.server.from_sketch:OnceRun"
+    product = "Synthetic data"
     seeds = ("sketch",)
     hides_groups = "a sketch hides groups: groups of one size are assumed"
 
