@@ -247,7 +247,7 @@ class Feature(Spellings, Number):
                 )
             require_distinct(self.name, "categories", self.categories)
         values = self.categories
-        if self.kind == "boolean" and self.empty is not None and not self.same:
+        if self.reader.classes and self.empty is not None and not self.same:
             values = (self.empty,) if self.empty.lower() in (*TRUE, *FALSE) else ()
         self.require_spelt(self.name, values, self.missing)
         return self

@@ -214,7 +214,7 @@ def _entry(row: Mapping[str, Any], where: str, book: str) -> CodeBookEntry:
     kind = {_TEXT: "category"}.get(kind, kind)
     if not kind and not lists["categories"] and ("%" in text["format"] or as_date(text["low"]) is not None):
         kind = "date"
-    if kind == "date":  # its bounds may be written as its cells are
+    if kind in KINDS.names() and KINDS.get(kind).stored == "days":  # its bounds may be written as its cells are
         for end in ("low", "high"):
             day = date_in(text[end], text["format"]) if text["format"] and text[end] else None
             text[end] = text[end] if day is None else day.isoformat()
