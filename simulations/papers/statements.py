@@ -23,7 +23,7 @@ _APPENDIX = re.compile(r"^(?:#+ )?(?:([A-G](?:\.\d+)?)\.? (?=[A-Z])|(5\.\d)\. )(
 _NUMBER = r"(?:[A-G](?:\.\d+)?|\d+(?:\.\d+)?)"
 _NAMED = re.compile(
     r"\b((?:Definition|Lemma|Theorem|Remark|Algorithm|Table|Figure|Proposition)s?|Corollar(?:y|ies)|Propert(?:y|ies)|"
-    rf"Appendi(?:x|ces)) ({_NUMBER}(?:(?:,? and |, | to ){_NUMBER}(?![\w.]*\w))*)|\((\d{1, 2})\)(?: to \((\d{1, 2})\))?"
+    rf"Appendi(?:x|ces)) ({_NUMBER}(?:(?:,? and |, | to ){_NUMBER}(?![\w.]*\w))*)|\((\d\d?)\)(?: to \((\d\d?)\))?"
 )
 _SINGULAR = {"Corollaries": "Corollary", "Properties": "Property", "Appendices": "Appendix"}
 _CONCLUSION = re.compile(r"^(?:#+ )?\d\.? conclusion", re.MULTILINE | re.IGNORECASE)
