@@ -112,6 +112,8 @@ def noised_swd(
     """
     if order not in (1, 2):
         raise ValueError(f"order q = {order} is unknown; the distance has order 1 or 2")
+    if towards not in ("mixture", "barycentre"):
+        raise ValueError(f"towards {towards!r} is unknown: choose 'mixture' or 'barycentre'")
     if not releases:
         raise ValueError("no release of slices to compare with; at least one client must send one")
     points = sample(generated, "generated features").detach().to(torch.float64)

@@ -252,6 +252,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
         noised_swd(normal(4, 2), [], stream=Stream.seeded(0))
     with pytest.raises(ValueError, match=r"q = 3"):
         noised_swd(normal(4, 2), [slices], order=3, stream=Stream.seeded(0))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="towards 'both' is unknown"):
+        noised_swd(normal(4, 2), [slices], towards="both", stream=Stream.seeded(0))  # type: ignore[arg-type]
     refused = ((normal(4, 3), "slices of dimension 2"), (normal(0, 2), "is empty"), (normal(2), "expected .n, d."))
     for generated, why in refused:
         with pytest.raises(ValueError, match=why):
