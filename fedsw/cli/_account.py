@@ -9,7 +9,7 @@ import typer
 
 from fedsw._tools.text import nearest
 from fedsw.cli._modules import account_records, account_screens, lifetime, pool
-from fedsw.cli.options import Json, Verbs, answer, echo, echo_json
+from fedsw.cli.options import Accounts, Json, Verbs, answer, echo, echo_json
 
 if TYPE_CHECKING:
     from fedsw.privacy.accounting.lifetime import DatasetAccount
@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 account = Verbs(help="Show and limit the joint budget of runs on one data set.", invoke_without_command=True)
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
-Folder = Annotated[
-    Path | None, typer.Option("--accounts", metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
-]
 Delta = Annotated[float | None, typer.Option(help="δ at which ε is shown; the limit's by default.")]
 
 
 @account.callback()
 def account_command(
-    context: typer.Context, accounts: Folder = None, delta: Delta = None, as_json: Json = False
+    context: typer.Context, accounts: Accounts = None, delta: Delta = None, as_json: Json = False
 ) -> None:
     """Show what all runs on one data set spent together, and how much is left.
 
@@ -46,7 +43,7 @@ def account_command(
 @account.command("show")
 def show_command(
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Names of data sets.")],
-    accounts: Folder = None,
+    accounts: Accounts = None,
     delta: Delta = None,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +65,7 @@ def limit_command(
     data: Data,
     epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
     delta: Annotated[float, typer.Option(help="δ of that ε, well below 1 / records.")],
-    accounts: Folder = None,
+    accounts: Accounts = None,
     as_json: Json = False,
 ) -> None:
     """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""

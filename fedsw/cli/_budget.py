@@ -128,14 +128,10 @@ def _assumed(records: int, known: Mapping[str, float | None], *, solvable: bool)
     """Return what is assumed where nothing is given: 50 steps on all records, and δ, as `fedsw init` drafts them."""
     if records < 1:
         raise ValueError(f"records is {records}; it must be at least 1.")
-    usual: dict[str, float] = {} if known["delta"] is not None else {"delta": _usual_delta(records)}
-    usual |= {"batch": records}
-    usual |= {"steps": _STEPS} if solvable else {}
+    usual: dict[str, float] = {"batch": records, **({"steps": _STEPS} if solvable else {})}
+    if known["delta"] is None:  # asked for where it is needed alone: few records are warned of
+        usual = {"delta": experiments.resolve_delta(experiments.DEFAULT_DELTA, records=records), **usual}
     return {name: value for name, value in usual.items() if known[name] is None}
-
-
-def _usual_delta(records: int) -> float:
-    return experiments.resolve_delta(experiments.DEFAULT_DELTA, records=records)
 
 
 def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedsw.cli._modules import certificates, rosters
-from fedsw.cli.options import Json, Verbs, echo, echo_json
+from fedsw.cli.options import Clients, Json, Verbs, echo, echo_json
 from fedsw.runs.report.console import Screen
 
 certs = Verbs(help="Make the certificates and keys of a federation's machines.", invoke_without_command=True)
@@ -26,7 +26,7 @@ def certs_command(
         list[str] | None, typer.Option("--host", metavar="NAME", help="A name or address of the server's machine.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the machines' folders are made.")] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = None,
+    clients: Clients = None,
     as_json: Json = False,
 ) -> None:
     """Make the server's certificate and a key for every client.

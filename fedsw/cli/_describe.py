@@ -13,7 +13,6 @@ from fedsw.cli import options
 from fedsw.cli._modules import (
     description_page,
     descriptions,
-    driver,
     execution,
     experiment_code,
     experiments,
@@ -28,8 +27,6 @@ from fedsw.runs.report.document import Conclusion, Document, Listed
 if TYPE_CHECKING:
     from fedsw.desk.own_data.description import DescribedColumn, Description
     from fedsw.experiment import Experiment
-    from fedsw.federation.engines.driver import RunResult
-    from fedsw.runs.observer import Observer
 
 
 def describe_command(
@@ -41,12 +38,7 @@ def describe_command(
     ] = None,
     data_dir: options.DataDir = None,
     epsilon: options.Epsilon = None,
-    trust: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The server is trusted (sketch), or no party is (distributed, sketch-local)."
-        ),
-    ] = None,
+    trust: options.Trust = None,
     engine: options.EngineName = "inprocess",
     seed: options.Seed = None,
     allow_module: options.AllowModule = None,
@@ -70,14 +62,14 @@ def describe_command(
         directory = runs / source if run_files.is_run(runs / source) else None
     with contextlib.ExitStack() as shown:
         if directory is None:
-            experiment = _experiment(
-                source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust
-            )
+            named = experiments.load_experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir))
+            experiment = descriptions.as_description(named, trust=trust, epsilon=epsilon)
+            sources.require_runnable(experiment.data, experiment.federation.clients, named=source, elsewhere=False)
             require_writable(
                 *outputs, force=force, read=sources.visible_tables(experiment.data, experiment.federation.clients)
             )
             rehearsal.rehearse(experiment, lambda made: _rehearsed(made, experiment))
-            directory = _release(experiment, engine, runs, as_json or quiet)
+            directory = execution.run_whole(experiment, engine, runs, quiet=as_json or quiet)
             shown.enter_context(execution.showing(directory, f"fedsw describe {directory}"))
             description = descriptions.described(directory, experiment_code.modules_of(experiment))
             descriptions.keep_description(directory, description)
@@ -100,26 +92,11 @@ def describe_command(
             Screen().print(_screen(description, directory, output))
 
 
-def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None) -> Experiment:
-    made = descriptions.as_description(experiments.load_experiment(source, changes), trust=trust, epsilon=epsilon)
-    sources.require_runnable(made.data, made.federation.clients, named=source, elsewhere=False)
-    return made
-
-
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
     """Read and write what was released of made-up records."""
     description_page.page_of(
         descriptions.described(directory, experiment_code.modules_of(experiment)), experiment.name
     ).page()
-
-
-def _release(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    def start(observer: Observer) -> RunResult:
-        return driver.run(experiment, engine=engine, runs=runs, observer=observer)
-
-    with execution.followed(start, label=experiment.name, quiet=silent) as result:
-        execution.require_whole(result)
-    return result.directory
 
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"

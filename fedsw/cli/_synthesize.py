@@ -15,7 +15,6 @@ from fedsw._tools.text import for_spreadsheets, warning_of_formulas
 from fedsw.cli import options
 from fedsw.cli._modules import (
     cards,
-    driver,
     execution,
     experiment_code,
     experiments,
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from fedsw.desk.own_data.apart import OtherTable
     from fedsw.desk.own_data.synthetic_table import LearntTable
     from fedsw.experiment import Experiment
-    from fedsw.federation.engines.driver import RunResult
-    from fedsw.runs.observer import Observer
 
 
 _UNKNOWN = (
@@ -52,12 +49,7 @@ def synthesize_command(
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many rows.")] = 10_000,
     data_dir: options.DataDir = None,
     epsilon: options.Epsilon = None,
-    trust: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The server is trusted (sketch), or no party is (distributed, sketch-local)."
-        ),
-    ] = None,
+    trust: options.Trust = None,
     fair: Annotated[bool, typer.Option("--fair", help="Make labels independent of the group.")] = False,
     draw: Annotated[int, typer.Option(min=0, help="Another number draws other rows of the same run.")] = 0,
     engine: options.EngineName = "inprocess",
@@ -102,16 +94,16 @@ def synthesize_command(
                 raise experiments.ExperimentError(
                     "--held-out is for a run; an experiment names its own table in data.held_out"
                 )
-            experiment = _experiment(
-                source, changes_of(settings, overrides, seed=seed, data_dir=data_dir), epsilon, trust, fair
-            )
+            named = experiments.load_experiment(source, changes_of(settings, overrides, seed=seed, data_dir=data_dir))
+            experiment = synthetic_table.as_synthesis(named, trust=trust, fair=fair, epsilon=epsilon)
+            sources.require_runnable(experiment.data, experiment.federation.clients, named=source, elsewhere=False)
             read = [
                 *sources.visible_tables(experiment.data, experiment.federation.clients),
                 *([Path(experiment.data.held_out)] if experiment.data.held_out else []),
             ]
             require_writable(*outputs, force=force, read=read)
             rehearsal.rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
-            run = _learn(experiment, engine, runs, as_json or quiet)
+            run = execution.run_whole(experiment, engine, runs, quiet=as_json or quiet)
             shown.enter_context(execution.showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
             table = synthetic_table.learnt(run, experiment_code.modules_of(experiment))
             records = sources.load_held_out(table.experiment.record_source)
@@ -133,22 +125,6 @@ def synthesize_command(
                     held_out, table.columns, data_dir, option="--held-out", others=other_people
                 )
         _write(run, table, other, held_out, output, rows, draw, spreadsheet=spreadsheet, as_json=as_json, quiet=quiet)
-
-
-def _experiment(source: str, changes: list[str], epsilon: float | None, trust: str | None, fair: bool) -> Experiment:
-    source_experiment = experiments.load_experiment(source, changes)
-    synthesis = synthetic_table.as_synthesis(source_experiment, trust=trust, fair=fair, epsilon=epsilon)
-    sources.require_runnable(synthesis.data, synthesis.federation.clients, named=source, elsewhere=False)
-    return synthesis
-
-
-def _learn(experiment: Experiment, engine: options.EngineName, runs: Path, silent: bool) -> Path:
-    def start(observer: Observer) -> RunResult:
-        return driver.run(experiment, engine=engine, runs=runs, observer=observer)
-
-    with execution.followed(start, label=experiment.name, quiet=silent) as result:
-        execution.require_whole(result)
-    return result.directory
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:

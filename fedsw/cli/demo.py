@@ -55,7 +55,11 @@ def run_demo(folder: Path, progress: RunProgress) -> dict[str, Any]:
         progress.begin(experiment.title)
         summary, directory = finish(GridRun(experiment=experiment), folder / "cells", observer=progress)
         row = _row(experiment, summary, directory.relative_to(folder))
-        table["rows"] = sorted([*table["rows"], row], key=_position)
+        grid = [(alpha, epsilon) for alpha in ALPHAS for epsilon in EPSILONS]
+        table["rows"] = sorted(
+            [*table["rows"], row],
+            key=lambda row: grid.index((row["alpha"], to_float(row["target_epsilon"]) or 0.0)),
+        )
         write_json(folder / "table.json", table)
         table = read_demo(folder)
     return table
@@ -113,7 +117,3 @@ def _row(experiment: Experiment, summary: Mapping[str, Any], directory: Path) ->
         "seconds": summary["seconds"],
         "directory": str(directory),
     }
-
-
-def _position(row: Mapping[str, Any]) -> tuple[int, int]:
-    return ALPHAS.index(row["alpha"]), EPSILONS.index(to_float(row["target_epsilon"]) or 0.0)

@@ -199,9 +199,7 @@ def client_command(
         str | None,
         typer.Option(metavar="DATA", help="The data set's name: all local-trust runs on it have one budget."),
     ] = None,
-    accounts: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
-    ] = None,
+    accounts: options.Accounts = None,
     bundle: Annotated[
         str | None,
         typer.Option(metavar="HASH", help="The only bundle to load code from; `own`: that of the installed fedsw."),

@@ -27,6 +27,8 @@ from fedsw.runs.view import read_run
 from fedsw.runs.write import draw_run, write_card
 
 if TYPE_CHECKING:
+    from fedsw.experiment import Experiment
+    from fedsw.federation.engines import Engine
     from fedsw.federation.engines.driver import RunResult
     from fedsw.runs.observer import Observer
 
@@ -102,6 +104,18 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
         with progress:
             result = start(progress)
         yield result
+
+
+def run_whole(experiment: Experiment, engine: Engine, runs: Path, *, quiet: bool) -> Path:
+    """Run an experiment with a progress bar, and return the folder of the run, which came to its planned end."""
+    from fedsw.federation.engines.driver import run  # its first import of Flower is after all refusals
+
+    def start(observer: Observer) -> RunResult:
+        return run(experiment, engine=engine, runs=runs, observer=observer)
+
+    with followed(start, label=experiment.name, quiet=quiet) as result:
+        require_whole(result)
+    return result.directory
 
 
 @contextmanager

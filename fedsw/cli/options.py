@@ -60,6 +60,13 @@ EngineName = Annotated[
     Engine, typer.Option("--engine", help="What carries the messages; `deployed` starts real client processes.")
 ]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own executors: a Python process for every message.")]
+Trust = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The server is trusted (sketch), or no party is (distributed, sketch-local)."),
+]
+Accounts = Annotated[
+    Path | None, typer.Option("--accounts", metavar="DIR", help="Where accounts are kept. [$FEDSW_ACCOUNTS]")
+]
 OtherPeople = Annotated[
     bool,
     typer.Option("--other-people", help="I confirm that duplicates of rows in --data-dir belong to different people."),
@@ -294,17 +301,15 @@ class _OnceEach(click.Command):
         """See `click.Command`; UsageError, naming the option, where one is given twice."""
         _, _, order = self.make_parser(ctx).parse_args(list(args))
         for option in order:
-            if isinstance(option, click.Option) and order.count(option) > 1 and not _repeatable(option):
+            if not isinstance(option, click.Option) or order.count(option) == 1:
+                continue
+            # a list may be repeated, and a flag that says the same each time
+            if not (option.multiple or (option.is_flag and not option.secondary_opts)):
                 names = "/".join([*option.opts, *option.secondary_opts])
                 raise click.UsageError(
                     f"{names} is given {order.count(option)} times and takes one value; leave the others out", ctx
                 )
         return super().parse_args(ctx, args)
-
-
-def _repeatable(option: click.Option) -> bool:
-    """True of a list, and of a flag that says the same each time."""
-    return option.multiple or (option.is_flag and not option.secondary_opts)
 
 
 class _Verb(_OnceEach, TyperCommand):
