@@ -110,7 +110,8 @@ class Experiment(Settings):
             trust = info.data["privacy"].trust
         if not (isinstance(trust, str) and trust in trust_models()):
             return raw
-        objective: ObjectiveSettings | None = info.data.get("objective")  # settled before [privacy] is read
+        # pydantic reads fields in the order of `Settings`: [objective] is settled before [privacy] and what follows it
+        objective: ObjectiveSettings | None = info.data.get("objective")
         kind = None if objective is None else shipped_task(objective.task)
         return tagged(info.field_name, raw, trust, sketch=kind is not None and kind.facts.sketched)
 

@@ -95,6 +95,7 @@ def _without(kind: type[Section], section: str, written: Any, names: Iterable[st
     if not isinstance(written, Mapping):
         return written
     for name in names:
+        # stored runs are written whole, so that a setting which nothing reads may stand at its default
         if name in written and _plain(written[name]) != kind.model_fields[name].get_default(call_default_factory=True):
             raise ValueError(_refusal(section, name, written[name], *words(section, name)))
     return {name: value for name, value in written.items() if name not in names}
