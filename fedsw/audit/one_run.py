@@ -133,7 +133,7 @@ def audit(
 ) -> Finding:
     """Train once with canaries, for real, and let two attackers guess which record of each pair was in the data.
 
-    What it finds is no private release: canaries are chosen, and guesses made, by trainings without noise on the same
+    Its finding is not a private release: canaries are chosen, and guesses made, by trainings without noise on the same
     records. So records of a user's own are refused unless `unsafe`, and the finding then says whom it is for.
 
     Sampling and noise are drawn as in any private run, also where the experiment has a seed. The probability of being

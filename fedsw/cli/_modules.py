@@ -1,4 +1,4 @@
-"""What verbs use of the other modules: each is imported when a verb first asks it for a name.
+"""Names that verbs use of other modules: each is imported when a verb first asks it for a name.
 
 So `fedsw --help` and a word that is wrong load nothing that computes (tests/cli/test_app_startup.py), and no verb loads
 what another one needs.

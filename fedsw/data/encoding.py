@@ -162,7 +162,7 @@ class Encoder:
         self.cut: dict[str, int] = {}
 
     def _kept(self) -> NDArray[np.bool_]:
-        """Which rows (rows,) are records: all, or those whose target is not empty."""
+        """Which rows (rows,) are records: all, or those with a target."""
         columns = self._columns
         kept = np.ones(self.rows, dtype=bool)
         labels = () if columns.rows == "all" else (columns.target, *columns.targets)

@@ -1,6 +1,6 @@
 """Experiments: every setting of a run, validated before anything is spent.
 
-`load` reads an experiment, whose settings `sections` and `sketch_section` declare, and `fedsw.data.settings` those of
+`load` reads an experiment; `sections` and `sketch_section` declare its settings, and `fedsw.data.settings` those of
 records; `tagged` drops what nothing reads. `compatibility` is what goes together, `preset_rules` settings by public
 numbers. By name: `trust`, `task_kinds`,
 `penalty_names`; `choices` are all settings, and code that they name.

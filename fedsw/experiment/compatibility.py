@@ -132,7 +132,7 @@ def _of_secret_sizes(settings: Settings, kind: TaskKind | None) -> Iterator[Sett
 
 
 def _of_task(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
-    """What a task goes with: models, penalties and sources by name, then what columns must be declared for it."""
+    """Rules of a task: its models, penalties and sources by name, then columns that must be declared for it."""
     data, goal, facts, model = settings.data, settings.objective, kind.facts, MODELS.get(settings.model.kind)
     task, columns = goal.task, data.columns
     for name, value, known in (
@@ -374,7 +374,7 @@ def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
 
 
 def _of_points_and_accountant(settings: Settings) -> Iterator[SettingRule]:
-    """What is moved by releases, and whose accountant and noise these have."""
+    """Rules of points moved by releases, and of accountant and noise."""
     trust, training, model = settings.privacy.trust, settings.training, settings.privacy.model
     flows = trust_model(trust).moves_points(settings)
     yield SettingRule(
@@ -445,7 +445,7 @@ def _of_rounds(settings: Settings) -> Iterator[SettingRule]:
 
 
 def _of_federation(settings: Settings, kind: TaskKind | None) -> Iterator[SettingRule]:
-    """What a federation of this trust model sends and takes: losses, clients, sites and masks."""
+    """Rules of a federation under this trust model: losses, clients, sites and masks."""
     federation, trust, task = settings.federation, settings.privacy.trust, settings.objective.task
     yield SettingRule(
         when=settings.unsafe_metrics,

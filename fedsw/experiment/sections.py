@@ -592,7 +592,7 @@ class Privacy(Section):
         return trust_model(self.trust).guarantee(epsilon=self.epsilon, multiplier=self.noise_multiplier)
 
     def paying(self, clients: Sequence[T]) -> Sequence[T]:
-        """Those of these clients whose own ledgers pay for what leaves: all of them, or none."""
+        """The clients that pay from their own ledgers for what leaves: all of these, or none."""
         return self.guarantee.paying(self.model.accounting(clients))
 
     @property

@@ -33,7 +33,7 @@ class Names:
         return self.groups[number] if 0 <= number < len(self.groups) else f"A={number}"
 
     def label(self, number: int) -> str:
-        """The name of a class, "Y=2" without one; a number says whose it is, "ill = 1"."""
+        """The name of a class, "Y=2" without one; a number names its column, "ill = 1"."""
         if not 0 <= number < len(self.classes):
             return f"Y={number}"
         name = self.classes[number]

@@ -41,7 +41,7 @@ class Columns(Declared):
         decimal: what parts the decimals of numbers in text, "." or ",".
         thousands: what parts their thousands, ",", ".", " " or "'"; nothing if it is left out, and such numbers are
             refused.
-        skip_rows: rows of a CSV file below its header that are no records, as the two of questions that Qualtrics has.
+        skip_rows: rows of a CSV file below its header that are not records, as the two of questions that Qualtrics has.
         rows: which rows are records: "all", or "leave out where the target is empty": which rows have one is then
             public.
     """

@@ -220,7 +220,7 @@ class Number(Declared):
 class Feature(Spellings, Number):
     """A numeric column, `count` of them (`name`0, `name`1, ...), or a categorical one that becomes one-hot.
 
-    A cell that is among `missing` (the empty text "" stands for an empty cell) is no fault: one more input, the last of
+    A cell that is among `missing` (the empty text "" stands for an empty cell) is valid: one more input, the last of
     the column, is 1 for it and 0 for others. Its number is then that of `fill`, within the bounds, and its category is
     `fill`, or none if it is left out. Which cells may be missing and what takes their place is public.
 

@@ -94,7 +94,7 @@ def _parted(file: IO[str], named: str | None) -> tuple[list[str], str]:
 def read_cells(path: Path, separator: str, *, skip: int = 0) -> Mapping[str, list[str]]:
     """All cells of a table by column, as text without spaces around it; rows of another length are left out.
 
-    ``skip`` rows below the header of a text table are no records.
+    ``skip`` rows below the header of a text table are not records.
     """
     if path.suffix.lower() == ".parquet":
         with damaged(path, "Parquet file"):
@@ -115,7 +115,7 @@ _MOST_ODD_ROWS = 3
 
 
 def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
-    """What is said of rows of a public text table that are no records: by their line, with what leaves them out."""
+    """Report rows of a public text table that are not records: by their line, with what leaves them out."""
     if not is_text(path):
         return []
     said: list[str] = []
@@ -548,7 +548,7 @@ def _but_empty(missing: Mapping[str, int]) -> Mapping[str, int]:
 def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
     """The same where several spellings of a value are one of its categories: by case, zeros, or words for yes and no.
 
-    Of each value the word that is no digit, and else the most frequent one, is the category; those that the reader of
+    Of each value the word without a digit, and else the most frequent one, is the category; those that the reader of
     cells finds by itself are not listed.
     """
     counts = Counter(cells)

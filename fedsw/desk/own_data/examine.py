@@ -437,7 +437,7 @@ def _together(
     folder: Path,
     said: list[str],
 ) -> Iterator[str]:
-    """Yield faults of the files together; what is no fault of a held-out file goes to ``said``."""
+    """Yield faults of the files together; what is not a fault of a held-out file goes to ``said``."""
     files = [file for file, _ in read]
     try:
         require_places(places(folder), folder, experiment.federation.clients)

@@ -60,7 +60,7 @@ def positive_of(
     """Which of the declared classes is the favourable one.
 
     As ``said``; else the one of two with a telling name, unless the target or a class names harm; else
-    as a person answers; else the second of two, or the one that is no harm, which is said; and none of more than two,
+    as a person answers; else the second of two, or the one that is not harm, which is said; and none of more than two,
     where every class is shown and the worst leads.
 
     Raises:
@@ -107,7 +107,7 @@ def _spaced(name: str) -> str:
 
 
 def _harmless(column: str, values: Sequence[str]) -> str | None:
-    """The one of two classes that is no harm, where the column or one of them names any; None if none does."""
+    """The one of two classes that is not harm, where the column or one of them names any; None if none does."""
     harmful = [_HARM.search(_spaced(value)) is not None for value in values]
     negated = [_NOT.fullmatch(value.strip().lower()) is not None for value in values]
     if any(negated) and any(harmful):  # "not ill" names harm too, and is none

@@ -204,7 +204,7 @@ def settle(
     ``scores`` that the run released, where it did (post-processing), and held-out outputs elsewhere.
 
     Raises:
-        ExperimentError: if the run has no two classes, a number is no probability, groups are missing, or there are no
+        ExperimentError: if the run has no two classes, a number is not in [0, 1], groups are missing, or there are no
             held-out records that rules could be found on without a look at private ones.
     """
     index = 1 if positive is None else positive

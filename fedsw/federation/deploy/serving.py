@@ -191,7 +191,7 @@ def probe(address: str, authority: Path) -> str | None:
     Flower's own requests go.
 
     Raises:
-        ValueError: if the address is no HOST:PORT. ConnectionError: for the certificate, or a proxy of another kind.
+        ValueError: if the address is not HOST:PORT. ConnectionError: for the certificate, or a proxy of another kind.
     """
     host, port = read_address(address)
     context = ssl.create_default_context(cafile=str(authority))

@@ -45,7 +45,7 @@ from fedsw.mathematics.transport.denoise import image_side
 from fedsw.mathematics.transport.sliced import project
 
 _SLICING_MEMORY = 2**30
-"""Bytes that ranks of outputs may take at once, four times those of one distance: a round has its process alone."""
+"""Bytes that ranks of outputs may take at once, four times those of one distance: a round has its own process."""
 _NO_LIMIT = 1e12
 """The clip of `clip.mode` "none": finite, squares in float32 too, and far above what a model computes."""
 

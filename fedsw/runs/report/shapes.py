@@ -106,7 +106,7 @@ def leading_column(shapes: Sequence[ShapeFunction]) -> str:
 
 
 def _powers(shapes: Sequence[ShapeFunction]) -> dict[str, float]:
-    """The mean square of each column's function that is beyond noise, 0 where noise explains it."""
+    """The mean square of each column's function that is beyond noise, 0 if noise explains it."""
     powers = {}
     for shape in shapes:
         beyond = np.mean(shape.values**2, axis=0) - np.mean((shape.band / 2) ** 2, axis=0)

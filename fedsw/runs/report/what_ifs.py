@@ -41,6 +41,6 @@ class WhatIfs:
         return Listed("Left of what can be learnt, by records and ε", self.table, "cells", left=())
 
     def parts(self) -> list[Part]:
-        """What-ifs on the page of a run."""
+        """Forecasts on the page of a run."""
         said = f"{self.verdict}. A forecast from public twins: what would be left of what can be learnt."
         return [said, self.listed()]

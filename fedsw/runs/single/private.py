@@ -65,7 +65,7 @@ class PrivateLoader:
 
 
 class PrivateOptimizer:
-    """An optimizer that steps along released gradients alone; whatever `backward` left in `.grad` is overwritten.
+    """An optimizer that steps along released gradients only; whatever `backward` left in `.grad` is overwritten.
 
     Attributes:
         optimizer: the one that it was made of, for schedulers.
@@ -94,7 +94,7 @@ class PrivateOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's own, whose rates may be changed between rounds."""
+        """The optimizer's own; its rates may be changed between rounds."""
         return self.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:

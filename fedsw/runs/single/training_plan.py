@@ -126,7 +126,7 @@ def plan(
 
     Guarantee: `rounds` releases with this multiplier, and one of counts of scores where `calibration` asks for it,
     satisfy (epsilon, delta)-differential privacy for the replacement of one record of any stratum, or for the addition
-    or removal of one where the objective's relation is that, whose batches are Poisson samples
+    or removal of one where the objective's relation is that, with Poisson samples as batches
     (docs/guarantees/sampling.md, calibration.md).
 
     Args:
