@@ -135,23 +135,23 @@ def questions(tree: Tree) -> Cases:
 
 def read_twice(tree: Tree) -> Cases:
     """Places of docstrings, those of attributes included, that match `TWICE`."""
-    for path, text in _texts(tree, documents=True):
-        for match in TWICE.finditer(text.value):
-            yield path, text.lineno + text.value[: match.start()].count("\n"), match[0]
+    for path, line, text in _texts(tree, documents=True):
+        for match in TWICE.finditer(text):
+            yield path, line + text[: match.start()].count("\n"), match[0]
 
 
 def role_words_of_messages(tree: Tree) -> Cases:
     """Role words in the package's other texts: messages, helps, screens and pages."""
-    for path, text in _texts(tree, documents=False):
-        for match in ROLE.finditer(text.value):
-            yield path, text.lineno, match[0]
+    for path, line, text in _texts(tree, documents=False):
+        for match in ROLE.finditer(text):
+            yield path, line, match[0]
 
 
-def _texts(tree: Tree, *, documents: bool) -> Iterator[tuple[str, ast.Constant]]:
+def _texts(tree: Tree, *, documents: bool) -> Cases:
     alone = {id(node.value) for _, node in tree.package if isinstance(node, ast.Expr)}
     for path, node in tree.package:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in alone) is documents:
-            yield path, node
+            yield path, node.lineno, node.value
 
 
 def role_words(tree: Tree) -> Cases:
