@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedsw.data import as_records as as_records
+    from fedsw.desk.budget import budget as budget
+    from fedsw.desk.budget import epsilon as epsilon
     from fedsw.desk.use.trained import TrainedModel as TrainedModel
     from fedsw.desk.use.trained import load as load
+    from fedsw.desk.verbs import account as account
+    from fedsw.desk.verbs import check as check
+    from fedsw.desk.verbs import compare as compare
+    from fedsw.desk.verbs import describe as describe
+    from fedsw.desk.verbs import evaluate as evaluate
+    from fedsw.desk.verbs import forecast as forecast
+    from fedsw.desk.verbs import predict as predict
+    from fedsw.desk.verbs import report as report
+    from fedsw.desk.verbs import synthesize as synthesize
+    from fedsw.desk.verbs import tune as tune
     from fedsw.experiment import Experiment as Experiment
     from fedsw.experiment import load_experiment as load_experiment
     from fedsw.federation.engines.driver import resume as resume
@@ -27,12 +39,14 @@ if TYPE_CHECKING:
     from fedsw.learning.tasks.task import Task as Task
     from fedsw.privacy.accounting import BudgetExhausted as BudgetExhausted
     from fedsw.privacy.accounting import Ledger as Ledger
+    from fedsw.privacy.accounting import noise_multiplier as noise_multiplier
     from fedsw.privacy.bounded_sums import SumPlan as SumPlan
     from fedsw.privacy.bounded_sums import plan_sum as plan_sum
     from fedsw.privacy.release import Bounded as Bounded
     from fedsw.privacy.release import Released as Released
     from fedsw.privacy.release import release as release
     from fedsw.privacy.sensitivity import Sensitivity as Sensitivity
+    from fedsw.runs.report.answer import Answer as Answer
     from fedsw.runs.single.objective import Objective as Objective
     from fedsw.runs.single.private import private as private
     from fedsw.runs.single.sketching import SketchPlan as SketchPlan
@@ -46,7 +60,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
-    "privacy.accounting": ("BudgetExhausted", "Ledger"),
+    "privacy.accounting": ("BudgetExhausted", "Ledger", "noise_multiplier"),
     "data": ("as_records",),
     "federation.engines.driver": ("resume", "run"),
     "experiment": ("Experiment", "load_experiment"),
@@ -62,6 +76,11 @@ _NAMES = {
     "runs.single.trainer": ("PrivateTrainer", "set_gradient"),
     "learning.sketches.fit": ("fit_generator", "generate"),
     "learning.tasks.task": ("Task",),
+    "desk.budget": ("budget", "epsilon"),
+    "desk.verbs": (
+        *("account", "check", "compare", "describe", "evaluate", "forecast", "predict", "report", "synthesize", "tune"),
+    ),
+    "runs.report.answer": ("Answer",),
     "desk.use.trained": ("TrainedModel", "load"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedsw._tools.text import nearest
-from fedsw.cli._modules import account_records, account_screens, lifetime, pool
-from fedsw.cli.options import Accounts, Json, Verbs, answer, echo, echo_json
-
-if TYPE_CHECKING:
-    from fedsw.privacy.accounting.lifetime import DatasetAccount
+from fedsw.cli._modules import lifetime, pool, verbs
+from fedsw.cli.options import Accounts, Json, Verbs, echo, echo_json, say
 
 account = Verbs(help="Show and limit the joint budget of runs on one data set.", invoke_without_command=True)
 
@@ -30,14 +26,11 @@ def account_command(
     """
     if context.invoked_subcommand is not None:
         return
-
-    folder = _folder(accounts)
-    records = [account_records.account_record(one, delta) for one in lifetime.accounts_in(folder)]
-    if not (records or as_json):
-        echo(f"no accounts in {folder}; an experiment with data.account = 'NAME' keeps one")
+    answered = verbs.account(delta=delta, accounts=accounts)
+    if not (answered["accounts"] or as_json):
+        echo(f"no accounts in {answered['folder']}; an experiment with data.account = 'NAME' keeps one")
         return
-    content = {"folder": str(folder), "accounts": records}
-    answer(content, lambda: account_screens.accounts_view(records), as_json=as_json, highlight=True)
+    say(answered, as_json=as_json, highlight=True)
 
 
 @account.command("show")
@@ -52,12 +45,7 @@ def show_command(
     Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
     is a record of client 0 in a simulation.
     """
-    selected = [_existing(name, accounts) for name in data]
-    if len(selected) == 1:
-        _show(selected[0], delta, as_json=as_json)
-        return
-    record = account_records.together_record(selected, delta)
-    answer(record, lambda: account_screens.together_view(record), as_json=as_json, highlight=True)
+    _show(*data, accounts=accounts, delta=delta, as_json=as_json)
 
 
 @account.command("limit")
@@ -69,9 +57,9 @@ def limit_command(
     as_json: Json = False,
 ) -> None:
     """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
-    account_of_data = lifetime.DatasetAccount(_folder(accounts), data)
-    account_of_data.limit(epsilon, delta)
-    _show(account_of_data, None, as_json=as_json)
+    folder = lifetime.accounts_folder() if accounts is None else accounts.expanduser()
+    lifetime.DatasetAccount(folder, data).limit(epsilon, delta)
+    _show(data, accounts=accounts, delta=None, as_json=as_json)
 
 
 @account.command("settle")
@@ -93,21 +81,5 @@ def settle_command(
         echo("\n".join(f"{name}: settled" for name in settled))
 
 
-def _show(shown: DatasetAccount, delta: float | None, *, as_json: bool) -> None:
-    record = account_records.account_record(shown, delta)
-    answer(record, lambda: account_screens.account_view(record), as_json=as_json, highlight=True)
-
-
-def _existing(data: str, accounts: Path | None) -> lifetime.DatasetAccount:
-    folder = _folder(accounts)
-    existing = lifetime.DatasetAccount(folder, data)
-    if not existing.state().runs and not existing.path.exists():
-        known = [other.data for other in lifetime.accounts_in(folder)]
-        raise FileNotFoundError(
-            f"no account of data set {data!r} in {folder}; {nearest(data, known)}known: {', '.join(known) or 'none'}"
-        )
-    return existing
-
-
-def _folder(accounts: Path | None) -> Path:
-    return lifetime.accounts_folder() if accounts is None else accounts.expanduser()
+def _show(*data: str, accounts: Path | None, delta: float | None, as_json: bool) -> None:
+    say(verbs.account(*data, delta=delta, accounts=accounts), as_json=as_json, highlight=True)

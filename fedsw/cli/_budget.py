@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from fedsw._tools.text import downward, upward
-from fedsw.cli._modules import accounting, experiments, plan_words, public_rows, run_plan
-from fedsw.cli.options import Json, Set, answer, changes_of, in_parts
-from fedsw.runs.report.document import Document, Listed, named
-
-_STEPS = 50
-"""Steps that are assumed: the rounds of a drafted experiment."""
-_SOLVED = {"epsilon": "ε", "noise_multiplier": "the noise multiplier", "steps": "the number of steps"}
+from fedsw.cli._modules import budgets, experiments, plan_words, public_rows, run_plan
+from fedsw.cli.options import Json, Set, answer, changes_of, in_parts, say
+from fedsw.runs.report.document import Document, named
 
 
 def budget_command(
@@ -75,37 +68,25 @@ def budget_command(
     if overrides:
         raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
     in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats along
-    slicing = None
-    if slices is not None and dimension is not None:
-        slicing = accounting.Slicing(dimension, slices, directions_scheme or "iid")
-    elif slices is not None or dimension is not None or directions_scheme is not None:
-        raise ValueError(
-            f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
-        )
-    multiplier = _multiplier(noise_multiplier, noise, diameter)
-    known: dict[str, Any] = {"delta": delta, "batch": batch, "steps": steps}
-    assumed: dict[str, float] = {}
-    if records is not None and sampling_rate is None:
-        assumed = _assumed(records, known, solvable=(epsilon is None) != (multiplier is None))
-        known |= assumed
-    if known["delta"] is None:
-        raise ValueError("delta is not given; write --delta, well below 1 / records, or --records for 'auto'.")
-    report: dict[str, Any] = accounting.budget_report(
-        sampling_rate=_rate(sampling_rate, records, known["batch"]),
-        delta=known["delta"],
-        noise_multiplier=multiplier,
-        epsilon=epsilon,
-        steps=known["steps"],
-        sampling=sampling,
-        slicing=slicing,
-        diameter=diameter,
+    say(
+        budgets.budget(
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            steps=steps,
+            delta=delta,
+            sampling_rate=sampling_rate,
+            records=records,
+            batch=batch,
+            sampling=sampling,
+            slices=slices,
+            dimension=dimension,
+            directions_scheme=directions_scheme,
+            diameter=diameter,
+            noise=noise,
+            compare=compare,
+        ),
+        as_json=as_json,
     )
-    if assumed:
-        report = {**report, "assumed": assumed}
-    if not compare:
-        del report["accountants"]
-    accountants = [_accountants_table(report["accountants"])] if compare else []
-    answer(report, lambda: Document("", begins=(named(_rows(report)), *accountants)), as_json=as_json)
 
 
 def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: bool) -> None:
@@ -122,73 +103,3 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
     shown = [(head, words) for head, words in plan_words.rows(plan) if head == "noise" or head.startswith("stage")]
     answer(content, lambda: Document("", begins=(named(shown),)), as_json=as_json)
-
-
-def _assumed(records: int, known: Mapping[str, float | None], *, solvable: bool) -> dict[str, float]:
-    """Return what is assumed where nothing is given: 50 steps on all records, and δ, as `fedsw init` drafts them."""
-    if records < 1:
-        raise ValueError(f"records is {records}; it must be at least 1.")
-    usual: dict[str, float] = {"batch": records, **({"steps": _STEPS} if solvable else {})}
-    if known["delta"] is None:  # asked for where it is needed alone: few records are warned of
-        usual = {"delta": experiments.resolve_delta(experiments.DEFAULT_DELTA, records=records), **usual}
-    return {name: value for name, value in usual.items() if known[name] is None}
-
-
-def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -> float:
-    if sampling_rate is not None and records is None and batch is None:
-        return sampling_rate
-    if sampling_rate is not None or records is None or batch is None:
-        raise ValueError(
-            f"give --sampling-rate, or both --records and --batch; sampling rate is {sampling_rate}, records is "
-            f"{records}, batch is {batch}."
-        )
-    if not 1 <= batch <= records:
-        raise ValueError(f"batch is {batch} of records {records}; it must be at least 1 and at most all records.")
-    return batch / records
-
-
-def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: float | None) -> float | None:
-    if noise is None:
-        return noise_multiplier
-    if noise_multiplier is not None or diameter is None:
-        raise ValueError(f"noise is {noise}; give it with --diameter, and no --noise-multiplier beside it.")
-    if not (0.0 < noise < math.inf and 0.0 < diameter < math.inf):
-        raise ValueError(f"noise is {noise} and diameter is {diameter}; both must be positive and finite.")
-    return noise / diameter
-
-
-def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
-    yield (
-        "guarantee",
-        f"ε = {epsilon} at δ = {upward(report['delta'], 6)} for {report['relation']} neighbours, after "
-        f"{report['steps']} steps of {report['sampling']} sampling at rate {report['sampling_rate']:g} with noise "
-        f"multiplier {report['noise_multiplier']:.6g}{_through(report.get('slicing'))}",
-    )
-    yield "solved for", _SOLVED[report["solved"]]
-    if assumed := report.get("assumed"):
-        words = {"delta": "δ = 'auto' = {}", "batch": "batches of all {} records", "steps": "{} steps"}
-        said = ", ".join(
-            words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
-        )
-        yield "assumed", f"{said}; give --delta, --batch, --steps for others"
-    yield "bracket", f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
-    yield "convention", str(report["convention"])
-
-
-def _through(slicing: Mapping[str, Any] | None) -> str:
-    if slicing is None:
-        return ""
-    words = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
-    if "diameter" in slicing:
-        words += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
-    return words
-
-
-def _accountants_table(accountants: list[Mapping[str, Any]]) -> Listed:
-    rows = []
-    for accountant in accountants:  # one that is not installed has no epsilon
-        holds = "–" if accountant["epsilon"] is None else "yes" if accountant["guarantee"] else "no"
-        rows.append((accountant["name"], upward(accountant["epsilon"], 5), holds, accountant["note"]))
-    headings = ("accountant", "ε", "a guarantee?", "what it is")
-    return Listed.of("Accountants", headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3])

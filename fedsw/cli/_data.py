@@ -15,17 +15,16 @@ from fedsw._tools.exits import Exit
 from fedsw.cli import options
 from fedsw.cli._modules import (
     answer_files,
-    check_screen,
     code_books,
     data_places,
     drafts,
     drifting,
     examining,
     experiments,
-    sources,
     understanding,
+    verbs,
 )
-from fedsw.cli.options import answer, changes_of, echo, echo_json, found, require_writable
+from fedsw.cli.options import answer, changes_of, echo, echo_json, found, require_writable, say
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Document, Listed, Strong
 
@@ -255,31 +254,14 @@ def check_command(
     Faults quote records: they are for the holder of the files only. --estimate tries the settings on made-up
     records of these sizes, and says what a run takes. Exits with 2 if a run could not start.
     """
-    from fedsw._tools.settings import FederationError
-
-    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    chosen = experiments.load_experiment(experiment, changes)
-    if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
-        raise experiments.ExperimentError(
-            f"{experiment} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, "
-            "... for each client, or a client's own folder"
-        )
-    examination = examining.examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
-    cost, groups = None, len(sources.declared_columns(chosen.data).groups)
-    if estimate and groups > drafts.MOST_GROUPS:
-        more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
-        examination = replace(examination, warnings=(*examination.warnings, more))
-    elif estimate and examination.fits and not examination.alone:
-        try:
-            cost = check_screen.measured_cost(chosen, [file.groups for file in examination.files])
-        except (experiments.ExperimentError, FederationError) as fault:  # settings that do not go with so many records
-            examination = replace(examination, together=(*examination.together, str(fault)))
-    answer(
-        check_screen.as_plain(chosen, examination, cost),
-        lambda: check_screen.examination_view(chosen, examination, cost),
-        as_json=as_json,
+    answered = verbs.check(
+        experiment,
+        *changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir),
+        client=client,
+        estimate=estimate,
     )
-    if not examination.fits:
+    say(answered, as_json=as_json)
+    if not answered["fits"]:
         raise typer.Exit(Exit.REFUSED)
 
 

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from fedsw._tools.later import Later, loading
 
 __all__ = [
-    "account_records", "account_screens", "accounting", "additive_shapes", "answer_files", "audit_canary",
-    "audit_one_run", "audit_record", "bundles", "cards", "certificates", "check_screen", "client_check",
-    "client_states", "code_books", "comparable", "comparison", "comparison_grid", "comparison_page", "comparison_table",
-    "data_places", "demo_grid", "description_page", "descriptions", "drafts", "drifting", "driver", "evaluating",
-    "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting", "figures",
-    "flower_processes", "following", "installed", "lifetime", "limits", "moments_plan", "node_files", "observers",
-    "other_tables", "own_tasks", "plan_words", "pool", "private_search", "public_rows", "rehearsal", "roll_call",
-    "rosters", "run_accounts", "run_commands", "run_facts", "run_files", "run_folder", "run_grid", "run_pages",
-    "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections", "served",
-    "shape_figures", "sources", "synthetic_table", "table_columns", "task_needs", "telemetry", "trained",
-    "understanding", "what_if",
+    "account_screens", "additive_shapes", "answer_files", "audit_canary", "audit_one_run", "audit_record", "budgets",
+    "bundles", "cards", "certificates", "client_check", "client_states", "code_books", "comparable", "comparison",
+    "comparison_grid", "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page",
+    "descriptions", "drafts", "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files",
+    "experiments", "exporting", "figures", "flower_processes", "following", "installed", "lifetime", "limits",
+    "moments_plan", "node_files", "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows",
+    "rehearsal", "roll_call", "rosters", "run_accounts", "run_commands", "run_facts", "run_files", "run_folder",
+    "run_grid", "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching",
+    "selections", "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
+    "understanding", "verbs", "what_if",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -38,8 +37,10 @@ if TYPE_CHECKING:
     from fedsw.cli import execution as execution
     from fedsw.data import places as data_places
     from fedsw.data import sources as sources
+    from fedsw.desk import budget as budgets
     from fedsw.desk import compare as comparison
     from fedsw.desk import run_grid as run_grid
+    from fedsw.desk import verbs as verbs
     from fedsw.desk.compare import comparison_grid as comparison_grid
     from fedsw.desk.compare import comparison_page as comparison_page
     from fedsw.desk.compare import methods as comparable
@@ -52,10 +53,8 @@ if TYPE_CHECKING:
     from fedsw.desk.own_data import description_page as description_page
     from fedsw.desk.own_data import draft as drafts
     from fedsw.desk.own_data import drifts as drifting
-    from fedsw.desk.own_data import evaluate as evaluating
     from fedsw.desk.own_data import examine as examining
     from fedsw.desk.own_data import rehearsal as rehearsal
-    from fedsw.desk.own_data import screen as check_screen
     from fedsw.desk.own_data import synthetic_table as synthetic_table
     from fedsw.desk.own_data import understood as understanding
     from fedsw.desk.planning import after_moments as moments_plan
@@ -79,12 +78,8 @@ if TYPE_CHECKING:
     from fedsw.federation.engines import pool as pool
     from fedsw.federation.node import limits as limits
     from fedsw.federation.node import roster as rosters
-    from fedsw.learning.tasks import needs as task_needs
-    from fedsw.learning.tasks import own_task as own_tasks
-    from fedsw.privacy import accounting as accounting
     from fedsw.privacy.accounting import lifetime as lifetime
     from fedsw.privacy.accounting import selection as selections
-    from fedsw.runs import account_records as account_records
     from fedsw.runs import accounts as run_accounts
     from fedsw.runs import additive_shapes as additive_shapes
     from fedsw.runs import client_status as client_states
@@ -112,18 +107,16 @@ else:
         with loading():
             return import_module(f"fedsw.{name}")
 
-    account_records = Later("runs.account_records", _loaded)
     account_screens = Later("runs.report.account_screens", _loaded)
-    accounting = Later("privacy.accounting", _loaded)
     additive_shapes = Later("runs.additive_shapes", _loaded)
     answer_files = Later("desk.own_data.answers", _loaded)
     audit_canary = Later("audit.canary", _loaded)
     audit_one_run = Later("audit.one_run", _loaded)
     audit_record = Later("audit.record", _loaded)
+    budgets = Later("desk.budget", _loaded)
     bundles = Later("federation.deploy.bundle", _loaded)
     cards = Later("desk.own_data.card", _loaded)
     certificates = Later("federation.deploy.certificates", _loaded)
-    check_screen = Later("desk.own_data.screen", _loaded)
     client_check = Later("federation.deploy.client_check", _loaded)
     client_states = Later("runs.client_status", _loaded)
     code_books = Later("desk.own_data.code_book", _loaded)
@@ -139,7 +132,6 @@ else:
     drafts = Later("desk.own_data.draft", _loaded)
     drifting = Later("desk.own_data.drifts", _loaded)
     driver = Later("federation.engines.driver", _loaded)
-    evaluating = Later("desk.own_data.evaluate", _loaded)
     examining = Later("desk.own_data.examine", _loaded)
     execution = Later("cli.execution", _loaded)
     experiment_code = Later("experiment.choices", _loaded)
@@ -156,7 +148,6 @@ else:
     node_files = Later("federation.deploy.node_file", _loaded)
     observers = Later("runs.observers", _loaded)
     other_tables = Later("desk.own_data.apart", _loaded)
-    own_tasks = Later("learning.tasks.own_task", _loaded)
     plan_words = Later("desk.planning.words", _loaded)
     pool = Later("federation.engines.pool", _loaded)
     private_search = Later("desk.planning.private_search", _loaded)
@@ -183,8 +174,8 @@ else:
     sources = Later("data.sources", _loaded)
     synthetic_table = Later("desk.own_data.synthetic_table", _loaded)
     table_columns = Later("cli.columns", _loaded)
-    task_needs = Later("learning.tasks.needs", _loaded)
     telemetry = Later("runs.telemetry", _loaded)
     trained = Later("desk.use.trained", _loaded)
     understanding = Later("desk.own_data.understood", _loaded)
+    verbs = Later("desk.verbs", _loaded)
     what_if = Later("runs.report.what_ifs", _loaded)

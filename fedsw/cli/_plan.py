@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fedsw.cli import options
-from fedsw.cli._modules import experiments, moments_plan, own_tasks, plan_words, public_rows, run_plan, task_needs
-from fedsw.cli.options import answer, changes_of, found, require_format, require_writable
+from fedsw.cli._modules import moments_plan, plan_words, run_plan, verbs
+from fedsw.cli.options import changes_of, found, require_format, require_writable, say
 from fedsw.runs.report.console import Screen
-
-if TYPE_CHECKING:
-    pass
 
 
 def plan_command(
@@ -64,18 +61,12 @@ def plan_command(
         require_format(picture, "the picture")
     if (experiment is None) == (after_moments is None):
         raise typer.BadParameter("give an EXPERIMENT, or the run of --after-moments, which has its own")
+    changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
+    released = None
     if after_moments is not None:
-        if settings or overrides or epsilon or records or clients or data_dir or public_table or other_people or expect:
+        if changes or records or public_table or other_people or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
         released = moments_plan.after_moments(found(after_moments, runs), tuple(allow_module or ()))
-        chosen, by_group, table, untold = released.experiment, released.by_group, released.twins, released.untold
-        assumed = ""
-    else:
-        changes = changes_of(settings, overrides, epsilon=epsilon, clients=clients, data_dir=data_dir)
-        chosen = experiments.load_experiment(str(experiment), changes)
-        task_needs.require_possible(chosen, own_tasks.task_of(chosen))
-        by_group, assumed = public_rows.sizes_by_group(chosen, records)
-        table, untold = None, ""
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     count = itertools.count(1)
     with console.status("training on public twins ...") as status:
@@ -83,10 +74,17 @@ def plan_command(
         def seen() -> None:
             status.update(f"training on public twins: {next(count)}")
 
-        if table is None:
-            table, doubt = public_rows.twins_table(chosen, public_table, expect, others=other_people)
-            assumed = "; ".join(filter(None, (assumed, doubt)))
-        plan = run_plan.planned(chosen, by_group, assumed=assumed, table=table, untold=untold, expect=expect, seen=seen)
+        if released is not None:
+            about: dict[str, Any] = {"table": released.twins, "untold": released.untold}
+            answered = verbs.told(run_plan.planned(released.experiment, released.by_group, **about, seen=seen))
+        else:
+            looked: dict[str, Any] = {
+                "public_table": public_table,
+                "other_people": other_people,
+                "expect": expect,
+                "seen": seen,
+            }
+            answered = verbs.forecast(str(experiment), *changes, records=records, **looked)
     if picture is not None:
-        plan_words.draw_plan(plan, picture)
-    answer(plan_words.as_plain(plan), lambda: plan_words.planned_view(plan), as_json=as_json)
+        plan_words.draw_plan(answered.about, picture)
+    say(answered, as_json=as_json)

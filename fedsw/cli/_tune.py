@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,21 +13,10 @@ import typer
 from fedsw._tools.exits import Exit
 from fedsw._tools.text import at_delta, number, upward
 from fedsw.cli import options
-from fedsw.cli._modules import (
-    examining,
-    execution,
-    experiment_files,
-    experiments,
-    private_search,
-    public_rows,
-    rehearsal,
-    searching,
-    selections,
-    sources,
-)
-from fedsw.cli.options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system
+from fedsw.cli._modules import execution, experiment_files, private_search, rehearsal, searching, selections, verbs
+from fedsw.cli.options import RunInterrupted, RunStopped, answer, changes_of, echo, of_system, say
 from fedsw.runs.report.console import Screen
-from fedsw.runs.report.document import Conclusion, Document, Listed, Note
+from fedsw.runs.report.document import Conclusion, Document
 
 if TYPE_CHECKING:
     from fedsw.desk.planning.private_search import Selected, SelectionCost
@@ -71,24 +59,9 @@ def tune_command(
     if on_records:
         _on_records(tried, expected_runs, name, sign, runs, as_json=as_json)
     else:
-        _on_twins(tried, most, name, sign, as_json=as_json)
-
-
-def _on_twins(tried: list[Candidate], most: int, metric: str, sign: float, *, as_json: bool) -> None:
-    own_files = tried[0].experiment.data.own_files
-    if own_files is None or own_files.folder is None:
-        raise experiments.ExperimentError(
-            "twins have the sizes of clients' own files, and nothing says where they are: --data-dir"
-        )
-    sources.require_one_client_each(tried[0].experiment.data, tried[0].experiment.federation.clients)
-    read = examining.examine(tried[0].experiment, own_files.folder).files
-    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
-    sizes = [public_rows.known_sizes(strictest, file.groups) for file in read]
-    with counting(min(most, len(tried)), show=not as_json) as said:
-        record = tried_record(
-            searching.search(tried, searching.score_on_twins(sizes, metric, sign), most=most, said=said), metric, sign
-        )
-    answer(record, lambda: tried_view(record), as_json=as_json, highlight=True)
+        with counting(min(most, len(tried)), show=not as_json) as said:
+            answered = verbs.tune(experiment, *changes, tries=tries or (), most=most, metric=metric, said=said)
+        say(answered, as_json=as_json, highlight=True)
 
 
 def _on_records(
@@ -125,35 +98,6 @@ def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
     with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
         task = progress.add_task("trying settings on public twins", total=total)
         yield lambda tried: progress.advance(task)
-
-
-def tried_record(tried: Sequence[Tried], metric: str, sign: float) -> dict[str, Any]:
-    """The tries of a free search, the best first."""
-    rows = [
-        {
-            "settings": list(result.candidate.settings),
-            "words": result.candidate.words,
-            metric: sign * result.score if math.isfinite(result.score) else None,
-            "fault": result.fault,
-        }
-        for result in tried
-    ]
-    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
-
-
-def tried_view(record: Mapping[str, Any]) -> Document:
-    """The table of a free search."""
-    metric, best = record["metric"], "  ".join(record["best"]) or "as written"
-    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
-    return Document(
-        "",
-        begins=(
-            Listed.of("Tried", ("settings", metric.replace("_", " "), ""), rows, left=("settings", "")),
-            Conclusion(f"best on public twins: {best}"),
-            "`fedsw plan` and `fedsw run` take these settings after the experiment",
-            Note("cost: ε = 0, no record was looked at. Records may follow another law than their twins"),
-        ),
-    )
 
 
 def cost_view(cost: SelectionCost) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from fedsw._tools import files
 from fedsw._tools.text import number, warning_of_formulas
-from fedsw.cli._modules import evaluating, exporting, table_columns, trained
+from fedsw.cli._modules import exporting, table_columns, trained, verbs
 from fedsw.cli.options import (
     RUNS,
     AllowModule,
@@ -20,13 +20,13 @@ from fedsw.cli.options import (
     Run,
     Runs,
     Spreadsheet,
-    answer,
     echo,
     echo_json,
     files_of_run,
     found,
     require_format,
     require_writable,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def evaluate_command(
     experiment's name for its latest run. The metrics have no noise: they are for the holder of the
     records, and nothing is written or sent.
     """
-    evaluated = evaluating.evaluate(found(run, runs), data_dir, client, allow_modules=allow_module or ())
-    answer([result.as_dict() for result in evaluated], lambda: evaluating.evaluated_view(evaluated), as_json=as_json)
+    directory = found(run, runs)
+    say(verbs.evaluate(directory, data_dir=data_dir, client=client, allow_modules=allow_module or ()), as_json=as_json)
 
 
 def predict_command(
@@ -88,8 +88,9 @@ def predict_command(
     if output is not None:
         require_writable(output, force=force, read=[table, *files_of_run(directory)])
         require_format(output, "the table of predictions")
-    model = trained.load(directory, thresholds=_thresholds(threshold or []), allow_modules=allow_module or ())
-    predicted = model.predictions(table, keep=keep or (), faults=faults)
+    by: dict[str, Any] = {"thresholds": _thresholds(threshold or []), "allow_modules": allow_module or ()}
+    answered = verbs.predict(directory, table, keep=keep or (), faults=faults, **by)
+    model, predicted = answered.about, answered.content
     for warning in model.summary.get("warnings", ()):
         echo(f"fedsw: warning of the run: {warning}", err=True)
     written = table_columns.columns_for_spreadsheets(predicted) if spreadsheet else predicted

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import typer
@@ -32,6 +32,9 @@ from fedsw._tools.files import PART
 from fedsw._tools.text import SPELT, harmless, json_text
 from fedsw.federation.engines import Engine
 from fedsw.runs.report.console import Screen
+
+if TYPE_CHECKING:
+    from fedsw.runs.report.answer import Answer
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -187,6 +190,11 @@ def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool
         echo_json(content)
     else:
         Screen(highlight=highlight).print(view())
+
+
+def say(said: Answer, *, as_json: bool, highlight: bool = False) -> None:
+    """Print what the Python name of a command answered."""
+    answer(said.content, said.view, as_json=as_json, highlight=highlight)
 
 
 def answer_made(

@@ -21,7 +21,7 @@ from fedsw._tools.settings import (
     read_setting,
     validated,
 )
-from fedsw._tools.text import nearest
+from fedsw._tools.text import Short, nearest
 from fedsw.experiment.choices import Settings, load_metrics, require_references
 from fedsw.experiment.compatibility import misfit
 from fedsw.experiment.penalty_names import NO_PENALTY
@@ -65,7 +65,7 @@ FULL_EVALUATION = 'evaluation.mode="full"'
 _LONGEST_NAME = 100
 
 
-class Experiment(Settings):
+class Experiment(Short, Settings):
     """All settings of one run, checked against each other.
 
     Settings that do not go together, or that nothing would look at, are refused; of a task of the user's own, what
@@ -80,6 +80,15 @@ class Experiment(Settings):
     """
 
     synonyms: ClassVar = SYNONYMS
+
+    def _facts(self) -> Mapping[str, object]:
+        privacy = self.privacy
+        asked = (
+            {"epsilon": privacy.epsilon} if privacy.noise_multiplier is None else {"noise": privacy.noise_multiplier}
+        )
+        what = {"task": self.objective.task, "model": self.model.kind, "alpha": self.objective.alpha}
+        of = {"data": self.data.label, "clients": self.federation.clients, "trust": privacy.trust}
+        return {"name": self.name, **what, **of, **asked, "rounds": self.releases}
 
     def with_sections(self, **changes: Mapping[str, object]) -> Experiment:
         """Return a copy with other values in some sections, by their names; nothing is validated again."""

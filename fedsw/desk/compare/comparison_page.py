@@ -265,6 +265,22 @@ class Comparison(Short):
             ),
         )
 
+    def to_frame(self) -> Any:
+        """The rows of all its tables as a pandas DataFrame, metrics by their means."""
+        import pandas
+
+        return pandas.DataFrame(
+            [
+                {
+                    **row,
+                    "guarantee": group["heading"],
+                    **{name: each.get("mean") for name, each in row["metrics"].items()},
+                }
+                for group in self.table["groups"]
+                for row in group["rows"]
+            ]
+        ).drop(columns="metrics")
+
     def page(self) -> Page:
         """Make its page."""
         return self.document().page()

@@ -306,7 +306,7 @@ SUMMED: Mapping[Law | None, Callable[..., Summed]] = dict.fromkeys(("masked sum"
 """Noise of all clients together in a round, by what is noised: where a server adds that of all, its plan has it."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TabledObjective(Objective):
     """An objective with one penalty, by ranks from noised histograms, as the server of `local-gradient` does."""
 

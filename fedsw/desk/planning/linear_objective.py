@@ -16,7 +16,7 @@ from fedsw.runs.single.objective import Batch, Objective
 from fedsw.runs.single.training_plan import Plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearObjective(Objective):
     """The task's loss only, of a model that `is_linear`: for twins, which are simulated records."""
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsw._tools.randomness import Stream
-from fedsw._tools.text import to_float
-from fedsw.data.sources import declared_columns
-from fedsw.desk.planning.public_rows import LAWS, drawn, spread_evenly
+from fedsw._tools.text import number, to_float
+from fedsw.data.sources import declared_columns, require_one_client_each
+from fedsw.desk.own_data.examine import examine
+from fedsw.desk.planning.public_rows import LAWS, drawn, known_sizes, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.task_kinds import task_facts
+from fedsw.runs.report.document import Conclusion, Document, Listed, Note
 
 Score = Callable[[Experiment], float]
 """Scores an experiment; the higher the better."""
@@ -168,3 +170,42 @@ def _chosen(offered: Sequence[Candidate], most: int) -> list[Candidate]:
         return list(offered)
     keys = Stream.seeded(0, "tuning").words(len(offered))
     return [offered[index] for index in sorted(range(len(offered)), key=lambda index: int(keys[index]))[:most]]
+
+
+def on_twins(
+    tried: list[Candidate], most: int, metric: str, sign: float, said: Callable[[Tried], None]
+) -> dict[str, Any]:
+    """The tries of a search on twins with the sizes of clients' own files, the best first, as plain values."""
+    own_files = tried[0].experiment.data.own_files
+    if own_files is None or own_files.folder is None:
+        raise ExperimentError("twins have the sizes of clients' own files, and nothing says where they are: --data-dir")
+    require_one_client_each(tried[0].experiment.data, tried[0].experiment.federation.clients)
+    read = examine(tried[0].experiment, own_files.folder).files
+    strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
+    sizes = [known_sizes(strictest, file.groups) for file in read]
+    found = search(tried, score_on_twins(sizes, metric, sign), most=most, said=said)
+    rows = [
+        {
+            "settings": list(result.candidate.settings),
+            "words": result.candidate.words,
+            metric: sign * result.score if math.isfinite(result.score) else None,
+            "fault": result.fault,
+        }
+        for result in found
+    ]
+    return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
+
+
+def tried_view(record: Mapping[str, Any]) -> Document:
+    """The table of a free search."""
+    metric, best = record["metric"], "  ".join(record["best"]) or "as written"
+    rows = [(row["words"], number(row[metric], 4), row["fault"] or "") for row in record["tried"]]
+    return Document(
+        "",
+        begins=(
+            Listed.of("Tried", ("settings", metric.replace("_", " "), ""), rows, left=("settings", "")),
+            Conclusion(f"best on public twins: {best}"),
+            "`fedsw plan` and `fedsw run` take these settings after the experiment",
+            Note("cost: ε = 0, no record was looked at. Records may follow another law than their twins"),
+        ),
+    )

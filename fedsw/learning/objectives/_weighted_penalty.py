@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from fedsw._tools.registry import Word
+from fedsw._tools.text import Short
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 from fedsw.privacy.sensitivity import Bound, Sensitivity
 
@@ -18,8 +19,8 @@ OtherSide = Literal["prior", "generator", "domain"]
 _LEAST, _MOST = 1e-60, 1e60
 
 
-@dataclass(frozen=True)
-class Clip:
+@dataclass(frozen=True, repr=False)
+class Clip(Short):
     """The three norms that bound a record's influence.
 
     ``output`` M is the radius of the ball that outputs are projected onto before they are compared, ``jacobian`` L the
@@ -30,6 +31,9 @@ class Clip:
     output: float
     jacobian: float
     loss: float
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"output": self.output, "jacobian": self.jacobian, "loss": self.loss}
 
     def __post_init__(self) -> None:
         for name in ("output", "jacobian", "loss"):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import KEY_BYTES, Stream, below_rate, smallest_keys
 from fedsw._tools.settings import whole
+from fedsw._tools.text import Short
 from fedsw.data import DeclaredRecords, Records, within_reach
 from fedsw.data.made_up import made_up_inputs
 from fedsw.data.sources import Shape
@@ -117,8 +118,8 @@ _LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "mic
 _MOST_NAMED, _DECLARED = 6, 8
 
 
-@dataclass(frozen=True, eq=False)
-class Objective(Deciding):
+@dataclass(frozen=True, eq=False, repr=False)
+class Objective(Short, Deciding):
     """(1 - sum of weights) * task loss + sum of weight * penalty, with its clipped gradient.
 
     Attributes:
@@ -153,6 +154,12 @@ class Objective(Deciding):
     composite: WeightedSum = field(init=False)
     learnt: Learnt = field(init=False)
     _tried: WeakSet[nn.Module] = field(init=False, repr=False, default_factory=WeakSet)
+
+    def _facts(self) -> Mapping[str, object]:
+        task = self.task if isinstance(self.task, str) else type(self.task).__name__
+        compared = ", ".join(f"{type(one).__name__} {one.weight:g}" for one in self.penalties if one.weight) or "none"
+        of = {"classes": self.classes} if self.classes else {"targets": self.targets}
+        return {"task": task, "penalties": compared, **of, "strata": len(self.strata), "relation": self.relation}
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

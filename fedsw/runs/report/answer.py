@@ -1,0 +1,57 @@
+"""What a verb has to say, as a Python object: plain values, a document, and a table where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedsw.runs.report.document import Document
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """The outcome of a verb; a notebook shows it as a page, `print` as the command does, and `repr` in a line.
+
+    Attributes:
+        content: plain values, what `--json` prints.
+        view: makes its document.
+        rows: of its table, as mappings by column.
+        about: the object that it tells of, for who computes further.
+    """
+
+    content: Any
+    view: Callable[[], Document]
+    rows: Iterable[Mapping[str, Any]] = ()
+    about: Any = None
+
+    def to_frame(self) -> Any:
+        """The table as a pandas DataFrame; ValueError where there is none."""
+        import pandas
+
+        rows = list(self.rows)
+        if not rows:
+            raise ValueError("this answer has no table; .content has its values, and .page() the page")
+        return pandas.DataFrame(rows)
+
+    def page(self) -> str:
+        """The page: one file of HTML, which loads nothing."""
+        return self.view().page()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.content[key]
+
+    def __repr__(self) -> str:
+        keys = ", ".join(self.content) if isinstance(self.content, Mapping) else f"{len(self.content)} entries"
+        return f"Answer({keys})"
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            console.print(self.view())
+        return captured.get()
+
+    def _repr_html_(self) -> str:
+        return self.view()._repr_html_()
