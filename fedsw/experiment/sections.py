@@ -257,9 +257,9 @@ class ObjectiveSettings(Section):
     The guarantee is for the target's records. `protected` "both" gives a generator the noise of RLL's bound for two
     private sides, which is more; its own inputs are not secret, and the noise promises nothing about them. A `task`
     "module:name" is one of the user's own: a class derived from `fedsw.Task`, made with `arguments`; a
-    `penalty` is "statistical-parity", "equality-of-odds", "prior-matching", "distribution-matching", "none" (the task
-    loss only, of all records in one stratum; `alpha` is then 0) or "module:name", a class derived from `fedsw.Penalty`
-    or an object of one.
+    `penalty` (a regularizer) is "statistical-parity", "equality-of-odds" (equalized odds), "prior-matching",
+    "distribution-matching", "none" (the task loss only, of all records in one stratum; `alpha` is then 0) or
+    "module:name", a class derived from `fedsw.Penalty` or an object of one.
     """
 
     task: Annotated[str, among(lambda: TASKS, "a task")] = "classification"
@@ -472,10 +472,10 @@ class Privacy(Section):
     Delta the full replacement sensitivity) is given and epsilon follows. `device` is where the server's epsilon is
     computed, `training.device` where it is not given; clients that account for themselves use the processor.
 
-    `relation` "add-remove" protects the addition or removal of a record, by `sampling` "poisson": every record joins a
-    batch with probability `training.batch_fraction`. Its epsilon is a weaker promise than the same one by replacement,
-    which is an addition and a removal. `records` is then a declared number, public and not counted: sums are divided by
-    its part in a batch, and "n" of `delta` is this number (docs/guarantees/sampling.md).
+    `relation` is the adjacency. "add-remove" protects the addition or removal of a record, by `sampling` "poisson":
+    every record joins a batch with probability `training.batch_fraction`. Its epsilon is a weaker promise than the same
+    one by replacement, which is an addition and a removal. `records` is then a declared number, public and not counted:
+    sums are divided by its part in a batch, and "n" of `delta` is this number (docs/guarantees/sampling.md).
 
     `moments` is the share of the budget (of mu^2) that buys, before the rounds, counts, means and second moments of
     inputs and target; "auto" lets the number of records decide, and 0 releases none (docs/guarantees/moments.md).
