@@ -97,9 +97,9 @@ class _Private(BaseEstimator):  # type: ignore[misc]
             )
             alpha = 0.0
         records = as_records(table, group=groups, features=self._features(), **target)
-        own = self.model if isinstance(self.model, nn.Module) else None
-        result = run(self._experiment(alpha), data=records, model=own, account=self.account)
-        self._trained = load(result.directory, model=own)
+        network = self.model if isinstance(self.model, nn.Module) else None
+        result = run(self._experiment(alpha), data=records, model=network, account=self.account)
+        self._trained = load(result.directory, model=network)
         self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
         self.guarantee_ = str(result.summary["guarantee"]["statement"])
         self.shapes_ = read_shapes(result.directory, result.experiment)
@@ -152,14 +152,14 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _bounds(self, names: Sequence[str]) -> dict[str, Bounds]:
         """The bounds of numeric columns, by name: those that were given, else the fixed ones, with a warning."""
-        given: Mapping[str, Bounds]
+        by_name: Mapping[str, Bounds]
         if self.bounds is None or isinstance(self.bounds, Mapping):
-            given = self.bounds or {}
+            by_name = self.bounds or {}
         else:
-            given = dict.fromkeys((name for name in names if name != TARGET), self.bounds)
-        if unknown := [name for name in given if name not in {*self._names(), TARGET}]:
+            by_name = dict.fromkeys((name for name in names if name != TARGET), self.bounds)
+        if unknown := [name for name in by_name if name not in {*self._names(), TARGET}]:
             raise ExperimentError(f"bounds name the column {unknown[0]!r}; X has {', '.join(map(repr, self._names()))}")
-        if bare := [name for name in names if name not in given]:
+        if bare := [name for name in names if name not in by_name]:
             low, high = FIXED_BOUNDS
             which = bare[0] if len(bare) == 1 else f"{bare[0]} and {len(bare) - 1} more"
             warnings.warn(
@@ -168,7 +168,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 BoundsWarning,
                 stacklevel=6,
             )
-        return {name: (float(low), float(high)) for name in names for low, high in [given.get(name, FIXED_BOUNDS)]}
+        return {name: (float(low), float(high)) for name in names for low, high in [by_name.get(name, FIXED_BOUNDS)]}
 
     def _validated(self, X: object, *y: object, **checks: Any) -> Any:
         kind = "numeric" if not self.categories else None

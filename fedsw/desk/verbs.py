@@ -150,8 +150,8 @@ def compare(
     from fedsw.desk.run_grid import GridProgress
     from fedsw.federation.engines.pool import cores
 
-    asked: dict[str, Any] = {"methods": methods, "baselines": baselines, "epsilons": epsilons, "seeds": seeds}
-    grid = make_grid(task, **asked, rounds=rounds, settings=settings, nominal=nominal)
+    options: dict[str, Any] = {"methods": methods, "baselines": baselines, "epsilons": epsilons, "seeds": seeds}
+    grid = make_grid(task, **options, rounds=rounds, settings=settings, nominal=nominal)
     folder = fresh_folder(Path(runs) / "compare" / grid.task)
     write_grid(folder, grid)
     with GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=0, quiet=True) as progress:
@@ -227,9 +227,9 @@ def evaluate(
     from fedsw.desk.own_data.evaluate import evaluated_view
 
     folder = None if data_dir is None else Path(data_dir)
-    found = evaluated_on(find_run(str(run), Path(runs)), folder, client, allow_modules=allow_modules)
-    content = [each.as_dict() for each in found]
-    return Answer(content, lambda: evaluated_view(found), content, found)
+    clients = evaluated_on(find_run(str(run), Path(runs)), folder, client, allow_modules=allow_modules)
+    content = [measured.as_dict() for measured in clients]
+    return Answer(content, lambda: evaluated_view(clients), content, clients)
 
 
 def report(*run: Path | str, operator: bool = False, runs: Path | str = RUNS) -> Page:
@@ -237,7 +237,7 @@ def report(*run: Path | str, operator: bool = False, runs: Path | str = RUNS) ->
     from fedsw.runs.report.run_page import page
     from fedsw.runs.view import read_whole_run
 
-    return page([read_whole_run(find_run(str(each), Path(runs))) for each in run], operator=operator)
+    return page([read_whole_run(find_run(str(name), Path(runs))) for name in run], operator=operator)
 
 
 def account(*data: str, delta: float | None = None, accounts: Path | str | None = None) -> Answer:
