@@ -196,9 +196,10 @@ _WHOLE = ("clients", "rounds", "released_rounds", "bytes_up", "bytes_down")
 _NUMBERS = ("epsilon", "epsilon_spent", "epsilon_of_reader", "delta", "seconds")
 _OBJECTS = (
     "epsilon_spent_by_client", "guarantee", "signal_to_noise", "held_out", "held_out_intervals",
-    "held_out_standard_errors", "held_out_by_group", "held_out_by_group_intervals", "held_out_measured_on", "constant",
-    "constant_intervals", "gain", "best_threshold", "versions", "hardware", "ledger", "account", "sketch", "histograms",
-    "moments", "calibration", "thresholds", "held_out_at_thresholds",
+    "held_out_standard_errors", "held_out_by_group", "held_out_by_group_intervals", "held_out_measured_on",
+    "constant", "held_out_by_column", "held_out_by_column_intervals", "constant_intervals", "gain", "best_threshold",
+    "versions", "hardware", "ledger", "account", "sketch", "histograms", "moments", "calibration", "thresholds",
+    "held_out_at_thresholds",
 )  # fmt: skip
 _OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
 """Objects with numbers as values."""

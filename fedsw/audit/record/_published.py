@@ -49,7 +49,8 @@ SUMMARY = frozenset(
     {
         "name", "title", "status", "engine", "clients", "rounds", "released_rounds", "epsilon", "epsilon_spent",
         "epsilon_spent_by_client", "delta", "nominal", "epsilon_of_reader", "guarantee", "held_out",
-        "held_out_by_group", "held_out_impact_of", "held_out_measured_on", "held_out_release", "measured_on", "seconds",
+        "held_out_by_group", "held_out_by_column", "held_out_by_column_intervals",
+        "held_out_impact_of", "held_out_measured_on", "held_out_release", "measured_on", "seconds",
         "bytes_up", "bytes_down", "seed",
         "versions", "hardware", "begun", "date", "ledger", "sketch", "constant", "constant_answers", "best_threshold",
         "held_out_standard_errors", "held_out_intervals", "held_out_by_group_intervals", "constant_intervals", "gain",

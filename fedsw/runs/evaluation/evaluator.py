@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
+from fedsw.data.columns.declaration import Columns
 from fedsw.data.sources import load_class_names, load_held_out
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import load_metrics, require_names
@@ -27,6 +28,7 @@ from fedsw.runs.evaluation.quality import (
     OF_SHARES,
     GroupTable,
     Quality,
+    by_column,
     by_group,
     class_named,
     of_probabilities,
@@ -155,17 +157,15 @@ class HeldOutMetrics:
     missing: str = ""
     rise: Gain | None = None
 
-    def said(self) -> dict[str, Any]:
-        """The summary's part about it."""
-        quality, gain = self.quality, self.quality.gain
+    def said(self, columns: Columns | None = None) -> dict[str, Any]:
+        """The summary's part about it; by each of the ``columns`` that make groups together, too."""
+        quality, gain, single = self.quality, self.quality.gain, by_column(columns, self.by_group)
         return {
             "held_out": dict(self.metrics),
             "held_out_intervals": plain(quality.intervals),
             "held_out_standard_errors": quality.standard_errors,
-            "held_out_by_group": self.by_group.numbers,
-            "held_out_by_group_intervals": {
-                group: plain(intervals) for group, intervals in self.by_group.around.items()
-            },
+            **_table("held_out_by_group", self.by_group),
+            **(_table("held_out_by_column", single) if single.numbers else {}),
             "held_out_measured_on": dict(self.measured_on),
             "constant": dict(quality.constant),
             "constant_intervals": plain(quality.constant_intervals),
@@ -174,6 +174,11 @@ class HeldOutMetrics:
             "best_threshold": dict(quality.best_threshold),
             **({"held_out_impact_of": quality.impact_of} if quality.impact_of else {}),
         }
+
+
+def _table(name: str, table: GroupTable) -> dict[str, Any]:
+    around = {row: plain(intervals) for row, intervals in table.around.items()}
+    return {name: table.numbers, f"{name}_intervals": around}
 
 
 class Evaluator:

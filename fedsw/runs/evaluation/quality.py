@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsw.data.columns.declaration import Columns
     from fedsw.learning.tasks.problem import Problem
 
 Array = NDArray[Any]
@@ -402,6 +404,58 @@ class GroupTable(NamedTuple):
             numbers,
             {name: {key: around for key, (_, around) in measured.items()} for name, measured in measures.items()},
         )
+
+
+_MEANS = re.compile(r"accuracy|selection_rate(_\d+)?|mean_(squared|absolute)_error")
+"""Metrics of a group that are means over its records."""
+
+
+def by_column(columns: Columns | None, cells: GroupTable) -> GroupTable:
+    """The same by each column of groups that several make, and the largest gap of every rate between its values.
+
+    Each value's metrics are the means of its groups', weighted by their records: computed from that table alone, noise
+    and all. Groups of other combinations say no column's value and are left out. Empty for groups of one column.
+    """
+    group = None if columns is None else columns.sensitive
+    numbers: dict[str, dict[str, float]] = {}
+    around: dict[str, dict[str, Interval]] = {}
+    if group is None or not cells.numbers:
+        return GroupTable(numbers, around)
+    told = [(name, group.parts_of(at)) for at, name in enumerate(group.values) if group.of and name != group.other]
+    means = [name for name in next(iter(cells.numbers.values())) if _MEANS.fullmatch(name)]
+    for place, part in enumerate(group.of):
+        rates: dict[str, list[Rate]] = {name: [] for name in means}
+        for value in part.values:
+            within = [name for name, values in told if values[place] == value and cells.numbers[name]["count"] > 0]
+            counts = np.array([cells.numbers[name]["count"] for name in within])
+            row = f"{part.name} = {value}"
+            numbers[row], around[row] = {"count": float(counts.sum())}, {}
+            for metric in means:
+                seen = np.array([cells.numbers[name][metric] for name in within])
+                ends = np.array([cells.around[name].get(metric, WHOLE) for name in within]).reshape(-1, 2)
+                rate = _pooled(counts / max(1.0, counts.sum()), seen, ends)
+                numbers[row][metric], around[row][metric] = rate.value, rate.at(intervals.LEVEL)
+                rates[metric] += [rate] if within else []
+        row = f"{part.name}: largest gap"
+        compared = {name: each for name, each in rates.items() if "error" not in name and len(each) > 1}
+        numbers[row] = {
+            name: max(rate.value for rate in each) - min(rate.value for rate in each) for name, each in compared.items()
+        }
+        around[row] = {name: intervals.largest_gap([each]) for name, each in compared.items()}
+    return GroupTable(numbers, around)
+
+
+def _pooled(weights: Array, seen: Array, ends: Array) -> Rate:
+    """The weighted mean of independent numbers (g,) with intervals of 95 % (g, 2)."""
+    value, possible = float(weights @ seen) if len(seen) else math.nan, np.clip(seen, ends[:, 0], ends[:, 1])
+    middle = float(weights @ possible)
+    below, above = (float(np.linalg.norm(weights * (possible - ends[:, end]))) for end in (0, 1))
+
+    def at(level: float) -> Interval:
+        wider = intervals.normal(level) / intervals.normal(intervals.LEVEL)
+        return Interval(max(0.0, middle - wider * below), middle + wider * above) if len(seen) else WHOLE
+
+    return Rate(value, at)
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:

@@ -316,9 +316,18 @@ def coded(view: RunView) -> RunView:
 
 def by_group(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = measured) -> FactTable:
     """A row for each group: its held-out records, and each metric on them with its interval, as `cell` writes it."""
-    groups = view.summary.get("held_out_by_group") or {}
-    names, rows = group_table(groups, view.summary.get("held_out_by_group_intervals") or {}, cell, called=view.names)
-    return FactTable.of(("group", *names), rows)
+    return _measured_by(view, "group", cell)
+
+
+def by_column(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = measured) -> FactTable:
+    """A row for each value of each column that makes the groups with others, and one for the gap between its values."""
+    return _measured_by(view, "column", cell)
+
+
+def _measured_by(view: RunView, of: str, cell: Callable[[Any, Sequence[Any] | None], str]) -> FactTable:
+    numbers, around = (view.summary.get(f"held_out_by_{of}{end}") or {} for end in ("", "_intervals"))
+    names, rows = group_table(numbers, around, cell, called=view.names)
+    return FactTable.of((of, *names), rows)
 
 
 def coefficients(summary: Mapping[str, Any]) -> FactTable:

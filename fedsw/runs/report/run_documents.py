@@ -74,6 +74,7 @@ def summary_screen(view: RunView) -> Document:
                 ("thresholds", [", ".join(cuts), *facts.threshold_sentences(view)]),
                 ("signal", [facts.signal(view)]),
                 ("by group", [Listed("", facts.by_group(view, measured_cell))]),
+                ("by column", [Listed("", facts.by_column(view, measured_cell))]),
                 files,
             ]
         ),
@@ -161,6 +162,7 @@ def _worth(view: RunView) -> list[Part]:
         " ".join(facts.beside_constant(view)),
         Listed("The model beside a constant", facts.worth(view)),
         Listed("By group, with intervals of 95 %", facts.by_group(view)),
+        Listed("By each column of the groups, with intervals of 95 %", facts.by_column(view)),
         f"Probabilities: {said}." if said else "",
     ]
 

@@ -22,6 +22,8 @@ from fedsw.desk.own_data.examine import examine
 from fedsw.desk.own_data.screen import examination_view
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.load import BLANK
+from fedsw.runs.report.run_documents import card
+from fedsw.runs.view import read_run
 
 FORMATS = ("csv", "parquet", "npz")
 
@@ -352,6 +354,16 @@ def test_groups_of_several_columns_are_their_combinations_the_small_ones_togethe
     settings = ["training.rounds=2", "objective.alpha=0.2", f'data.data_dir="{tmp_path / "DATA"}"']
     result = fedsw.run(str(own), *settings, runs=tmp_path / "runs")
     assert set(result.summary["held_out_by_group"]) == {*experiment.data.columns.groups}
+    cells, columns = result.summary["held_out_by_group"], result.summary["held_out_by_column"]
+    women = [cells["f × a"], cells["f × b"]]
+    of_women = sum(cell["count"] * cell["accuracy"] for cell in women) / sum(cell["count"] for cell in women)
+    assert columns["sex = f"]["accuracy"] == pytest.approx(of_women)
+    gap = abs(columns["sex = f"]["selection_rate"] - columns["sex = m"]["selection_rate"])
+    assert columns["sex: largest gap"]["selection_rate"] == pytest.approx(gap)
+    low, high = result.summary["held_out_by_column_intervals"]["sex: largest gap"]["selection_rate"]
+    assert low <= gap <= high < 1 and columns["race = c"]["count"] == 0
+    page = card(read_run(result.directory)).markdown()
+    assert "| sex: largest gap |" in page and "| race = b |" in page
 
 
 def test_in_python_two_names_of_columns_make_groups_of_their_combinations():
