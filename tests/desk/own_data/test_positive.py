@@ -173,10 +173,10 @@ def test_every_number_of_a_class_names_it():
     }
     assert ordered_metrics(shown) == [
         "accuracy",
+        "loss",
         "disparate_impact",
         "disparate_impact_1",
         "disparate_impact_0",
-        "loss",
     ]
 
 
