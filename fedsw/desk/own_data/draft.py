@@ -506,7 +506,8 @@ def _cells(tables: Sequence[Path], separator: str, skip: int) -> dict[str, list[
 def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
     """Say whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
 
-    ExperimentError for whole numbers that may be either: more than ten of them, and not more than classes may be.
+    ExperimentError for whole numbers that may be either, more than ten of them or public ones that fall off as counts
+    do, and for more texts, dates or amounts than anybody would call classes.
     """
     said = request.words.book.get(request.target)
     if request.target in request.words.bounds or (said is not None and said.low is not None):
@@ -514,7 +515,11 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
     if request.target in request.words.categories or said is not None or request.target not in seen:
         return False
     kind, values = forms[request.target].kind, set(seen[request.target]) - set(MISSING)
-    if KINDS.get(kind).stored != "numbers" or len(values) <= _MOST_NUMBERS:
+    if KINDS.get(kind).stored != "numbers":
+        _require_classes(request.target, values, kind)
+        return False
+    counts = not request.guess and KINDS.get(kind).whole and _falls_as_counts(seen[request.target])
+    if len(values) <= _MOST_NUMBERS and not counts:
         return False
     if not KINDS.get(kind).whole or len(values) > MOST_CATEGORIES:
         return True
@@ -526,6 +531,35 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
         f"{what}, which may be codes of classes or numbers: say which with --categories {request.target}=A,B,... or "
         f"--bounds {request.target}=LOW:HIGH"
     )
+
+
+def _require_classes(column: str, values: set[str], kind: str) -> None:
+    """Refuse a target of more dates, amounts or texts than are classes unless somebody lists them."""
+    listed = f"or list all of them with --categories {column}=A,B,..."
+    if KINDS.get(kind).stored == "days" and len(values) > _MOST_NUMBERS:
+        what, remedy = "dates", f"say from when to when, to predict days: --bounds {column}=LOW:HIGH"
+    elif len(values) > _MOST_NUMBERS and all(map(is_amount, values)):
+        what, remedy = "numbers with signs of money or percent", "write plain ones, 12 for 12%, in every table"
+    elif len(values) > MOST_CATEGORIES:
+        what, remedy = "texts", "predict another column"
+    else:
+        return
+    most = MOST_CATEGORIES if what == "texts" else _MOST_NUMBERS
+    raise ExperimentError(f"the target {column!r} holds over {most} different {what}, no classes: {remedy}, {listed}")
+
+
+def _falls_as_counts(cells: Sequence[str]) -> bool:
+    """Say whether whole numbers are 0, 1, 2, ..., four of them at least, and ever rarer from the most frequent on."""
+    times = Counter(int(number) for cell in cells if (number := as_number(cell)) is not None)
+    often = [times[value] for value in range(len(times))]
+    if len(often) < _FEWEST_COUNTS or not all(often):
+        return False
+    falling = often[often.index(max(often)) :]
+    return falling == sorted(falling, reverse=True) and _RARER * falling[-1] < falling[0]
+
+
+_FEWEST_COUNTS, _RARER = 4, 10
+"""Different counts, and how many times as frequent as the largest of them the most frequent one is."""
 
 
 def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict[str, Persons]:

@@ -6,6 +6,7 @@ import csv
 import shutil
 import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -318,6 +319,30 @@ def test_a_column_that_some_clients_have_is_left_out_and_said_as_a_run_ignores_i
     assert columns is not None and len(read_table(table, columns)) == 10
     with pytest.raises(ExperimentError, match="--target names 'extra', which only some of the clients' tables have"):
         draft(DraftRequest(data, "sex", "extra", Words()), name="own")
+
+
+@pytest.mark.parametrize(
+    ("cells", "refused"),
+    [
+        ([f"name {i}" for i in range(101)], "over 100 different texts, no classes: predict another column"),
+        ([f"2020-01-{i:02d}" for i in range(1, 12)], "over 10 different dates, .*--bounds t=LOW:HIGH"),
+        ([f"{i}%" for i in range(11)], "over 10 different numbers with signs of money or percent, no classes: write"),
+        (["0"] * 30 + ["1"] * 12 + ["2"] * 5 + ["3"] * 2, "'t' holds 4 different whole numbers, which may be codes"),
+        ([f"name {i}" for i in range(100)], None),
+        ([str(i % 4) for i in range(40)], None),
+    ],
+)
+def test_texts_dates_and_counts_are_no_classes_until_somebody_says_so(tmp_path, cells, refused):
+    (tmp_path / "D").mkdir()
+    rows = "".join(f"{20 + i % 9},{'fm'[i % 2]},{cell}\n" for i, cell in enumerate(cells * 2))
+    (tmp_path / "D" / "t.csv").write_text(f"age,sex,t\n{rows}")
+    asked = DraftRequest(tmp_path / "D", "sex", "t", Words(), from_public=True)
+    said = replace(asked, words=Words(categories={"t": tuple(dict.fromkeys(cells))}))
+    for request in [said] if refused else [said, asked]:
+        assert 'task = "classification"' in draft(request, name="own").text
+    if refused:
+        with pytest.raises(ExperimentError, match=refused):
+            draft(asked, name="own")
 
 
 @pytest.mark.parametrize(("count", "task"), [(10, "classification"), (12, None), (101, "regression")])
