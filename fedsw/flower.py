@@ -20,6 +20,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import ServerApp
+from numpy.typing import NDArray
 
 from fedsw._tools import files
 from fedsw.federation.engines.inprocess import InProcessGrid, context, delivered
@@ -135,14 +136,20 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
     Source: docs/guarantees/units.md, Theorem U4.
     """
 
+    if isinstance(public, str):
+        raise ValueError(f"public = {public!r} is one name; give a list of names, public=[{public!r}]")
+
     def mod(message: Message, context: Context, call: ClientAppCallable) -> Message:
         with _updates_ledger(plan, context) as ledger:  # refuses before anything is computed
+            trains = message.metadata.message_type.split(".")[0] == "train"
+            # Copies: an app may put what it has trained into the very message that it got, and answer with that.
+            sent = {name: _numbers(arrays) for name, arrays in message.content.array_records.items()}
             reply = _answered(message, context, call)
             content = RecordDict({"metrics": MetricRecord({weight: 1, **_public_metrics(reply, public)})})
-            if message.metadata.message_type.split(".")[0] == "train":
-                (before,) = message.content.array_records.values()
+            if trains:
+                (before,) = sent.values()
                 name, after = _updated(reply, before)
-                moved = [after[key].numpy().astype(np.float64) - before[key].numpy() for key in before]
+                moved = [after[key].astype(np.float64) - before[key] for key in before]
                 vector = torch.from_numpy(np.concatenate([part.reshape(-1) for part in moved]))
                 bounded = plan.bounded(vector, round=len(ledger.entries()) + 1)
                 content[name] = _moved(before, release(bounded, plan, ledger).value.numpy())
@@ -173,20 +180,31 @@ def _public_metrics(reply: Message, public: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _updated(reply: Message, before: ArrayRecord) -> tuple[str, ArrayRecord]:
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def _numbers(arrays: ArrayRecord) -> Arrays:
+    """Copies of arrays, by name."""
+    return {key: array.numpy() for key, array in arrays.items()}
+
+
+def _updated(reply: Message, before: Arrays) -> tuple[str, Arrays]:
     """The arrays of a reply, by the name of their record, if they are those that it was sent."""
     shapes = {key: array.shape for key, array in before.items()}
-    for name, after in reply.content.array_records.items():
-        if {key: array.shape for key, array in after.items()} == shapes:
-            return name, after
+    for name, record in reply.content.array_records.items():
+        if {key: tuple(array.shape) for key, array in record.items()} == shapes:
+            after = _numbers(record)
+            if all(
+                array.dtype.kind in "biuf" for array in after.values()
+            ):  # what a text fails to become would quote it
+                return name, after
     raise ValueError("the app's reply has not the arrays that it was sent, of which it would be an update")
 
 
-def _moved(before: ArrayRecord, by: Any) -> ArrayRecord:
+def _moved(before: Arrays, by: Any) -> ArrayRecord:
     """Arrays that are moved by a vector, each in its own type; whole numbers are rounded."""
     moved, start = ArrayRecord(), 0
-    for key, array in before.items():
-        old = array.numpy()
+    for key, old in before.items():
         new = old + by[start : start + old.size].reshape(old.shape)
         start += old.size
         moved[key] = Array((np.rint(new) if np.issubdtype(old.dtype, np.integer) else new).astype(old.dtype))

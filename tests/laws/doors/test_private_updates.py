@@ -133,25 +133,50 @@ def test_another_plan_or_no_folder_is_refused_before_anything_is_computed(tmp_pa
     assert "names no 'state-dir'" in reply.error.reason
 
 
-def test_an_app_whose_arrays_are_no_update_is_refused(tmp_path):
-    app = ClientApp(mods=[private_updates(planned())])
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"arrays": ArrayRecord({"other": Array(np.ones(2))})}), reply_to=message)
-
-    found = []
-    server = ServerApp()
+def asked(train, folder, **plan) -> Message:
+    """The reply to one message of an app that trains so."""
+    app = ClientApp(mods=[private_updates(planned(**plan))])
+    app.train()(train)
+    found, server = [], ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        content = RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(2))})})
+        content = RecordDict({"new": ArrayRecord({"w": Array(np.ones((2, 3))), "n": Array(np.array([5, 7]))})})
         found.extend(grid.send_and_receive([Message(content, node, "train") for node in grid.get_node_ids()]))
 
-    simulate(server, app, nodes=1, node_config={"state-dir": str(tmp_path)})
-    assert "not the arrays that it was sent" in found[0].error.reason
+    simulate(server, app, nodes=1, node_config={"state-dir": str(folder)})
+    return found[0]
+
+
+@pytest.mark.parametrize("other", [{"other": np.ones(2)}, {"w": np.full((2, 3), "Smith"), "n": np.array([5, 7])}])
+def test_an_app_whose_arrays_are_no_update_is_refused(other, tmp_path):
+    def train(message: Message, context: Context) -> Message:
+        arrays = ArrayRecord({key: Array(value) for key, value in other.items()})
+        return Message(RecordDict({"new": arrays}), reply_to=message)
+
+    reply = asked(train, tmp_path)
+    assert "not the arrays that it was sent" in reply.error.reason and "Smith" not in reply.error.reason
     with fedsw.Ledger.open(tmp_path / "updates-0.sqlite", read_only=True) as ledger:
         assert not ledger.entries()
+
+
+@pytest.mark.parametrize("of", ["its record", "its arrays"])
+def test_an_app_that_answers_with_the_message_it_got_moves_from_what_was_sent(of, tmp_path):
+    def train(message: Message, context: Context) -> Message:
+        trained = {"w": Array(np.full((2, 3), 1e6)), "n": Array(np.array([5, 7]))}
+        if of == "its record":
+            message.content["new"] = ArrayRecord(trained)
+        else:
+            message.content["new"].update(trained)
+        return Message(message.content, reply_to=message)
+
+    moved = update(asked(train, tmp_path, epsilon=math.inf))
+    assert np.linalg.norm(moved) == pytest.approx(NORM)
+
+
+def test_one_name_is_no_list_of_public_names():
+    with pytest.raises(ValueError, match=r"public=\['num-examples'\]"):
+        private_updates(planned(), public="num-examples")
 
 
 def test_a_stock_strategy_averages_private_updates_with_equal_weights(tmp_path):
