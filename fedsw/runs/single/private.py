@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from fedsw._tools.settings import whole
 from fedsw.data import Records, as_records
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.plain_loss import PlainLoss
@@ -135,7 +137,7 @@ def private(
         optimizer: of `torch.optim`, over its parameters.
         loader: its data set has a length and items (x, y); of the loader only the size of batches is taken.
         max_grad_norm: C, the l2 norm that gradients of records are clipped to.
-        records: with "add-remove" a public number of records, not counted, which sums are divided by.
+        records: with "add-remove" a public number of records, not counted, which sums and epochs are divided by.
         random_state: makes batches and noise reproducible, and epsilon nominal.
         directory, account: as of `PrivateTrainer`.
 
@@ -162,7 +164,9 @@ def private(
         objective = Objective(task, (), classes=outputs, relation=relation)
     if loader.batch_size is None:
         raise ValueError("the loader has no batch_size; make it with one")
-    batches, clip = len(loader), Clip(1.0, 1.0, max_grad_norm)
+    # Of a hidden number not even how many batches it makes may be seen: an epoch is one of the public number.
+    batches = len(loader) if records is None else math.ceil(whole(records, "records", least=1) / loader.batch_size)
+    clip = Clip(1.0, 1.0, max_grad_norm)
     settled = plan(
         objective,
         clip,

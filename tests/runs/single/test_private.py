@@ -237,3 +237,12 @@ def test_a_loop_may_promise_what_opacus_does() -> None:
     assert "addition or removal" in optimizer.guarantee
     replaced = made(data(), directory="other")[1]._rounds.trainer.plan
     assert plan.sigma < replaced.sigma  # of the same epsilon
+
+
+def test_of_a_hidden_number_of_records_a_loop_shows_nothing() -> None:
+    settled = []
+    for rows in (200, 201, 20):
+        _, optimizer, loader = made(data(rows), directory=str(rows), relation="add-remove", records=200)
+        plan = optimizer._rounds.trainer.plan
+        settled.append((len(loader), plan.rounds, plan.batch, plan.rates, plan.sigma, plan.guarantee))
+    assert settled[0] == settled[1] == settled[2] and settled[0][:2] == (4, 12)
