@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.data.blocks import TABLES
-from fedsw.data.cells import MISSING, shown
+from fedsw.data.cells import MISSING, missing_among, shown
 from fedsw.data.columns.declaration import Coded, Columns, ranges
 from fedsw.data.distinct import CellFault, Owned, grouped
 from fedsw.data.encoding import Encoder, Gathered, encoded, units_of
@@ -63,8 +63,9 @@ def cells_of_table(
 ) -> dict[str, list[str]]:
     """The cells of a table of the declared columns, as text, by column in their declared order.
 
-    Numbers are drawn uniformly from what their code holds, short of its ends; whole ones are whole, dates are written
-    in their format, decimals with the declared sign. With a declared unit every row is a fictitious unit of its own.
+    Numbers are drawn uniformly from what their code holds, short of its ends, and none is a code for missing cells
+    where another one can be; whole ones are whole, dates are written in their format, decimals with the declared
+    sign. With a declared unit every row is a fictitious unit of its own.
 
     Codes are (m, columns) int64; classes and groups (m,) int64 are read where they are declared and are not codes.
     """
@@ -132,10 +133,17 @@ def _texts(codes: NDArray[np.int64], column: Coded, columns: Columns, stream: St
     bins = np.minimum(codes, last)
     low, high = edges[bins], edges[bins + 1]
     within = _MARGIN + (1 - 2 * _MARGIN) * stream.uniforms(len(codes))
-    values = low + within * (high - low)
-    texts = number.reader.write(np.floor(values) if column.whole else values, number, columns.spelling_of(number))
+    values, spelling = low + within * (high - low), columns.spelling_of(number)
+    values = np.floor(values) if column.whole else values
+    texts = number.reader.write(values, number, spelling)
     if column.missing is None:
         return texts
+    absent = next(feature.missing for feature in columns.features if feature.name == column.name)
+    step = np.where(column.whole, 1.0, (high - low) / 3)
+    for _ in absent:  # a number that stands for a missing cell is no number: its bin may hold another
+        wrong = missing_among(texts, absent)
+        values = np.where(wrong, low + (values - low + step) % (high - low), values)
+        texts = number.reader.write(values, number, spelling) if wrong.any() else texts
     return [column.missing if code > last else text for code, text in zip(codes.tolist(), texts, strict=True)]
 
 

@@ -121,3 +121,22 @@ def test_what_cannot_be_cut_into_codes_is_refused_with_a_remedy(more, words):
 def test_groups_cut_from_an_input_are_no_blocks():
     with pytest.raises(ExperimentError, match="Declare values"):
         coded_columns(columns(sensitive={"name": "age", "edges": [30]}), bins=8, group_in_cell=True)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"kind": "integer", "low": 0, "high": 99, "missing": ["", "98", "99"], "fill": 0},
+        {"kind": "integer", "low": 0, "high": 9999, "missing": ["9999"], "fill": 0, "edges": [10, 9998]},
+        {"kind": "date", "low": "2020-01-01", "high": "2020-03-01", "missing": ["2020-03-01"], "fill": "2020-01-02"},
+    ],
+)
+def test_no_made_up_number_is_a_code_for_missing_cells(feature):
+    declared = Columns.model_validate(
+        {"features": [{"name": "age", **feature}], "target": {"name": "t", "values": ["x", "y"]}}
+    )
+    coded = coded_columns(declared, bins=8, group_in_cell=False)
+    codes = torch.arange(4_000)[:, None] % coded[0].size
+    none = torch.zeros(len(codes), dtype=torch.int64)
+    cells = cells_of_table(codes, none, none, declared, coded, seed=0)
+    assert codes_of(records_of_table(cells, declared), coded).equal(codes)
