@@ -259,6 +259,26 @@ def test_intervals_of_noised_sums_hold_the_true_errors_and_no_constant_is_called
     assert claimed <= 5
 
 
+SKEWED = Cut.about([0.2], [0.2**2])
+"""As moments say it of exponential targets of mean 0.2."""
+
+
+@pytest.mark.parametrize("cut", [None, SKEWED], ids=["whole", "cut"])
+def test_noised_sums_call_a_model_biased_if_its_mean_is_wrong_and_no_other_one(cut):
+    """Bins of answers, cut targets, noise and draw: a difference of means is in its interval however skewed targets."""
+    task, law, times = Problem.from_experiment(small()), np.random.default_rng(6), 200
+    held, claimed = {0.0: 0, 0.35: 0}, {0.0: 0, 0.35: 0}
+    for wrong in held:
+        for _ in range(times):
+            target = np.minimum(law.exponential(0.2, 1000), 1.0)
+            tallied = _numbers(target, np.full(1000, 0.2 + wrong), 5.0, law, cut)
+            bias = held_out_of(task, RegressionSums(1, 1), tallied).quality.bias
+            held[wrong] += bias.around.low <= wrong <= bias.around.high
+            claimed[wrong] += bias.around.low > 0 or bias.around.high < 0
+    assert min(held.values()) >= 0.95 * times, held
+    assert claimed[0.0] <= 0.05 * times and claimed[0.35] >= 0.95 * times, claimed
+
+
 def test_another_constant_than_the_cut_s_centre_gains_nothing():
     task, law = Problem.from_experiment(small()), np.random.default_rng(2)
     target = np.linspace(0.35, 0.45, 2001)
