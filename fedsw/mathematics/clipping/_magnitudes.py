@@ -19,13 +19,16 @@ _RECORDS = 3
 def magnitudes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Batches of made-up records like the given ones, with numbers far beyond them; none if no input has numbers.
 
-    Normal ones; one batch of many sizes, with outliers of either sign and a record of equal numbers; and a
-    batch of each size. What is not a number of an input is taken from the given ones in turn.
+    Normal ones; the same, filled up with zeros as sequences of several lengths are, of which a batch reaches as far as
+    the longest; one batch of many sizes, with outliers of either sign and a record of equal numbers; and a batch of
+    each size. What is not a number of an input is taken from the given ones in turn.
     """
     if not any(isinstance(value, Tensor) and value.is_floating_point() for value in inputs):
         return
     generator = torch.Generator().manual_seed(0)
-    yield [_normal(value, generator) for value in inputs]
+    normal = [_normal(value, generator) for value in inputs]
+    yield normal
+    yield [_filled_up(value) for value in normal]
     for sizes in (_TOGETHER, *([size] * _RECORDS for size in _APART)):
         yield [_sized(value, sizes, generator, equal=len(sizes) > _RECORDS) for value in inputs]
 
@@ -35,6 +38,16 @@ def _normal(value: Any, generator: torch.Generator) -> Any:
         return _in_turn(value, _RECORDS)
     drawn = torch.randn((_RECORDS, *value.shape[1:]), generator=generator, dtype=torch.float64)
     return drawn.to(value.device, value.dtype)
+
+
+def _filled_up(value: Any) -> Any:
+    """The records with zeros for all numbers but the first: of the first record all stay, of the next a half, ..."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    flat = value.reshape(len(value), -1)
+    kept = [-(-flat.shape[1] // part) for part in range(1, len(flat) + 1)]
+    real = torch.arange(flat.shape[1]) < torch.tensor(kept).unsqueeze(1)
+    return torch.where(real.to(value.device), flat, 0.0).reshape(value.shape)
 
 
 def _sized(value: Any, sizes: Sequence[float], generator: torch.Generator, *, equal: bool) -> Any:

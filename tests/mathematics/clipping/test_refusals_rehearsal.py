@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fedsw.learning import models
 from fedsw.mathematics.clipping import Term, UnsupportedModule, clipped_sum, probe_independence, record
@@ -42,6 +43,19 @@ class Stable(nn.Module):
         return z + self.last(torch.tanh(z.mean(0, keepdim=True)).expand_as(z))
 
 
+class LongestMean(nn.Module):
+    """A mean over all times of packed sequences, of which there are as many as the longest record has."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrence, self.last = nn.GRU(1, 2, batch_first=True), nn.Linear(2, 1)
+
+    def forward(self, x):
+        lengths = (x != 0).sum(1).clamp(min=1)
+        packed = pack_padded_sequence(x.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
+        return self.last(pad_packed_sequence(self.recurrence(packed)[0], batch_first=True)[0].mean(1))
+
+
 def _hooked():
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     model[1].register_forward_hook(lambda module, given, out: out - out.mean(0))
@@ -58,6 +72,7 @@ MIXING = {
     "a neighbour": lambda: Apart(lambda z: z.roll(1, 0)),
     "below a layer that starts at 0": Stable,
     "a forward hook": _hooked,
+    "a mean as long as the longest record": LongestMean,
 }
 
 
