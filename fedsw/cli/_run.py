@@ -66,7 +66,7 @@ def watched(
                     if os.environ.get(telemetry.METRICS_TOKEN)
                     else f"this run's token, {endpoint.token}"
                 )
-                where = f"http://127.0.0.1:{endpoint.port}/metrics"
+                where = f"http://{endpoint.host}:{endpoint.port}/metrics"
                 echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {token}", err=True)
                 more.append(endpoint)
             return start(observers.Observers(observer, *more) if more else observer)

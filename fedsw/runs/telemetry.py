@@ -114,6 +114,8 @@ def _handled(
 
 METRICS_TOKEN = "FEDSW_METRICS_TOKEN"
 """The environment variable with the token that the metrics endpoint asks for."""
+METRICS_HOST = "FEDSW_METRICS_HOST"
+"""The environment variable with the address it listens on, where that is not the loopback interface: in a pod."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -132,7 +134,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class MetricsEndpoint:
-    """An observer that serves a run's numbers to Prometheus, on this machine's loopback interface.
+    """An observer that serves a run's numbers to Prometheus, on the loopback interface or $FEDSW_METRICS_HOST.
 
     Every user of the machine can open the port, and the times of rounds are for the operator: each request brings the
     `token` (`Authorization: Bearer TOKEN`), which is that of $FEDSW_METRICS_TOKEN, or a fresh one.
@@ -170,6 +172,7 @@ class MetricsEndpoint:
         self._clock = Gauge("fedsw_client_clock_seconds", about, who, registry=self._registry)
         self._server: Any = None
         self.port, self.token = port, os.environ.get(METRICS_TOKEN) or secrets.token_urlsafe(24)
+        self.host = os.environ.get(METRICS_HOST) or "127.0.0.1"
 
     def __enter__(self) -> Self:
         from prometheus_client import make_wsgi_app
@@ -183,9 +186,9 @@ class MetricsEndpoint:
             return [b"this endpoint asks for its token: Authorization: Bearer TOKEN\n"]
 
         try:
-            self._server = make_server("127.0.0.1", self.port, answer, _Server, _Quiet)
+            self._server = make_server(self.host, self.port, answer, _Server, _Quiet)
         except OSError as fault:
-            why = f"--metrics-port {self.port} cannot be opened on 127.0.0.1 ({fault.strerror})"
+            why = f"--metrics-port {self.port} cannot be opened on {self.host} ({fault.strerror})"
             raise OSError(fault.errno, f"{why}: name another one, or 0 for one that is free") from None
         self.port = int(self._server.server_port)
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()

@@ -168,6 +168,16 @@ def test_the_endpoint_answers_whoever_has_its_token_alone_and_waits_for_nobody(m
         assert "fedsw_rounds" in asked(named, "agreed")
 
 
+def test_the_endpoint_listens_for_other_machines_only_where_an_address_is_named(monkeypatch):
+    """A second loopback address stands for another machine's side."""
+    other = "127.0.0.2"
+    with MetricsEndpoint(0) as endpoint, pytest.raises(ConnectionRefusedError):
+        socket.create_connection((other, endpoint.port))
+    monkeypatch.setenv(telemetry.METRICS_HOST, other)
+    with MetricsEndpoint(0) as endpoint:
+        socket.create_connection((other, endpoint.port)).close()
+
+
 def test_the_endpoint_serves_the_releasable_numbers_of_the_last_round(federation):
     with MetricsEndpoint(0) as endpoint:
         federation.run(small(), observer=endpoint)
