@@ -1,4 +1,4 @@
-"""Draw who sees what under each trust model: docs/images/trust-*.png; make committed pictures small.
+"""Draw who sees what under each trust model, and where processes run: docs/images; make committed pictures small.
 
 python -m benchmarks.pictures [--compact PICTURE ...]
 """
@@ -145,6 +145,49 @@ def draw_masked() -> Any:
     return figure
 
 
+WAYS = (
+    ("one process", ("server\nclients",)),
+    ("several processes", ("server", "clients")),
+    ("hosts by hand", ("server", "site", "site")),
+    ("compose", ("server", "site", "site")),
+    ("cluster", ("server", "site")),
+    ("scheduler", ("Ray", "Ray")),
+)
+"""Ways to run a federation, and the processes of each; the middle three keep records apart."""
+
+
+@house_style()
+def draw_machines() -> Any:
+    """A box for every process, inside the machine that it runs on; TLS between those that are apart."""
+    from matplotlib.patches import FancyBboxPatch
+
+    figure, (axes,) = new_panels(1, 1, size=(7.2, 2.5))
+    axes.set_axis_off()
+    axes.set(xlim=(0, 12), ylim=(0, 3.9))
+    around = {"compose": ("one host", "-"), "hosts by hand": ("", ""), "cluster": ("each its own cluster", "")}
+    for column, (way, processes) in enumerate(WAYS):
+        left, apart = 2.0 * column + 0.1, column in (2, 3, 4)
+        axes.text(left + 0.85, 3.6, way, ha="center", weight="bold", fontsize=8)
+        said, whole = around.get(way, ("all records in one place", "-"))
+        axes.text(left + 0.85, 0.1, said.replace(" in ", "\nin ").replace(" own ", "\nown "), ha="center", fontsize=6.5)
+        if whole:
+            look: dict[str, Any] = {"boxstyle": "round,pad=0.05", "fc": "0.95", "ec": "0.4", "ls": "--"}
+            axes.add_patch(FancyBboxPatch((left, 0.75), 1.7, 2.6, **look))
+        for row, name in enumerate(processes):
+            low = 2.55 - 0.85 * row
+            colour = PRIVATE if name != "server" else "0.4"
+            look = {"boxstyle": "round,pad=0.03", "fc": "white", "ec": colour, "lw": 1.3}
+            axes.add_patch(FancyBboxPatch((left + 0.2, low), 1.3, 0.5, **look))
+            axes.text(left + 0.85, low + 0.25, name, ha="center", va="center", fontsize=7)
+            if row:  # every site speaks to the server, and to no other
+                line = {"arrowstyle": "<->", "color": PUBLIC if apart else "0.4", "lw": 1.2}
+                line["connectionstyle"] = f"arc3,rad={0.2 * (1 - row)}"
+                start, end = ((0.85, 2.55), (0.85, low + 0.5)) if row == 1 else ((1.5, 2.7), (1.5, low + 0.25))
+                axes.annotate("", (left + end[0], end[1]), (left + start[0], start[1]), arrowprops=line)
+    axes.text(4.1, 0.1, "■ TLS, signed requests", color=PUBLIC, fontsize=6.5)
+    return figure
+
+
 def main() -> None:
     """Write the pictures, or write those that are named again, small."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -156,6 +199,7 @@ def main() -> None:
         print(save(draw(model), IMAGES / f"trust-{model.name}.png"))
     if asked.compact is None:
         print(save(draw_masked(), IMAGES / "trust-distributed.png"))
+        print(save(draw_machines(), IMAGES / "machines.png"))
 
 
 def _box(axes: Any, left: float, title: str, text: str, *, noise: bool, width: float = 1.8) -> None:
