@@ -282,19 +282,27 @@ def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, 
 def _chance_explains(common: int, held_out: Records, private: Sequence[Records], what: str) -> bool:
     """Say whether chance makes so many rows in common with private records of other people, with a warning if it does.
 
-    If every row is in common, it is not believed: the table may be an extract of the private ones.
+    If every row is in common, it is not believed: the table may be an extract of the private ones. Nor is it where as
+    many equal rows would be seen though a part `_EXTRACT` of the table were one: its rows equal private ones for sure,
+    and would be lost among those that chance makes.
     """
     rows = len(held_out)
     expected = equal_by_chance(held_out, private) if 0 < common < rows else 0.0
-    if not expected or common > rows * expected + 4 * math.sqrt(rows * expected * (1 - expected)):
+    reach = _BEYOND_CHANCE * math.sqrt(rows * expected * (1 - expected))
+    if not expected or common > rows * expected + reach or reach > _EXTRACT * rows * (1 - expected):
         return False
     warnings.warn(
         f"{what}: {common} of its {rows} rows equal private ones, as many as chance makes in so coarse a table (about "
         f"{rows * expected:.0f}): they are taken for other people's. Were they the same people's, their metrics would "
-        "be published without noise",
+        f"be published without noise; fewer than about {math.ceil(reach / (1 - expected))} of those would not show",
         stacklevel=3,
     )
     return True
+
+
+_BEYOND_CHANCE, _EXTRACT = 2.5, 0.25
+"""Deviations beyond what chance makes that are refused: one table of fifty that are apart, which other-people mends;
+and the part of a table that may be an extract without being seen."""
 
 
 def _require_other_persons(

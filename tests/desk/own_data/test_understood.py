@@ -499,7 +499,7 @@ def coarse(rows: int, seed: int) -> pd.DataFrame:
 
 
 def test_held_out_rows_that_chance_makes_equal_to_private_ones_are_said_and_an_extract_is_refused(tmp_path):
-    private, others = coarse(2000, 1), coarse(500, 2)
+    private, others = coarse(1000, 1), coarse(1000, 2)
     for client in range(2):
         write(tmp_path / "DATA" / str(client) / "r.csv", private[client::2])
     held = tmp_path / "held-out.csv"
@@ -507,17 +507,22 @@ def test_held_out_rows_that_chance_makes_equal_to_private_ones_are_said_and_an_e
     text = drafted(tmp_path / "DATA", held_out=held, positive="no").text
     found = examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA")
     assert found.fits and any("as many as chance makes in so coarse a table" in said for said in found.warnings)
-    write(held, pd.concat([others[:250], private[:250]]))
-    assert "whose metrics would be published without noise" in " ".join(
-        examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together
-    )
+    refused = "whose metrics would be published without noise"
+    for extract in (1000, 999, 500, 150):
+        write(held, pd.concat([others[: 1000 - extract], private[:extract]]))
+        assert refused in " ".join(examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together), extract
+    coarsest = [table.assign(age=20 + table.age % 3) for table in (private, others)]  # 54 kinds: all equal by chance
+    for client in range(2):
+        write(tmp_path / "DATA" / str(client) / "r.csv", coarsest[0][client::2])
+    write(held, pd.concat([coarsest[0][:999], coarsest[1][:1].assign(age=40)]))
+    assert refused in " ".join(examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together)
     fine = np.random.default_rng(3)
     for client in range(2):
         path = tmp_path / "DATA" / str(client) / "r.csv"
-        write(path, pd.read_csv(path).assign(pay=fine.uniform(0, 1, 1000)))
-    write(held, pd.concat([others.assign(pay=fine.uniform(0, 1, 500)), pd.read_csv(path)[:20]]))
+        write(path, pd.read_csv(path).assign(pay=fine.uniform(0, 1, 500)))
+    write(held, pd.concat([others.assign(pay=fine.uniform(0, 1, 1000)), pd.read_csv(path)[:20]]))
     text = drafted(tmp_path / "DATA", held_out=held, positive="no").text
-    assert "20 of its 520 rows" in " ".join(examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together)
+    assert "20 of its 1020 rows" in " ".join(examine(parse_experiment(tomllib.loads(text)), tmp_path / "DATA").together)
 
 
 def test_a_held_out_table_that_is_given_is_within_the_bounds(tmp_path):
