@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp import ServerApp
 from numpy.typing import NDArray
 
@@ -35,6 +34,9 @@ STATE = "state-dir"
 """The key of a node's configuration with the folder in which its ledger is."""
 
 NodeConfig = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
+ClientAppCallable = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, ClientAppCallable], Message]
+"""As in `flwr.clientapp.typing`, which Flower does not promise."""
 
 
 def simulate(

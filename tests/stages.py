@@ -464,7 +464,7 @@ FEW: dict[str, dict[str, int]] = {
     "_tools/test_text": {
         "no_epsilon_and_no_delta_is_written_to_the_nearest_digit": 0,
     },
-    "privacy/accounting/test_budget_report": {
+    "privacy/accounting/test_calibration_report": {
         "accounting_imports_nobody_elses_accountant": 0,
     },
     "runs/observers/test_observers_mlflow": {

@@ -96,7 +96,7 @@ _NAMES = {
 }
 _MODULES = (
     "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "image_sets",
-    "made_up", "own_records", "places", "records", "settings", "sources", "tabular", "units",
+    "made_up", "own_records", "persons", "places", "records", "settings", "sources", "tabular", "units",
 )  # fmt: skip
 
 __all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])

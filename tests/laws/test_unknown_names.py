@@ -48,6 +48,7 @@ ATTACK = "an attack: what it does not know it attacks less well, and claims noth
 DECIDES = {
     "audit/canary_pairs.py:_labels_are_free": ATTACK,
     "cli/_data.py:init_command": "the option takes the two relations alone",
+    "audit/record/_rows.py:_sums_of": "the older version had no other relation; the sums ask theirs",
     "audit/record/_rows.py:check": "one check more for pld; the others have theirs",
     "audit/record/cost.py:floor": "an accountant without a lower bound has the floor 0",
     "audit/record/cost.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",

@@ -18,8 +18,8 @@ from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import as_number
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal
+from fedsw.desk.own_data._dictionaries import REDCAP, of_redcap, of_schema, of_spss
 from fedsw.desk.own_data.answers import ColumnAnswer, ColumnForm, as_date, read_header, require_order, with_missing
-from fedsw.desk.own_data.dictionaries import REDCAP, of_redcap, of_schema, of_spss
 from fedsw.desk.own_data.examine import named_as_identifier
 
 FIELDS = (
@@ -75,7 +75,7 @@ def read_code_book(path: Path | None) -> CodeBook:
     """Read a code book from a CSV file with the header `FIELDS` or some of them, or from a JSON list of such objects.
 
     Without a path it has no entries. A data dictionary of REDCap (CSV), a Frictionless Table Schema (JSON) and SPSS
-    syntax (.sps: VALUE LABELS, MISSING VALUES) are read as they are; see `fedsw.desk.own_data.dictionaries`.
+    syntax (.sps: VALUE LABELS, MISSING VALUES) are read as they are; see `fedsw.desk.own_data._dictionaries`.
 
     Several categories, edges or missing cells are parted by "|"; in JSON they may be lists. Missing cells "|",
     or true, is the empty cell.

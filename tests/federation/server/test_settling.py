@@ -166,7 +166,7 @@ def test_a_client_trains_nothing_with_settings_left_open(tmp_path):
     said = Asked(tmp_path).ask(messages.HELLO, asked())
     models = "model.kind, model.knots, model.inputs"
     assert (
-        f"nothing chose privacy.moments, privacy.histograms, {models}, calibration.share, training.batch_fraction"
+        f"nothing chose {models}, privacy.moments, privacy.histograms, calibration.share, training.batch_fraction"
         in said
     )
 

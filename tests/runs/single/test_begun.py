@@ -205,7 +205,10 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize(
+    "name",  # all that the class of a table names is put back after every pass
+    [pytest.param(name, marks=[pytest.mark.slow] if name.startswith("a table") else []) for name in HELD],
+)
 def test_whatever_a_task_holds_is_what_was_begun(tmp_path, name):
     make = HELD[name]
     with pytest.raises(Stop):
