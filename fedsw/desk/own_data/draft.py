@@ -549,17 +549,16 @@ def _require_classes(column: str, values: set[str], kind: str) -> None:
 
 
 def _falls_as_counts(cells: Sequence[str]) -> bool:
-    """Say whether whole numbers are 0, 1, 2, ..., four of them at least, and ever rarer from the most frequent on."""
+    """Say whether whole numbers are 0, 1, 2, ..., four of them at least, and the upper half of them are rare."""
     times = Counter(int(number) for cell in cells if (number := as_number(cell)) is not None)
     often = [times[value] for value in range(len(times))]
     if len(often) < _FEWEST_COUNTS or not all(often):
         return False
-    falling = often[often.index(max(often)) :]
-    return falling == sorted(falling, reverse=True) and _RARER * falling[-1] < falling[0]
+    return _RARER * max(often[(len(often) + 1) // 2 :]) < max(often)
 
 
-_FEWEST_COUNTS, _RARER = 4, 10
-"""Different counts, and how many times as frequent as the largest of them the most frequent one is."""
+_FEWEST_COUNTS, _RARER = 4, 5
+"""Different counts, and how many times as frequent as any of their upper half the most frequent one is."""
 
 
 def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict[str, Persons]:

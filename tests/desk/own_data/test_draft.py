@@ -327,7 +327,10 @@ def test_a_column_that_some_clients_have_is_left_out_and_said_as_a_run_ignores_i
         ([f"name {i}" for i in range(101)], "over 100 different texts, no classes: predict another column"),
         ([f"2020-01-{i:02d}" for i in range(1, 12)], "over 10 different dates, .*--bounds t=LOW:HIGH"),
         ([f"{i}%" for i in range(11)], "over 10 different numbers with signs of money or percent, no classes: write"),
-        (["0"] * 30 + ["1"] * 12 + ["2"] * 5 + ["3"] * 2, "'t' holds 4 different whole numbers, which may be codes"),
+        (
+            [str(i) for i, times in enumerate((40, 12, 5, 0, 1, 2)) for _ in range(times or 3)],
+            "'t' holds 6 different whole numbers, which may be codes",
+        ),
         ([f"name {i}" for i in range(100)], None),
         ([str(i % 4) for i in range(40)], None),
     ],
