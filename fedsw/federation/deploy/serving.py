@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cryptography import x509
+
 from fedsw._tools.files import private_folder
 from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_expiry
 from fedsw.federation.deploy.executor import REFUSAL
@@ -73,6 +75,11 @@ class RunNotices:
 PORT = 9092
 RETRY_SECONDS = 10.0
 _PROBE_SECONDS = 10.0
+_SERVED_BY = "uvicorn"
+_PASS_ON = (
+    "A proxy before the server must not end TLS, but pass TCP on as it is: nginx `stream` with `proxy_pass`, HAProxy "
+    "`mode tcp`, ingress-nginx `ssl-passthrough`, a load balancer for TCP (docs/deploy.md)"
+)
 _LOOK_SECONDS = 2.0
 
 
@@ -187,6 +194,9 @@ def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Ca
 def probe(address: str, authority: Path) -> str | None:
     """Reason why a SuperLink can't be reached, None if it can; a certificate that is not trusted is an error.
 
+    What answers there must be a SuperLink: a proxy that ends TLS with the server's own certificate would otherwise be
+    taken for one, and every request after it would fail without a word of the proxy.
+
     Through the proxy that HTTPS_PROXY or ALL_PROXY names, unless NO_PROXY excepts the host, or it is this machine: as
     Flower's own requests go.
 
@@ -198,16 +208,36 @@ def probe(address: str, authority: Path) -> str | None:
     connection = connection_to(host, port, context)
     try:
         with contextlib.closing(connection):
-            connection.connect()
-            return None
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
     except ssl.SSLCertVerificationError as untrusted:
         raise ConnectionError(
-            f"the certificate of {address} is not to be trusted: {untrusted.verify_message}. Is {authority} the ca.crt "
-            f"that was made with this server's certificate, and is {host} one of its --host names? A proxy that looks "
-            "into TLS shows a certificate of its own: except the server from it"
+            f"the certificate of {address} is not to be trusted: {untrusted.verify_message}; it is issued by "
+            f"{_issuer(host, port)}. Is {authority} the ca.crt that was made with this server's certificate, and is "
+            f"{host} one of its --host names? A proxy that looks into TLS shows a certificate of its own: except the "
+            f"server from it. {_PASS_ON}"
         ) from None
-    except OSError as fault:
-        return str(fault)
+    except ssl.SSLError as fault:
+        return f"{fault.reason or fault}: no TLS is spoken there. {_PASS_ON}"
+    except (OSError, http.client.HTTPException) as fault:
+        return f"{fault or type(fault).__name__}"
+    by = answer.headers.get("server", "")
+    if answer.status == http.client.OK and by in ("", _SERVED_BY):
+        return None
+    return f"a proxy answers for it: HTTP {answer.status}, server {by!a}. {_PASS_ON}"
+
+
+def _issuer(host: str, port: int) -> str:
+    """Who issued the certificate that is shown there, trusted or not; an escaped text."""
+    anyone = ssl.create_default_context()
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        with contextlib.closing(connection_to(host, port, anyone)) as connection:
+            connection.connect()
+            shown = connection.sock.getpeercert(binary_form=True) or b""
+        return ascii(x509.load_der_x509_certificate(shown).issuer.rfc4514_string())
+    except (OSError, ValueError) as fault:
+        return f"an unknown authority ({type(fault).__name__})"
 
 
 def connection_to(host: str, port: int, context: ssl.SSLContext) -> http.client.HTTPSConnection:

@@ -151,6 +151,52 @@ def test_a_client_probes_the_server_s_certificate_before_it_connects(federation:
     assert "refused" in str(probe(f"127.0.0.1:{free_port()}", own.authority))
 
 
+WELL = b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\nContent-Length: 0\r\n\r\n"
+ENDS_TLS = {
+    "finds no way on": (b"HTTP/1.1 502 Bad Gateway\r\nServer: nginx/1.24\r\nContent-Length: 0\r\n\r\n", "nginx/1.24"),
+    "speaks plain to the server": (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "HTTP 400"),
+    "speaks TLS to the server": (WELL.replace(b"uvicorn", b"envoy"), "envoy"),
+    "answers as it likes": (WELL.replace(b"uvicorn", b"\x1b[31m"), r"\x1b"),
+    "hangs up": (b"", "without response"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS_TLS)
+def test_a_proxy_with_the_server_s_certificate_is_named_at_once_with_what_to_set(federation, capsys, kind) -> None:
+    """Its handshake is that of the server; what it answers is not."""
+    answer, said = ENDS_TLS[kind]
+    with _tls_server(ServerCertificates.of(federation / "server"), answer) as port:
+        why = str(probe(f"127.0.0.1:{port}", federation / "client0" / "ca.crt"))
+        asked = ["client", "--superlink", f"127.0.0.1:{port}", "--certs", str(federation / "client0"), "--check"]
+        asked += ["--partition-id", "0", "--num-partitions", "3", "--trust", "any"]
+        assert main([*asked, "--state-dir", str(federation / "state")]) == 1
+    assert said in why and "\x1b" not in why
+    (fault,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAULT  server")]
+    assert " ".join(why.split()) in fault
+    assert kind == "hangs up" or ("a proxy answers for it" in why and "`proxy_pass`" in why and "`mode tcp`" in why)
+
+
+def test_a_proxy_with_a_certificate_of_its_own_is_named_with_who_issued_it(federation: Path, tmp_path: Path) -> None:
+    with (
+        _tls_server(write_certificates(tmp_path / "proxy", LOOPBACK)) as port,
+        pytest.raises(ConnectionError, match=r"issued by 'CN=fedsw authority'.* `ssl-passthrough`"),
+    ):
+        probe(f"127.0.0.1:{port}", federation / "client0" / "ca.crt")
+
+
+def test_a_port_where_no_tls_is_spoken_is_named_with_what_to_set(federation: Path) -> None:
+    class Plain(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.connection.recv(4096)
+            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Plain) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        why = str(probe(f"127.0.0.1:{server.server_address[1]}", federation / "client0" / "ca.crt"))
+        server.shutdown()
+    assert "no TLS is spoken there" in why and "must not end TLS" in why
+
+
 @contextlib.contextmanager
 def _proxy(asked: list[str]) -> Iterator[int]:
     """A proxy that makes tunnels, and notes where to and for whom."""
@@ -415,7 +461,7 @@ def _verified(authority: Path, certificate: Path, host: str) -> bool:
 class _tls_server:
     """Accepts connections on loopback and shakes hands, and says one thing to all who ask, until it is left."""
 
-    def __init__(self, files: ServerCertificates, answer: bytes = b"") -> None:
+    def __init__(self, files: ServerCertificates, answer: bytes = WELL) -> None:
         self._answer = answer
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(files.certificate, files.key)
@@ -436,7 +482,7 @@ class _tls_server:
                 return
             try:
                 with self._context.wrap_socket(connection, server_side=True) as secured:
-                    if self._answer and secured.recv(4096):
+                    if secured.recv(4096):
                         secured.sendall(self._answer)
             except OSError:
                 connection.close()
