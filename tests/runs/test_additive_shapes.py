@@ -226,4 +226,5 @@ def test_columns_are_sorted_by_what_they_do_and_one_that_does_nearly_all_is_aske
     said = leading_column(shapes)
     assert said.startswith("'chapter' does 98 %") and "known when you predict?" in said
     assert leading_column([function_of("age", 1.0), function_of("pay", 1.0)]) == ""
+    assert "'age' does 50 %" in leading_column([function_of("age", 1.0), function_of("pay", 1.0)], accuracy=1.0)
     assert leading_column([function_of("age", 0.01), function_of("pay", 0.01)]) == "" == leading_column(shapes[1:2])

@@ -670,4 +670,4 @@ def _middle(declared: ColumnAnswer) -> str | None:
     low, high = kind.bound_of(declared.low), kind.bound_of(declared.high)
     if low is None or high is None:
         return None
-    return kind.bound_text(float(round((low + high) / 2)) if kind.whole else (low + high) / 2)
+    return kind.bound_text(float(round((low + high) / 2, None if kind.whole else 12)))

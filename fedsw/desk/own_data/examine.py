@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
-from fedsw.data.cells import MISSING
+from fedsw.data.cells import MISSING, missing_among
 from fedsw.data.codes import Checked, checked
 from fedsw.data.columns.column import DeclaredColumn
 from fedsw.data.columns.declaration import Columns
@@ -66,6 +66,8 @@ class Repeats:
         }
         self._as_text, self._declared = is_text(table), frozenset(columns.names)
         self._rows = None if columns.unit is not None else _Rows(columns.names)
+        leaves_out = columns.rows != "all"
+        self._needed = [label.name for label in (columns.target, *columns.targets) if leaves_out and label is not None]
         self._marks: dict[str, Marks] = {}
         numbers = [number for number in (*columns.features, *columns.targets) if number.reader.stored == "numbers"]
         unsaid = {number.name for number in numbers if number.decimal is None and number.thousands is None}
@@ -95,7 +97,8 @@ class Repeats:
                 self._count_listed(column, chunk.cells[column])
             if self._rows is not None:
                 known = {column: by_value(cells) for column, cells in chunk.cells.items()}
-                self._rows.add(known)
+                absent = [missing_among(chunk.cells[name], ("",)) for name in self._needed]
+                self._rows.add(known, ~np.any(absent, axis=0) if absent else slice(None))
                 for column, cells in chunk.cells.items():
                     numbers = isinstance(cells, np.ndarray | Gaps)
                     self._marks.setdefault(column, Marks()).add(cells if numbers else known[column])
@@ -190,8 +193,8 @@ class _Rows:
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._marks, self._values = sorted(names), list[NDArray[np.int64]](), dict[str, set[int]]()
 
-    def add(self, cells: Mapping[str, Any]) -> None:
-        """Take in the rows of a chunk, their cells by column."""
+    def add(self, cells: Mapping[str, Any], kept: NDArray[np.bool_] | slice) -> None:
+        """Take in the rows of a chunk that are records, the cells of all by column."""
         marks: NDArray[np.int64] | None = None
         for name in self._names:
             if name not in cells:
@@ -200,7 +203,7 @@ class _Rows:
             self._values.setdefault(name, set()).update(np.unique(hashes).tolist())
             marks = hashes if marks is None else marks * _ODD + hashes
         if marks is not None:
-            self._marks.append(marks)
+            self._marks.append(marks[kept])
 
     @property
     def said(self) -> str | None:

@@ -225,7 +225,11 @@ def _of_fairness(
         towards = interval.high if impact < _FAIR else interval.low
         wide, gap = abs(towards - impact) or abs(aside - impact), abs(impact - _FAIR)
         wanted = sizes[least] * (wide / gap) ** 2 if gap > 0.01 else math.inf
-        more = f", and about {number(wanted - sizes[least], 2)} more of it would" if wanted < _MOST_WANTED else ""
+        more = (
+            f", and about {float(number(wanted - sizes[least], 2)):,.0f} more of it would"
+            if wanted < _MOST_WANTED
+            else ""
+        )
         yield (
             f"too few held-out records of {least!r}: about {number(sizes[least], 3)} of {records} cannot tell {shown}"
             f"{more}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fedsw._tools.text import at_delta, bytes_of, measured, number, upward
+from fedsw._tools.text import at_delta, bytes_of, measured, number, to_float, upward
 from fedsw.runs.report import facts
 from fedsw.runs.report.document import Code, Document, FactTable, Listed, Note, Part, Strong, named, sections
 from fedsw.runs.report.metric_names import measured_cell, metric_name, ordered_metrics
@@ -70,7 +70,7 @@ def summary_screen(view: RunView) -> Document:
                 ("histograms", [_histograms(summary["histograms"])] if summary.get("histograms") else []),
                 ("moments", _moments(summary["moments"]) if summary.get("moments") else []),
                 ("coefficients", [_coefficients(summary)]),
-                ("columns", [leading] if (leading := leading_column(view.shapes)) else []),
+                ("columns", [leading] if (leading := _leading(view)) else []),
                 ("thresholds", [", ".join(cuts), *facts.threshold_sentences(view)]),
                 ("signal", [facts.signal(view)]),
                 ("by group", [Listed("", facts.by_group(view, measured_cell))]),
@@ -167,6 +167,10 @@ def _worth(view: RunView) -> list[Part]:
     ]
 
 
+def _leading(view: RunView) -> str:
+    return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
+
+
 def _released_beside(view: RunView) -> Iterator[tuple[str, list[Part]]]:
     """Sections on releases beside the rounds: coefficients and thresholds."""
     yield (
@@ -176,7 +180,7 @@ def _released_beside(view: RunView) -> Iterator[tuple[str, list[Part]]]:
             Listed("Coefficients by released moments, the surest first", facts.coefficients(view.summary)),
         ],
     )
-    leading = leading_column(view.shapes)
+    leading = _leading(view)
     table = [Listed("What each column does, the most first", contributions(view.shapes))] if view.shapes else []
     yield "What each column does", [*([Strong(leading)] if leading else []), *table]
     cuts = Listed("Thresholds by group", facts.thresholds(view))

@@ -75,6 +75,8 @@ def _is_beyond_noise(shape: ShapeFunction) -> bool:
 
 _NEARLY_ALL = 0.8
 """Part of what all columns do, beyond noise, from which on one of them does nearly all: the label in other words."""
+_TOO_GOOD, _MUCH = 0.99, 0.4
+"""An accuracy that records seldom have in them, and the part that one column does then."""
 
 
 def contributions(shapes: Sequence[ShapeFunction]) -> FactTable:
@@ -90,14 +92,17 @@ def contributions(shapes: Sequence[ShapeFunction]) -> FactTable:
     return FactTable.of(("column", "moves the answer by", "noise", "of what all do"), rows)
 
 
-def leading_column(shapes: Sequence[ShapeFunction]) -> str:
-    """A sentence where one column does nearly all: it may be known with the answer alone. Else empty."""
+def leading_column(shapes: Sequence[ShapeFunction], accuracy: float | None = None) -> str:
+    """A sentence where one column does nearly all: it may be known with the answer alone. Else empty.
+
+    Of a model that hardly errs, by its held-out ``accuracy``, it is one that does much.
+    """
     powers = _powers(shapes)
     total = sum(powers.values())
     if len(powers) < 2 or not total:
         return ""
     first = max(powers, key=lambda name: powers[name])
-    if powers[first] < _NEARLY_ALL * total:
+    if powers[first] < (_MUCH if (accuracy or 0.0) >= _TOO_GOOD else _NEARLY_ALL) * total:
         return ""
     return (
         f"{first!r} does {100 * powers[first] / total:.0f} % of what all columns do: is it known when you predict? "

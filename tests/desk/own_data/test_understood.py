@@ -484,6 +484,8 @@ def test_rows_that_are_no_records_are_named_by_their_line_and_left_out(tmp_path)
     experiment = parse_experiment(tomllib.loads(drafted(tmp_path, skip_rows=2).text))
     (file,) = examine(experiment, tmp_path).files
     assert file.fits and file.rows == 180 == len(fedsw.data.read_table(path, experiment.data.columns))
+    path.write_text("\n".join([*head, *lines[1:], *["30,f,"] * 100]))
+    assert " of 180 rows equal another" in examine(experiment, tmp_path).files[0].warnings[0]  # no records do not count
     path.write_text(path.read_text().replace(",f,no", ",q,no", 1))
     (fault,) = examine(experiment, tmp_path).files[0].faults
     assert path.read_text().splitlines()[fault.row - 1].endswith(",q,no")
