@@ -95,10 +95,11 @@ def pulled_back(
         return list(torch.autograd.grad(products, targets, retain_graph=True, allow_unused=True))
 
 
-# What rounding can hide, relative to the reach of a record (see `Factored.reach`): in a squared norm, per number of the
-# factors; in a sum over records, per product, so much above its unit roundoff that what is hidden stays unimportant.
+# What rounding can hide, relative to the squared reach of a record (see `Factored.reach`): in a squared norm, per
+# number of its factors; in a sum over records, the same in batches of all sizes, since under additions and removals
+# the other records' parts must not follow from how many there are.
 _LOST_IN_NORM = 2.0**-51
-_LOST_IN_SUM = 2.0**-40
+_LOST_IN_SUM = 2.0**-44
 
 # Magnitudes at which float64 loses nothing that matters: products of factors inside, and their squares, stay inside
 # its range or are far below any limit.
@@ -239,7 +240,7 @@ def in_range(values: Tensor) -> Tensor:
 def _lost(a: Tensor, delta: Tensor) -> float:
     """Bound on what rounding can hide of a record's squared norm, relative to its squared reach."""
     sizes = a.shape[1:].numel() + delta.shape[1:].numel()
-    return _LOST_IN_NORM * sizes + (_LOST_IN_SUM * delta.numel()) ** 2
+    return _LOST_IN_NORM * sizes + _LOST_IN_SUM
 
 
 class Total:

@@ -79,7 +79,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule, kept, unchanged
 from fedsw.mathematics.clipping.clip import finite, full_precision, row_sums
-from fedsw.mathematics.clipping.columns import columns
+from fedsw.mathematics.clipping.columns import Way, columns
 from fedsw.mathematics.clipping.gram import Block, Call, Total, overlaps, pulled_back
 from fedsw.mathematics.clipping.rules import RULES, Rule
 from fedsw.mathematics.clipping.rules.rule import BARE, Bare, trains
@@ -171,6 +171,7 @@ class Tape:
         self.column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
         self.records = self._leaves[0].shape[0]
         self.raw: Any = form.arranged(self._leaves)
+        self.way: Way = "cheapest"
 
     @property
     def device(self) -> torch.device:
@@ -224,7 +225,7 @@ class Tape:
             rows = [[self._below(head, unit) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
             for block in self._blocks:
-                measured = columns(block, [row for head_rows in rows for row in head_rows])
+                measured = columns(block, [row for head_rows in rows for row in head_rows], self.way)
                 grams = [
                     measured.gram(slice(end - len(head_rows), end)) for end, head_rows in zip(ends, rows, strict=True)
                 ]
@@ -247,7 +248,7 @@ class Tape:
         with full_precision(self.device), torch.no_grad(), unchanged(*self._rerun):
             ones = self._ones()
             for block in self._blocks:
-                measured = columns(block, [ones])
+                measured = columns(block, [ones], self.way)
                 weights, keep = clip(block.rows, measured.gram(slice(None)).reshape(-1))
                 parts = measured.parts(weights.unsqueeze(1))
                 self._total.add(total, parts, self._part(limits, block), keep, overlaps(runs, block.rows))
@@ -270,7 +271,7 @@ class Tape:
 
     def _layers_gram(self, rows: Sequence[Sequence[Tensor | None]]) -> Tensor:
         """Gram matrices (n, d, d) of d columns from what each sends to the module's outputs."""
-        grams = [columns(block, rows).gram(slice(None)) for block in self._blocks]
+        grams = [columns(block, rows, self.way).gram(slice(None)) for block in self._blocks]
         return grams[0] if len(grams) == 1 else torch.cat(grams)
 
     def _ones(self) -> list[Tensor | None]:

@@ -183,6 +183,28 @@ def test_a_record_that_goes_moves_the_gradient_by_at_most_its_bound_whoever_the_
     assert [charge.sampling_rate for charge in gradients[0].charges] == [0.1]
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(86, 2.0**-22), (256, 2.0**-16)])
+def test_what_rounding_may_hide_does_not_follow_from_how_many_records_there_are(rows: int, apart: float) -> None:
+    # Rows of 86 records take more memory than may be used, those of 85 do not; sums of sites that nearly cancel are cut
+    # in the one way and not in the other.
+    records = torch.zeros(rows, 16, 64)
+    records[:, 0], records[:, 1] = 2.0**33, -(2.0**33) * (1 - apart)
+    records[-1, 0], records[-1, 1] = -1e3, 0.0
+    net = nn.Sequential(nn.Unflatten(1, (16, 64)), nn.Linear(64, 1024, bias=False), nn.Flatten(), nn.Linear(2**14, 1))
+    for parameter, constant in ((net[1].weight, 0.0), (net[3].weight, 1.0), (net[3].bias, 0.0)):
+        nn.init.constant_(parameter, constant)  # type: ignore[arg-type]
+    net[3].requires_grad_(False)
+    objective = fedsw.Objective("regression", (), classes=0, targets=1, relation="add-remove")
+    none, ones = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, 1)
+    all_of_them = fedsw.data.Records(records.flatten(1), none, ones, torch.arange(rows))
+    gradients = [
+        objective.gradient(net, Batch(1, 0, all_of_them.part(0, end), (rows,), (0.1,)), CLIP)
+        for end in (rows, rows - 1)
+    ]
+    moved = float((value(gradients[0]) - value(gradients[1])).norm())
+    assert 0 < moved <= gradients[0].sensitivity.value
+
+
 def test_every_record_joins_a_batch_by_itself() -> None:
     _, _, all_of_them = records()
     strata = [np.arange(300)]
