@@ -45,8 +45,9 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
     """Measure what D rows of cotangents of a block's outputs, each of its output's shape, send to its calls.
 
     A call with a rule for both factors and rows goes the cheaper way within the memory of the activations, unless
-    ``way`` says which.
+    ``way`` says which, or inputs are ragged.
     """
+    way = "factored" if any(call.rule.ragged for call in block.calls) else way
     pulled = [block.backprops(row) for row in rows]
     room = max(_FORMED_FLOATS, block.floats)
     calls: list[_Formed | _Factored] = []

@@ -136,7 +136,8 @@ class Products:
         squares = self.gram.reshape(-1).clone()
         reach = self.rule.reach(self.call.layer, self.input, self.delta)
         if reach is not None:
-            squares = squares + reach.mul_(_lost(self.input, self.delta))
+            sizes = self.rule.sizes(self.call.layer, self.input, self.delta)
+            squares = squares + reach.mul_(_LOST_IN_NORM * sizes + _LOST_IN_SUM)
         return squares
 
     def rows(self, rows: slice) -> Products:
@@ -235,12 +236,6 @@ def in_range(values: Tensor) -> Tensor:
         sizes = values.abs()
         return torch.where(sizes <= _MOST, torch.where(sizes < _LEAST, 0.0, values), math.inf)
     return values.to(torch.float64)
-
-
-def _lost(a: Tensor, delta: Tensor) -> float:
-    """Bound on what rounding can hide of a record's squared norm, relative to its squared reach."""
-    sizes = a.shape[1:].numel() + delta.shape[1:].numel()
-    return _LOST_IN_NORM * sizes + _LOST_IN_SUM
 
 
 class Total:

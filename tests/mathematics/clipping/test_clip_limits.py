@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedsw.data.sources import Shape
 from fedsw.learning import models
@@ -224,3 +225,46 @@ def test_a_record_within_its_limit_is_not_touched(safety):
     total = clipped_sum(tape, [Term(tape.raw, q, 1e3)], safety=safety)
     plain = torch.autograd.grad((model(x) * q).sum(), list(model.parameters()))
     torch.testing.assert_close(total, torch.cat([each.reshape(-1) for each in plain]), rtol=1e-12, atol=1e-12)
+
+
+class Ends(nn.Module):
+    """Sum of the last states of packed sequences, as long as the last number of their first time says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.RNN(64, 256, batch_first=True)
+        for parameter in self.layer.parameters():
+            nn.init.zeros_(parameter)
+        nn.init.eye_(self.layer.weight_hh_l0)
+
+    def forward(self, x):
+        packed = pack_padded_sequence(x[..., :-1], x[:, 0, -1].long(), batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[1][0].sum(1, keepdim=True)
+
+
+class Bags(nn.Module):
+    """Weighed sum of one row of a table, with as many weights as the last number says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.EmbeddingBag(2, 64, mode="sum")
+
+    def forward(self, x):
+        lengths = x[:, 0, -1].long()
+        weights = x[:, :, 0][torch.arange(x.shape[1]) < lengths[:, None]]
+        starts = lengths.cumsum(0) - lengths
+        return self.layer(torch.zeros(len(weights), dtype=torch.int64), starts, weights).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("apart", [2.0**-16, 2.0**-22])
+@pytest.mark.parametrize(("made", "width", "longest"), [(Ends, 64, 16), (Bags, 1, 300)])
+def test_how_a_record_is_cut_does_not_follow_from_how_long_another_is(made, width, longest, apart):
+    model, short = made(), torch.zeros(40, longest, width + 1)
+    short[:-1, 0, :-1], short[:-1, 1, :-1] = 2.0**33, -(2.0**33) * (1 - apart)
+    short[:, 0, -1] = 2
+    long = short.clone()
+    long[-1, 0, -1] = longest
+    tapes = [unrehearsed(model, x) for x in (short, long)]
+    sums = [clipped_sum(tape, [Term(tape.raw, torch.ones(40, 1), 1.0)]) for tape in tapes]
+    assert sums[0].norm() > 1
+    torch.testing.assert_close(*sums, rtol=0, atol=1e-9)

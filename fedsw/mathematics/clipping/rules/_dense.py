@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fedsw.mathematics.clipping.rules.rule import (
     all_but_cancelling,
     forming_is_cheaper,
     inner_products,
+    met,
     outer_cost,
     outer_gram,
     reach_of_sites,
@@ -66,7 +68,14 @@ def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor, factors: Tensor) -> di
 def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
     if a.dim() == 2:
         return None
-    return reach_of_sites(layer, total_squares(a), delta, sites=delta.shape[1:].numel() // layer.out_features)
+    own = met(delta)
+    inputs = torch.where(own.unsqueeze(2), a.reshape(*own.shape, layer.in_features), 0.0)
+    return reach_of_sites(layer, total_squares(inputs), delta, sites=own.sum(1))
+
+
+def _sizes(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor:
+    sites: Tensor = met(delta).sum(1, dtype=torch.float64)
+    return sites * (layer.in_features + layer.out_features)
 
 
 def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
@@ -108,7 +117,7 @@ def _worst(layer: nn.Linear) -> list[Worst]:
 
 LINEAR = Rule(
     least_dims=lambda layer: 2,
-    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_input_squares),
+    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach, shared=_input_squares, sizes=_sizes),
     formed=Formed(rows=_rows, floats=lambda layer, a, delta, d: d * layer.weight.numel(), cheaper=_cheaper),
     worst=_worst,
 )
@@ -134,7 +143,12 @@ def _embedding_gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: 
 
 
 def _embedding_reach(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
-    return total_squares(delta).mul_(a.shape[1:].numel())
+    return total_squares(delta).mul_(_embedding_sites(layer, a, delta))
+
+
+def _embedding_sites(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
+    """How many sites of a record (n,) have a part in its gradient."""
+    return met(delta.reshape(len(a), a.shape[1:].numel(), layer.embedding_dim)).sum(1, dtype=torch.float64)
 
 
 def _slots(index: Tensor) -> Tensor:
@@ -173,7 +187,12 @@ _SITES = 4
 
 EMBEDDING = Rule(
     least_dims=lambda layer: 1,
-    factored=Factored(gram=_embedding_gram, gradient=_embedding_gradient, reach=_embedding_reach),
+    factored=Factored(
+        gram=_embedding_gram,
+        gradient=_embedding_gradient,
+        reach=_embedding_reach,
+        sizes=lambda layer, a, delta: (1 + layer.embedding_dim) * _embedding_sites(layer, a, delta),
+    ),
     refusal=_refusal,
     worst=_embedding_worst,
 )
@@ -183,9 +202,10 @@ def _bag_calls(layer: nn.EmbeddingBag, take: Take) -> Callable[..., Tensor]:
     """Bags (n, E) as sums of single embeddings: an index of its own for every site, those of a bag in one row."""
 
     def bags(index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        real = torch.ones_like(index, dtype=torch.bool)
+        real, rule = torch.ones_like(index, dtype=torch.bool), EMBEDDING
         if index.dim() == 1:
             # One row a bag, filled up with index 0: `real` leaves those sites out.
+            rule = replace(EMBEDDING, ragged=True)
             if offsets is None:
                 raise ValueError("indices of one dimension take the offsets of their bags.")
             starts = offsets[:-1] if layer.include_last_offset else offsets
@@ -201,7 +221,7 @@ def _bag_calls(layer: nn.EmbeddingBag, take: Take) -> Callable[..., Tensor]:
             if per_sample_weights is not None:
                 per_sample_weights = per_sample_weights[filled] if len(per_sample_weights) else none.to(layer.weight)
         rows = F.embedding(index, layer.weight, layer.padding_idx)
-        take(layer, EMBEDDING, index, rows)
+        take(layer, rule, index, rows)
         if layer.padding_idx is not None:
             real = real & (index != layer.padding_idx)
         rows = torch.where(real.unsqueeze(-1), rows, 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from fedsw.mathematics.clipping.rules.attention import PROJECTION, Projection, applied
 from fedsw.mathematics.clipping.rules.rule import Rule, Take, Worst, all_but_cancelling
+
+PACKED = replace(PROJECTION, ragged=True)
+"""The rule of a map in packed sequences, of which one record's length decides how many times there are for all."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,8 @@ def _ran(
     if state is None:
         state = (x.new_zeros((n, width)),)
         state += (x.new_zeros((n, cell.states.out_features // 4)),) if cell.mode == "LSTM" else ()
-    arriving = applied(cell.inputs, x, take).unbind(1)
+    rule = PROJECTION if lengths is None else PACKED
+    arriving = applied(cell.inputs, x, take, rule).unbind(1)
     steps = _Steps(cell.states, n, times, x)
     ends = None if cell.outputs is None else _Steps(cell.outputs, n, times, x)
     outputs: list[Tensor] = [x] * times
@@ -106,7 +110,7 @@ def _ran(
         state, outputs[time] = moved, moved[0]
     for part in (steps, ends):
         if part is not None:
-            part.taken(take)
+            part.taken(take, rule)
     return torch.stack(outputs, 1), state
 
 
@@ -125,9 +129,9 @@ class _Steps:
         self._inputs[time] = a
         return nn.functional.linear(a, self._weight, self._bias) + self._added[time]
 
-    def taken(self, take: Take) -> None:
+    def taken(self, take: Take, rule: Rule) -> None:
         """Take note of all steps as one call on the sequence of their inputs (n, T, features)."""
-        take(self._part, PROJECTION, torch.stack(self._inputs, 1), self._zeros)
+        take(self._part, rule, torch.stack(self._inputs, 1), self._zeros)
 
 
 def _moved(mode: str, arriving: Tensor, across: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -78,10 +78,10 @@ def projections(layer: nn.MultiheadAttention) -> tuple[Projection, Projection, P
     return part(0, layer.q_proj_weight), part(1, layer.k_proj_weight), part(2, layer.v_proj_weight)
 
 
-def applied(part: Projection, a: Tensor, take: Take) -> Tensor:
+def applied(part: Projection, a: Tensor, take: Take, rule: Rule | None = None) -> Tensor:
     """Output (n, ..., E) of a projection of (n, ..., features), of which note is taken."""
     output = F.linear(a, part.weight, part.bias)
-    take(part, PROJECTION, a, output)
+    take(part, rule or PROJECTION, a, output)
     return output
 
 

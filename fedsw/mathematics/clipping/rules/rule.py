@@ -148,6 +148,7 @@ class Factored:
             name; all of it finite and in float64. It may overwrite input and backprop.
         reach: (layer, input, backprop) to squared bounds (n,), float64, on the norms of all products that a record's
             part is a sum of, which may cancel; None if there is nothing to cancel.
+        sizes: of (layer, input, backprop) how many numbers of a record have a part in them: (n,), or one for all.
         shared: (layer, input) to squares (n,), float64, such that the Gram matrices are those times inner products of
             backprops; None if they are no such products.
         apart: (layer, input, backprop, factors, owner (n,) of every record, S) to sums (S, ...) as `gradient`, of each
@@ -159,6 +160,7 @@ class Factored:
     reach: Callable[[Any, Tensor, Tensor], Tensor | None]
     shared: Callable[[Any, Tensor], Tensor | None] = lambda layer, a: None
     apart: Callable[[Any, Tensor, Tensor, Tensor, Tensor, int], dict[str, Tensor]] | None = None
+    sizes: Callable[[Any, Tensor, Tensor], Tensor | int] = lambda layer, a, delta: a[:1].numel() + delta[:1].numel()
 
     def measured(self, layer: Any, a: Tensor, deltas: Sequence[Tensor], shared: Tensor | None) -> Tensor:
         """As `gram`, (n, d, d), given what `shared` says of the input (n, ...): measured once, for columns and sums."""
@@ -204,6 +206,9 @@ class Rule:
     A layer that applies its parameters where no hook sees them, or several times, has ``calls``: of (layer, take) they
     make a forward pass of the same values, which takes note of each map with parameters by the rule of that map. It
     ``contains`` its modules if they are not called in that pass, and hold no other parameters than the layer.
+
+    Inputs are ``ragged`` if the longest record of a batch decides how many sites all have: a pass with such a call is
+    measured by factors, as which way is cheaper would follow from that record.
     """
 
     least_dims: Callable[[Any], int]
@@ -215,6 +220,7 @@ class Rule:
     calls: Callable[[Any, Take], Callable[..., Any]] | None = None
     held: Callable[[Any], tuple[str, ...]] | None = None
     contains: bool = False
+    ragged: bool = False
 
     def owned(self, layer: nn.Module) -> tuple[str, ...]:
         """Names of the layer's own parameters that the rule measures."""
@@ -274,10 +280,18 @@ def all_but_cancelling(*shape: int) -> Tensor:
 _NEARLY = 2.0**-10
 
 
-def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: int) -> Tensor:
+def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: Tensor | int) -> Tensor:
     """A `Factored.reach` by Cauchy and Schwarz over sites, of squared norms (n,) of inputs, which are overwritten."""
     reach = inputs if trains(layer, "weight") else torch.zeros_like(inputs)
     return reach.add_(sites if trains(layer, "bias") else 0).mul_(total_squares(delta))
+
+
+def met(delta: Tensor) -> Tensor:
+    """The sites (n, T) of backprops (n, ..., width) that are not all 0: a record's own, however long a batch makes all.
+
+    What is measured of a record may not follow from other records' lengths, not even what rounding may hide.
+    """
+    return (delta != 0).any(-1).flatten(1)
 
 
 def times(factors: Tensor, values: Tensor) -> Tensor:
