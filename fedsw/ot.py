@@ -128,10 +128,10 @@ def sliced_wasserstein_gradients(
     (source, target), made = _taken(X_s, X_t)
     theta = unit_columns(_taken(projections)[0][0], source.shape[1])
     inside = project(source, radius), project(target, radius)
-    own, other = cotangents(inside[0], inside[1], theta)
+    of_source, other = cotangents(inside[0], inside[1], theta)
     sides = [Side(len(points), radius, jacobian) for points in inside]
     bound = worst([swd_sensitivity(*pair, spread=spread(theta)) for pair in (sides, sides[::-1])])
-    return SlicedGradients(made(own), made(other), bound, jacobian)
+    return SlicedGradients(made(of_source), made(other), bound, jacobian)
 
 
 def _settings(metric: str, reg: float, solved: dict[str, Any]) -> dict[str, Any]:

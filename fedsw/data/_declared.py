@@ -210,8 +210,8 @@ class _Declaring:
             name: self._table.cells(name) for name in dict.fromkeys((*names, *labels)) if name in self._table.names
         }
         marks = {name: Marks.of(array) for name, array in cells.items() if array.ndim == 1 and array.dtype.kind != "M"}
-        asked = set() if unsaid else {feature.name for feature in columns.features}
-        for person in persons_in(marks, [name for name in marks if name not in labels | asked]):
+        inputs = set() if unsaid else {feature.name for feature in columns.features}
+        for person in persons_in(marks, [name for name in marks if name not in labels | inputs]):
             said = (
                 f"{self._table.kind}: column {person.column!r} seems to say whose a row is: {person.words}. If rows "
                 f"with one value are of one person, pass unit={person.column!r}: epsilon is else that of one row"
@@ -237,12 +237,12 @@ class _Declaring:
             GroupPart(name=name, values=self._levels(name, None, "groups", "name other columns")) for name in names
         ]
         places = [[Values(part.values).place(cell) for cell in self._table.label(part.name).tolist()] for part in parts]
-        found = [
-            CROSS.join(part.values[place] for part, place in zip(parts, row, strict=True))
+        combinations = [
+            CROSS.join(part.values[index] for part, index in zip(parts, row, strict=True))
             for row in sorted({*zip(*places, strict=True)})
             if min(row) >= 0
         ]
-        return Group.model_validate({"of": parts, "values": found if groups is None else _texts(groups)})
+        return Group.model_validate({"of": parts, "values": combinations if groups is None else _texts(groups)})
 
     def _label(self, reference: object, classes: Sequence[object] | None) -> Label:
         if isinstance(reference, Mapping):

@@ -92,10 +92,10 @@ class Gathered:
         for chunk in chunks:
             encoder = Encoder(chunk, columns, every=False)
             features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
-            kept = slice(None) if encoder.kept.all() else encoder.kept
+            rows = slice(None) if encoder.kept.all() else encoder.kept
             if columns.unit is not None:
-                owned.add(encoder.unit(columns.unit)[kept], group[kept], encoder.numbered[kept])
-            self.add(features[kept], group[kept], encoder.target(columns)[kept])
+                owned.add(encoder.unit(columns.unit)[rows], group[rows], encoder.numbered[rows])
+            self.add(features[rows], group[rows], encoder.target(columns)[rows])
             if encoder.faults:
                 first = min(encoder.faults, key=lambda fault: fault.row)
                 raise BadRecords(f"{where}: row {first.row} ({counted}), {first.advice}")
@@ -164,12 +164,12 @@ class Encoder:
     def _kept(self) -> NDArray[np.bool_]:
         """Which rows (rows,) are records: all, or those with a target."""
         columns = self._columns
-        kept = np.ones(self.rows, dtype=bool)
+        answered = np.ones(self.rows, dtype=bool)
         labels = () if columns.rows == "all" else (columns.target, *columns.targets)
         for label in labels:
             if label is not None:
-                kept &= ~missing_among(self._cells[label.name], ("",))
-        return kept
+                answered &= ~missing_among(self._cells[label.name], ("",))
+        return answered
 
     def features(self, features: tuple[Feature, ...]) -> NDArray[np.float32]:
         """All inputs (rows, inputs), column after column in memory."""

@@ -132,7 +132,7 @@ def persons_in(
     an age group is from a year of birth, or that it renames, tells nothing.
     """
     arrays = {name: marks.array for name, marks in columns.items()}
-    found = []
+    repeated = []
     for name in candidates:
         marks, array = columns[name], arrays[name]
         present = array != _ABSENT
@@ -150,8 +150,8 @@ def persons_in(
         aged = marks.whole and array[present].min() >= 0 and array[present].max() <= _OLDEST
         told = len(constant) >= (1 if few and marks.one_length and not aged else 2)
         if told and (marks.one_length or values > _LONG_LIST) or (name in named and few):
-            found.append(Persons(name, values, rows, constant))
-    return found
+            repeated.append(Persons(name, values, rows, constant))
+    return repeated
 
 
 def _stays(codes: NDArray[np.int64], counts: NDArray[np.int64], cells: NDArray[np.int64], *, ordered: bool) -> bool:

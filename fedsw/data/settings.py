@@ -191,7 +191,7 @@ class Data(Section):
 
     def rules(self) -> Iterator[SettingRule]:
         """See `Section`."""
-        own, source, drawn = self.own, f"of source {self.source!r}", self.drawn
+        of_files, source, drawn = self.own, f"of source {self.source!r}", self.drawn
         yield SettingRule(
             when=self.source == "files",
             requires=self.columns is not None,
@@ -199,18 +199,18 @@ class Data(Section):
         )
         yield SettingRule(
             when=self.columns is not None or self.held_out is not None,
-            requires=own,
+            requires=of_files,
             says=f"columns and held_out belong to source 'files', not to {self.source!r}, or to records of your own "
             "('object', module:name); leave them out",
         )
         yield SettingRule(
             when=self.unit is not None,
-            requires=own,
+            requires=of_files,
             says=f"unit is about records of your own, and every record of {self.source!r} is a unit; leave it out",
         )
         yield SettingRule(
             when=self.held_out_fraction,
-            requires=own,
+            requires=of_files,
             says=f"held_out_fraction is about records of your own, and {self.source!r} has a held-out part already; "
             "leave it out",
         )
@@ -255,7 +255,7 @@ class Data(Section):
         )
         yield SettingRule(
             when=self.changed("most_records"),
-            requires=not (drawn or own),
+            requires=not (drawn or of_files),
             says=f"most_records is for named data sets that are not drawn, not for those {source}: leave it out",
         )
         parameter = self.changed(*_LAW.values())

@@ -83,12 +83,12 @@ class Experiment(Short, Settings):
 
     def _facts(self) -> Mapping[str, object]:
         privacy = self.privacy
-        asked = (
+        requested = (
             {"epsilon": privacy.epsilon} if privacy.noise_multiplier is None else {"noise": privacy.noise_multiplier}
         )
         what = {"task": self.objective.task, "model": self.model.kind, "alpha": self.objective.alpha}
         of = {"data": self.data.label, "clients": self.federation.clients, "trust": privacy.trust}
-        return {"name": self.name, **what, **of, **asked, "rounds": self.releases}
+        return {"name": self.name, **what, **of, **requested, "rounds": self.releases}
 
     def with_sections(self, **changes: Mapping[str, object]) -> Experiment:
         """Return a copy with other values in some sections, by their names; nothing is validated again."""

@@ -129,9 +129,9 @@ class Training(Section):
 
     def rules(self) -> Iterator[SettingRule]:
         """See `Section`."""
-        built_in, own = self.optimizer in _OPTIMIZERS, self.optimizer_arguments
+        built_in, arguments = self.optimizer in _OPTIMIZERS, self.optimizer_arguments
         yield SettingRule(
-            when=own,
+            when=arguments,
             requires=not built_in,
             says="optimizer_arguments are for optimizers of torch.optim by their names there ('SGD', 'AdamW', ...); "
             f"{self.optimizer!r} reads momentum and second_moment",
@@ -143,8 +143,8 @@ class Training(Section):
                 says=f"{name} is for 'sgd' and 'adam'; write it in optimizer_arguments of {self.optimizer!r}",
             )
         yield SettingRule(
-            when=own,
-            requires="lr" not in own,
+            when=arguments,
+            requires="lr" not in arguments,
             says="optimizer_arguments sets lr; that is learning_rate: leave it out",
         )
         yield SettingRule(

@@ -234,7 +234,7 @@ class Sketch(SketchPart):
     def rules(self) -> Iterator[SettingRule]:
         """Rows of what goes together in all parts and stages, after those of the first part."""
         yield from super().rules()
-        table, stages, own = self.of_table, self.stages, (self, *self.also)
+        table, stages, parts = self.of_table, self.stages, (self, *self.also)
         yield SettingRule(
             when=table or any(part.of_table for part in self.also),
             requires=not self.also,
@@ -242,7 +242,7 @@ class Sketch(SketchPart):
         )
         yield SettingRule(
             when=True,
-            requires=not any(part.map in MAPS and MAPS.get(part.map).learnt for part in own),
+            requires=not any(part.map in MAPS and MAPS.get(part.map).learnt for part in parts),
             says="map 'learnt' looks through what an earlier stage taught: put the part into stages",
         )
         yield SettingRule(

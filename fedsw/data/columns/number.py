@@ -259,11 +259,11 @@ def readings(cells: Collection[str], known: Sequence[Spelling]) -> list[Spelling
 
 def may_part_thousands(values: Numbers) -> bool:
     """Say whether numbers (n,), read with decimals, may be thousands: below 1000, three digits behind the point."""
-    given = np.abs(values[np.isfinite(values)])
-    parts = given[given != np.floor(given)]
+    magnitudes = np.abs(values[np.isfinite(values)])
+    parts = magnitudes[magnitudes != np.floor(magnitudes)]
     return bool(
         len(parts)
-        and (given < 1000).all()
+        and (magnitudes < 1000).all()
         and (parts >= 1).all()
         and (np.abs(parts * 1000 - np.rint(parts * 1000)) < 1e-6).all()
     )

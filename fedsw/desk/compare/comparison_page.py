@@ -274,7 +274,7 @@ class Comparison(Short):
                 {
                     **row,
                     "guarantee": group["heading"],
-                    **{name: each.get("mean") for name, each in row["metrics"].items()},
+                    **{name: summary.get("mean") for name, summary in row["metrics"].items()},
                 }
                 for group in self.table["groups"]
                 for row in group["rows"]

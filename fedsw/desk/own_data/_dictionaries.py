@@ -64,7 +64,10 @@ def of_schema(path: str, schema: Mapping[str, Any]) -> Iterator[Row]:
         if column in ([keys] if isinstance(keys, str) else keys) or type_ == "leave out":
             yield f"{path}, field {column!r}", {"column": column, "role": "leave out"}
             continue
-        listed = [each.get("value") if isinstance(each, Mapping) else each for each in field.get("categories", ())]
+        listed = [
+            category.get("value") if isinstance(category, Mapping) else category
+            for category in field.get("categories", ())
+        ]
         listed = [str(value) for value in limits.get("enum", listed) if str(value) not in absent]
         row: dict[str, Any] = {"column": column, "missing": [] if limits.get("required") else absent}
         if len(listed) > 1:

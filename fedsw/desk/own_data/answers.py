@@ -148,7 +148,7 @@ def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
             f"{'lines' if len(lines) > 1 else 'line'} {listed}{more} {'have' if len(lines) > 1 else 'has'} {thing}: "
             f"{remedy} {'them' if len(lines) > 1 else 'it'}"
         )
-    return [f"{path}: {each}" for each in said]
+    return [f"{path}: {words}" for words in said]
 
 
 def _as_text(cell: object) -> str:
@@ -484,8 +484,8 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
             raise ExperimentError(f"{said!r} is neither")
         return written
 
-    asked = f"column {name}: its dates may be written {which}; which is it?"
-    if ask is not None and (said := asked_again(ask, asked, read)):
+    question = f"column {name}: its dates may be written {which}; which is it?"
+    if ask is not None and (said := asked_again(ask, question, read)):
         return replace(declared, format=said)
     return replace(declared, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
 
@@ -562,17 +562,19 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
         by_value.setdefault(key, []).append(value)
     if len(by_value) == len(declared.categories) or len(by_value) < 2:
         return declared
-    kept = [max(known, key=lambda value: (not value.isdigit(), counts[value], value)) for known in by_value.values()]
+    spellings = [
+        max(known, key=lambda value: (not value.isdigit(), counts[value], value)) for known in by_value.values()
+    ]
     exact = KINDS.get(str(declared.kind)).exact
-    reader = Values(kept, exact=exact)
+    reader = Values(spellings, exact=exact)
     same = tuple(
         (value, tuple(other for other in known if other != value and reader.place(other) < 0))
-        for value, known in zip(kept, by_value.values(), strict=True)
+        for value, known in zip(spellings, by_value.values(), strict=True)
     )
     said = "; ".join(" and ".join(map(repr, known)) for known in by_value.values() if len(known) > 1)
     return replace(
         declared,
-        categories=tuple(kept),
+        categories=tuple(spellings),
         same=tuple((value, others) for value, others in same if others),
         source=f"{declared.source}; taken for one value each: {said}. --categories lists them apart if they are not",
         merged=said,

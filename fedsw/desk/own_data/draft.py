@@ -156,13 +156,13 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         look = None
         if column in seen:
             form = form_of(seen[column], labels=True) if classes else forms[column]
-            own = numbers.own.get(column)
+            spelling = numbers.own.get(column)
             look = Look(
                 form,
                 None if public is None else public[column],
                 origin,
                 numbers.spelling,
-                own,
+                spelling,
                 numbers.doubts.get(column, ""),
             )
         return answer(column, request.words, look, ask=request.ask, doubt=request.doubt, classes=classes)
@@ -311,23 +311,27 @@ class Numerals:
         marked = {name for name in written if any(mark in cell for cell in cells[name] for mark in ".,")}
         told = {name for name in marked if len(ways[name]) == 1}
         decimals = {spelling.decimal for name in told for spelling in written[name]}
-        own, doubts = dict[str, Spelling](), dict[str, str]()
+        differing, doubts = dict[str, Spelling](), dict[str, str]()
         for name in (name for name, known in ways.items() if len(known) > 1):
             whole = any(cell.isdigit() for cell in cells[name])
             other, parted = sorted(ways[name], key=lambda way: bool(way.thousands))
             elsewhere = decimals if len(decimals) == 1 else set()
             if parted.decimal in elsewhere or (other.decimal in elsewhere and not whole):
-                own[name] = parted if parted.decimal in elsewhere else other
+                differing[name] = parted if parted.decimal in elsewhere else other
                 continue
-            own[name], doubts[name] = cls._asked(name, cells[name], other, parted, request, public=public)
-        apart = {name: (own[name],) if name in own else known for name, known in written.items()}
+            differing[name], doubts[name] = cls._asked(name, cells[name], other, parted, request, public=public)
+        apart = {name: (differing[name],) if name in differing else known for name, known in written.items()}
         fits = [spelling for spelling in SPELLINGS if apart and all(spelling in known for known in apart.values())]
         fits += [spelling for spelling in SPELLINGS if told and all(spelling in written[name] for name in told)]
         table = fits[0] if fits else PLAIN
-        own = {name: way for name, way in own.items() if way != table or doubts.get(name) or not way.thousands}
+        differing = {
+            name: way for name, way in differing.items() if way != table or doubts.get(name) or not way.thousands
+        }
         if len({*doubts.values()}) == 1 and not told and all(doubts.values()):  # the table's one way of writing
             return cls(table, next(iter(doubts.values())), looked=bool(seen))
-        return cls(table, looked=bool(seen), own=own, doubts={name: doubt for name, doubt in doubts.items() if doubt})
+        return cls(
+            table, looked=bool(seen), own=differing, doubts={name: doubt for name, doubt in doubts.items() if doubt}
+        )
 
     @staticmethod
     def _asked(
@@ -401,19 +405,19 @@ def _crossed(
     columns = [map(reader.place, public[column]) for reader, column in zip(readers, request.crossed, strict=True)]
     sizes = Counter(zip(*columns, strict=True))
     named = {
-        places: CROSS.join(part.categories[place] for part, place in zip(parts, places, strict=True))
+        places: CROSS.join(part.categories[index] for part, index in zip(parts, places, strict=True))
         for places in itertools.product(*(range(len(part.categories)) for part in parts))
     }
-    kept = [cell for places, cell in named.items() if sizes[places] >= request.least_group]
+    large = [cell for places, cell in named.items() if sizes[places] >= request.least_group]
     small = [f"{cell} ({sizes[places]})" for places, cell in named.items() if sizes[places] < request.least_group]
-    if len(kept) < 2:
+    if len(large) < 2:
         raise ExperimentError(
             f"the groups of {' and '.join(request.crossed)} have fewer than {request.least_group} rows each, but for "
-            f"{len(kept)}: {', '.join(small[:5])}; lower --least-group, or name one column"
+            f"{len(large)}: {', '.join(small[:5])}; lower --least-group, or name one column"
         )
     if not small:
         return f"sensitive = {{of = [{of}]}}   # a group for each combination; {parts[0].source}"
-    values = f"values = {_listed([*kept, _OTHER])}, other = {_text(_OTHER)}"
+    values = f"values = {_listed([*large, _OTHER])}, other = {_text(_OTHER)}"
     return (
         f"sensitive = {{of = [{of}], {values}}}   # {_OTHER}: {', '.join(small)}, of under {request.least_group} rows "
         f"each (--least-group); {parts[0].source}"
@@ -568,8 +572,8 @@ def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict
     said = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
     said |= {name for name, entry in words.book.items() if entry.kind is not None} | {*words.drop}
     candidates = [name for name in public if name not in said | {request.target, *request.group_columns}]
-    found = persons_in(marks, candidates, named=[name for name in candidates if named_as_identifier(name)])
-    return {persons.column: persons for persons in found}
+    repeated = persons_in(marks, candidates, named=[name for name in candidates if named_as_identifier(name)])
+    return {persons.column: persons for persons in repeated}
 
 
 def _feature(

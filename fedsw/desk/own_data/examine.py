@@ -115,8 +115,8 @@ class Repeats:
         values, codes = (cells.values, cells.codes) if isinstance(cells, Distinct) else (cells, None)
         places = kind.read(values, declared, self._spelling)
         places = places if codes is None else places[codes]
-        found = places[~np.isnan(places)].astype(np.int64)
-        self.listed[column] += np.bincount(found, minlength=len(declared.listed))
+        numbers = places[~np.isnan(places)].astype(np.int64)
+        self.listed[column] += np.bincount(numbers, minlength=len(declared.listed))
 
     def _look_at_points(self, column: str, chunk: Chunk) -> None:
         """Look at the form of a column's numbers: three digits behind every point are thousands or decimals."""
@@ -165,12 +165,12 @@ class Repeats:
 
     def _identifiers(self) -> Iterator[str]:
         candidates = [column for column in self._marks if column not in self._labels]
-        persons = {found.column: found for found in persons_in(self._marks, candidates)}
-        for column, found in persons.items():
+        persons = {repeated.column: repeated for repeated in persons_in(self._marks, candidates)}
+        for column, repeated in persons.items():
             yield (
-                f"{self._table}: column {column!r} seems to say whose a row is: {found.words}. If rows with one value "
-                f"are of one person, each of them is protected alone, and the person less than epsilon says: set unit "
-                f"= {column!r} in [data]"
+                f"{self._table}: column {column!r} seems to say whose a row is: {repeated.words}. If rows with one "
+                f"value are of one person, each of them is protected alone, and the person less than epsilon says: set "
+                f"unit = {column!r} in [data]"
             )
         for column, seen in self._seen.items():
             if column in persons:

@@ -144,9 +144,9 @@ def shortened(lines: Sequence[Understood]) -> list[Understood]:
     """All lines to look at, and of the others as many as a screen has room for."""
     room = max(0, _MOST_LINES - sum(bool(line.look) for line in lines))
     quiet = [line for line in lines if not line.look][:room]
-    kept = [line for line in lines if line.look or line in quiet]
-    more = len(lines) - len(kept)
-    return [*kept, *([Understood(f"and {more} more", "", "", "")] if more else [])]
+    shown = [line for line in lines if line.look or line in quiet]
+    more = len(lines) - len(shown)
+    return [*shown, *([Understood(f"and {more} more", "", "", "")] if more else [])]
 
 
 def listed(lines: Sequence[Understood]) -> Listed:

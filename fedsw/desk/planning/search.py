@@ -183,7 +183,7 @@ def on_twins(
     read = examine(tried[0].experiment, own_files.folder).files
     strictest = max((candidate.experiment for candidate in tried), key=lambda candidate: candidate.stages)
     sizes = [known_sizes(strictest, file.groups) for file in read]
-    found = search(tried, score_on_twins(sizes, metric, sign), most=most, said=said)
+    results = search(tried, score_on_twins(sizes, metric, sign), most=most, said=said)
     rows = [
         {
             "settings": list(result.candidate.settings),
@@ -191,7 +191,7 @@ def on_twins(
             metric: sign * result.score if math.isfinite(result.score) else None,
             "fault": result.fault,
         }
-        for result in found
+        for result in results
     ]
     return {"on": "public twins", "metric": metric, "cost": 0.0, "best": rows[0]["settings"], "tried": rows}
 

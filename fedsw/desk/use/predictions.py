@@ -74,11 +74,11 @@ def read_given(
     inputs: list[NDArray[np.float32]] = []
     groups: list[NDArray[np.int64]] = []
     beside_cells: dict[str, list[Any]] = {name: [] for name in keep}
-    found: list[CellFault] = []
+    bad_cells: list[CellFault] = []
     try:
         for chunk in chunks:
             features, group, taken, refused = encoded(chunk, used, faults)
-            found += refused
+            bad_cells += refused
             rows.append(chunk.first_row + np.flatnonzero(taken))
             inputs.append(features[taken])
             groups.append(group[taken])
@@ -91,8 +91,8 @@ def read_given(
         raise BadRecords(words) from None
     except OSError as fault:
         raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
-    if found:
-        told = sorted(found, key=lambda fault: fault.row)
+    if bad_cells:
+        told = sorted(bad_cells, key=lambda fault: fault.row)
         more = f"\nand {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         listed = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in told[:_MOST_TOLD])
         raise BadRecords(
@@ -136,8 +136,8 @@ def _without(inputs: NDArray[np.float32], column: str, columns: Columns) -> NDAr
                 if feature.filled_category is not None:
                     part[feature.filled_category] = 1.0
             else:
-                own = np.array([0.0 if fill is None else float(fill)])
-                part[feature.columns.index(column)] = feature.reader.inputs(own, feature)[0, 0]
+                filling = np.array([0.0 if fill is None else float(fill)])
+                part[feature.columns.index(column)] = feature.reader.inputs(filling, feature)[0, 0]
             if feature.missing:
                 part[-1] = 1.0
         start += feature.inputs

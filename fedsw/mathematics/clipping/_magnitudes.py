@@ -45,8 +45,8 @@ def _filled_up(value: Any) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     flat = value.reshape(len(value), -1)
-    kept = [-(-flat.shape[1] // part) for part in range(1, len(flat) + 1)]
-    real = torch.arange(flat.shape[1]) < torch.tensor(kept).unsqueeze(1)
+    lengths = [-(-flat.shape[1] // part) for part in range(1, len(flat) + 1)]
+    real = torch.arange(flat.shape[1]) < torch.tensor(lengths).unsqueeze(1)
     return torch.where(real.to(value.device), flat, 0.0).reshape(value.shape)
 
 

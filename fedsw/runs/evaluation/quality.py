@@ -423,10 +423,10 @@ def by_column(columns: Columns | None, cells: GroupTable) -> GroupTable:
         return GroupTable(numbers, around)
     told = [(name, group.parts_of(at)) for at, name in enumerate(group.values) if group.of and name != group.other]
     means = [name for name in next(iter(cells.numbers.values())) if _MEANS.fullmatch(name)]
-    for place, part in enumerate(group.of):
+    for position, part in enumerate(group.of):
         rates: dict[str, list[Rate]] = {name: [] for name in means}
         for value in part.values:
-            within = [name for name, values in told if values[place] == value and cells.numbers[name]["count"] > 0]
+            within = [name for name, values in told if values[position] == value and cells.numbers[name]["count"] > 0]
             counts = np.array([cells.numbers[name]["count"] for name in within])
             row = f"{part.name} = {value}"
             numbers[row], around[row] = {"count": float(counts.sum())}, {}
@@ -437,11 +437,12 @@ def by_column(columns: Columns | None, cells: GroupTable) -> GroupTable:
                 numbers[row][metric], around[row][metric] = rate.value, rate.at(intervals.LEVEL)
                 rates[metric] += [rate] if within else []
         row = f"{part.name}: largest gap"
-        compared = {name: each for name, each in rates.items() if "error" not in name and len(each) > 1}
+        compared = {name: values for name, values in rates.items() if "error" not in name and len(values) > 1}
         numbers[row] = {
-            name: max(rate.value for rate in each) - min(rate.value for rate in each) for name, each in compared.items()
+            name: max(rate.value for rate in values) - min(rate.value for rate in values)
+            for name, values in compared.items()
         }
-        around[row] = {name: intervals.largest_gap([each]) for name, each in compared.items()}
+        around[row] = {name: intervals.largest_gap([values]) for name, values in compared.items()}
     return GroupTable(numbers, around)
 
 

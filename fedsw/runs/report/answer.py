@@ -1,4 +1,4 @@
-"""What a verb has to say, as a Python object: plain values, a document, and a table where there is one."""
+"""The answer of a verb, as a Python object: plain values, a document, and a table where there is one."""
 
 from __future__ import annotations
 

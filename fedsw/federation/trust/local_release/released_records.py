@@ -115,7 +115,7 @@ class LocalRelease(LocalMethod):
         if self._task.experiment.own(ReleaseSettings).loss == "barycentre":
             if not self._apart:
                 self._ask_all(round_, attempt, members)
-                self._apart = [self._release.decode(each["released"]) for each in self._context.releases.read()]
+                self._apart = [self._release.decode(entry["released"]) for entry in self._context.releases.read()]
             vector = self._towards_barycentre(theta, round_, attempt, stream)
             return Outcome(vector, None, self.epsilon(), attempt, len(self._apart))
         if self._target is None:

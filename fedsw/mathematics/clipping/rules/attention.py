@@ -87,7 +87,7 @@ def applied(part: Projection, a: Tensor, take: Take, rule: Rule | None = None) -
 
 def _calls(layer: nn.MultiheadAttention, take: Take) -> Callable[..., Any]:
     parts = projections(layer)
-    learned = [None if each is None else Bare.of(each) for each in (layer.bias_k, layer.bias_v)]
+    learned = [None if bias is None else Bare.of(bias) for bias in (layer.bias_k, layer.bias_v)]
 
     def project(which: int, a: Tensor) -> Tensor:
         return applied(parts[which], a, take)

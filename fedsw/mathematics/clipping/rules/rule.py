@@ -248,8 +248,8 @@ def _bare_rows(part: Bare, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, lis
     """Sums of each backprop over the axes along which the parameter was repeated."""
     dims = deltas[0].dim()
     shape = part.bias.shape if part.bias.dim() < dims else part.bias.shape[1:]
-    kept = (len(a), *[1] * (dims - 1 - len(shape)), *shape)
-    return {"bias": [delta.sum_to_size(kept).reshape(len(a), part.bias.numel()) for delta in deltas]}
+    shape_kept = (len(a), *[1] * (dims - 1 - len(shape)), *shape)
+    return {"bias": [delta.sum_to_size(shape_kept).reshape(len(a), part.bias.numel()) for delta in deltas]}
 
 
 BARE = Rule(
