@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOR_NOBODY_NEW = {"docs/changelog.md", "docs/contributing.md", "docs/security-policy.md"}
 """Pages that the site fills with a document at the root."""
 
-MOST_WORDS, MOST_WORDS_OF_A_PAGE = 54_950, 2_000
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 55_000, 2_000
 
 
 def listed() -> dict[str, str]:
