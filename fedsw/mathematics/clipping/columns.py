@@ -47,7 +47,7 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
     A call with a rule for both factors and rows goes the cheaper way within the memory of the activations, unless
     ``way`` says which, or inputs are ragged.
     """
-    way = "factored" if any(call.rule.ragged for call in block.calls) else way
+    way = "factored" if block.ragged or any(call.rule.ragged for call in block.calls) else way
     pulled = [block.backprops(row) for row in rows]
     room = max(_FORMED_FLOATS, block.floats)
     calls: list[_Formed | _Factored] = []

@@ -45,13 +45,15 @@ class Call:
 class Block:
     """A run of consecutive records: what the module returned for them, and its calls.
 
-    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent.
+    `bare` says that there is one call and its output is what the module returned: its backprop is the cotangent;
+    `ragged` that the longest record decides how many sites all have.
     """
 
     rows: slice
     outputs: tuple[Tensor, ...]
     calls: tuple[Call, ...]
     bare: bool
+    ragged: bool = False
 
     @property
     def records(self) -> int:

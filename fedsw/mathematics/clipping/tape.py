@@ -421,8 +421,9 @@ def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Seque
         for start in range(0, max(n, 1), rows):
             part = slice(start, min(start + rows, n))
             arguments = [value[part].detach() if isinstance(value, Tensor) else value for value in inputs]
-            with listening(module, part.stop - start) as calls:
+            with listening(module, part.stop - start) as notes:
                 returned = module(*arguments)
+            calls = notes.calls
             form = form or OutputForm.of(returned)
             outputs = tuple(state.apart(output) for output in form.tensors(returned, part.stop - start))
             state.put_back()
@@ -430,7 +431,7 @@ def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Seque
             live = [output for output in outputs if output.requires_grad]
             refuse_strays(leaves(live, sources), names)
             bare = len(live) == len(calls) == 1 and get_gradient_edge(live[0]) == calls[0].edge
-            blocks.append(Block(part, outputs, tuple(calls), bare))
+            blocks.append(Block(part, outputs, tuple(calls), bare, notes.ragged))
     return Tape(parameters, blocks, form or OutputForm(), module if own_code(module) else None)
 
 
@@ -460,7 +461,7 @@ def own_code(module: nn.Module) -> bool:
 
 
 @contextmanager
-def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
+def listening(module: nn.Module, n: int) -> Iterator[Notes]:
     """Collect the calls of the supported layers below `module` during a forward pass of n records.
 
     A layer that applies its weights where no hook sees them, and trains, gets another forward pass for as long, of the
@@ -475,7 +476,7 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
             title = describe(name, layer)
             rule = RULES.get(type(layer)) if type(layer) in RULES else None
             if isinstance(layer, SEQUENTIAL):
-                handles.append(layer.register_forward_pre_hook(_batched(title), with_kwargs=True))
+                handles.append(layer.register_forward_pre_hook(_batched(title, notes), with_kwargs=True))
             if rule is not None and rule.calls is None:
                 # Before any hook of the user, which may replace the output by something computed from it.
                 handles.append(layer.register_forward_hook(_hook(title, notes), prepend=True))
@@ -486,7 +487,7 @@ def listening(module: nn.Module, n: int) -> Iterator[list[Call]]:
                 vars(layer)["forward"] = functools.partial(means, layer)
                 replaced.append(layer)
         with added(module, notes):
-            yield notes.calls
+            yield notes
     finally:
         for handle in handles:
             handle.remove()
@@ -499,6 +500,7 @@ class Notes:
 
     def __init__(self, n: int) -> None:
         self.calls: list[Call] = []
+        self.ragged = False  # the longest record decides how many sites there are
         self._n = n
         self.seen: set[int] = set()
 
@@ -599,9 +601,10 @@ def added(module: nn.Module, notes: Notes) -> Iterator[None]:
         yield
 
 
-def _batched(title: str) -> Any:
+def _batched(title: str, notes: Notes) -> Any:
     def look(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if any(isinstance(value, PackedSequence) for value in (*args, *named.values())):
+            notes.ragged = True
             return
         shapes = [tuple(value.shape) for value in (*args, *named.values()) if isinstance(value, Tensor)]
         if not shapes or len(shapes[0]) != 3:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from fedsw.data.sources import Shape
 from fedsw.learning import models
@@ -256,8 +256,34 @@ class Bags(nn.Module):
         return self.layer(torch.zeros(len(weights), dtype=torch.int64), starts, weights).sum(1, keepdim=True)
 
 
+class Tagged(nn.Module):
+    """A layer on all times of packed sequences of which none is trained, and the sum over a record's own."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.frozen, self.layer = nn.RNN(64, 64, nonlinearity="relu", batch_first=True).requires_grad_(False), layer
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, x):
+        lengths = x[:, 0, -1].long()
+        packed = pack_padded_sequence(x[..., :-1], lengths, batch_first=True, enforce_sorted=False)
+        times = pad_packed_sequence(self.frozen(packed)[0], batch_first=True)[0].shape[1]
+        filled = x[:, :times, :-1]
+        out = self.layer(filled.mT).mT if isinstance(self.layer, nn.Conv1d) else self.layer(filled)
+        return (out * (torch.arange(times) < lengths[:, None]).unsqueeze(2)).sum((1, 2)).unsqueeze(1)
+
+
+CASES = {
+    "recurrence": (Ends, 64, 16),
+    "bags": (Bags, 1, 300),
+    "above a frozen recurrence": (lambda: Tagged(nn.Linear(64, 1024)), 64, 16),
+    "a convolution above it": (lambda: Tagged(nn.Conv1d(64, 64, 1)), 64, 300),
+}
+
+
 @pytest.mark.parametrize("apart", [2.0**-16, 2.0**-22])
-@pytest.mark.parametrize(("made", "width", "longest"), [(Ends, 64, 16), (Bags, 1, 300)])
+@pytest.mark.parametrize(("made", "width", "longest"), CASES.values(), ids=CASES)
 def test_how_a_record_is_cut_does_not_follow_from_how_long_another_is(made, width, longest, apart):
     model, short = made(), torch.zeros(40, longest, width + 1)
     short[:-1, 0, :-1], short[:-1, 1, :-1] = 2.0**33, -(2.0**33) * (1 - apart)

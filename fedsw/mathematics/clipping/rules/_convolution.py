@@ -18,6 +18,7 @@ from fedsw.mathematics.clipping.rules.rule import (
     all_but_cancelling,
     forming_is_cheaper,
     inner_products,
+    met,
     outer_cost,
     outer_gram,
     reach_of_sites,
@@ -128,7 +129,7 @@ def _sizes(layer: Convolution, a: Tensor, delta: Tensor) -> tuple[int, int, int]
 def _reach(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
     # Every entry meets each tap once, or, where the padding repeats it, at most twice along an axis.
     times = math.prod(layer.kernel_size) * 4 ** len(layer.stride)
-    return reach_of_sites(layer, total_squares(a).mul_(times), delta, sites=math.prod(delta.shape[2:]))
+    return reach_of_sites(layer, total_squares(a).mul_(times), delta, sites=met(delta.movedim(1, -1)).sum(1))
 
 
 def _source(layer: Convolution, a: Tensor, delta: Tensor) -> Tensor:
@@ -186,7 +187,13 @@ def _worst(layer: Convolution) -> list[Worst]:
 
 CONVOLUTION = Rule(
     least_dims=_least_dims,
-    factored=Factored(gram=_gram, gradient=_gradient, reach=_reach),
+    factored=Factored(
+        gram=_gram,
+        gradient=_gradient,
+        reach=_reach,
+        # numbers that are 0 hide nothing, as those do that fill sequences up to the longest one
+        sizes=lambda layer, a, delta: sum((part != 0).flatten(1).sum(1, dtype=torch.float64) for part in (a, delta)),
+    ),
     formed=Formed(rows=_rows, floats=_floats, cheaper=_cheaper),
     worst=_worst,
 )
