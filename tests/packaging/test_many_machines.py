@@ -286,7 +286,7 @@ def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(tmp_pat
         (played / name).write_text(f"#!/bin/bash\n{line}\n")
         (played / name).chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join([str(played), str(Path(sys.executable).parent), os.environ["PATH"]]))
-    job = {"JOB_ID": "1", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "1"}
+    job = {"JOB_ID": str(os.getpid()), "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "1"}
     for name, said in job.items():
         monkeypatch.setenv(f"SLURM_{name}", said)
     monkeypatch.setenv("RAY_PORT", str(free_port()))
