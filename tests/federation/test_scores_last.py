@@ -185,7 +185,7 @@ def test_where_the_counts_do_not_bear_the_model_out_it_predicts_the_class_shares
     assert {each["threshold"] for each in summary["thresholds"]["by_group"].values()} == {0.5}
     assert summary["thresholds"]["accuracy"] == pytest.approx(max(share, 1 - share))
     assert all(verdict.SHARES_ALONE in words for words in (str(summary["warnings"]), facts.probabilities(summary)))
-    assert summary["held_out"]["loss"] == pytest.approx(summary["constant"]["loss"], abs=0.02) and audit(folder).passed
+    assert summary["held_out"]["loss"] == pytest.approx(summary["constant"]["loss"], abs=0.08) and audit(folder).passed
 
 
 def test_kept_records_are_counted_under_the_calibrated_model(tmp_path, federation):

@@ -46,12 +46,9 @@ class Answer:
         return f"Answer({keys})"
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from fedsw.runs.report.console import as_text
 
-        console = Console(width=100, color_system=None)
-        with console.capture() as captured:
-            console.print(self.view())
-        return captured.get()
+        return as_text(self.view())
 
     def _repr_html_(self) -> str:
         return self.view()._repr_html_()

@@ -135,6 +135,13 @@ def shown(document: Content) -> RenderableType:
     return Group(*head, *first, *text, *map(shown, document.parts))
 
 
+def as_text(document: Content) -> str:
+    """A document as text of a hundred columns at most, without colours."""
+    screen = Screen()
+    lines = screen.render_lines(shown(document), screen.options.update_width(100), pad=False)
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
+
+
 def _parts(parts: Iterable[Part]) -> Iterator[RenderableType]:
     for part in parts:
         if isinstance(part, Listed) and part:
