@@ -80,7 +80,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return copy
 
     def _fitted_to(self, table: Mapping[str, Array], rows: int, sensitive_features: object, **target: Any) -> None:
-        """Run on a table of so many rows, what is predicted of them, and their groups; keep what was released."""
+        """Run on a table, what is predicted of its rows, and their groups; keep what was released."""
         if self.account is None and getattr(self, "_clone", 1) > 1:
             warnings.warn(
                 f"this is fit {self._clone} of clones of one estimator, and none counts in an account: on the same "
@@ -99,9 +99,10 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         records = as_records(table, group=groups, features=self._features(), **target)
         network = self.model if isinstance(self.model, nn.Module) else None
         result = run(self._experiment(alpha), data=records, model=network, account=self.account)
-        self._trained = load(result.directory, model=network)
+        # What was spent and where it lies first: whatever fails after it, they are known.
         self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
         self.guarantee_ = str(result.summary["guarantee"]["statement"])
+        self._trained = load(result.directory, model=network)
         self.shapes_ = read_shapes(result.directory, result.experiment)
 
     def _experiment(self, alpha: float) -> Experiment:

@@ -103,10 +103,10 @@ def synthesize_command(
             ]
             require_writable(*outputs, force=force, read=read)
             rehearsal.rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
+            records = sources.load_held_out(experiment.record_source)  # a file that cannot be read costs nothing
             run = execution.run_whole(experiment, engine, runs, quiet=as_json or quiet)
             shown.enter_context(execution.showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
             table = synthetic_table.learnt(run, experiment_code.modules_of(experiment))
-            records = sources.load_held_out(table.experiment.record_source)
             other = None if records is None else other_tables.OtherTable(records)
         elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
             raise experiments.ExperimentError(

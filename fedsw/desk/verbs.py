@@ -167,7 +167,7 @@ def tune(
 
     Args:
         tries: values of a setting, "training.learning_rate=0.1,0.2", each.
-        most: at most so many combinations.
+        most: the largest number of combinations.
         metric: the held-out metric to search by; "-NAME": lower is better.
         said: called after each try.
     """
@@ -205,8 +205,8 @@ def synthesize(
         require_runnable(made.data, made.federation.clients, named=made.name, elsewhere=False)
         modules, measured = modules_of(made), made.data.held_out is not None
         rehearse(made, lambda folder: rehearse_table(learnt(folder, modules), held_out=measured))
+        held_out = load_held_out(made.record_source)  # a file that cannot be read costs nothing
         table = learnt(run(made, runs=runs, observer=observer).directory, modules)
-        held_out = load_held_out(table.experiment.record_source)
         other = None if held_out is None else OtherTable(held_out)
     drawn = made_table(table, other, None, name="synthetic", rows=rows, draw=draw)
     names = list(drawn.cells)

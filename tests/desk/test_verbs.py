@@ -13,6 +13,8 @@ import pytest
 import fedsw
 from fedsw._tools.text import json_text
 from fedsw.cli.app import main
+from fedsw.runs.report.answer import Answer
+from fedsw.runs.report.document import Document
 
 DELTA = 1e-5
 
@@ -129,3 +131,10 @@ def test_verbs_that_train_much_have_names_too(own: dict[str, Any], tmp_path: Pat
     assert again["columns"] == described["columns"]
     drawn = fedsw.synthesize(own, rows=20, epsilon=2.0)
     assert drawn.to_frame().shape[0] == 20 and set(drawn.to_frame().columns) == {"age", "sex", "ill"}
+
+
+def test_an_answer_as_text_moves_no_cursor_and_is_a_hundred_columns_wide():
+    answer = Answer({}, lambda: Document("title", begins=("red \x1b[31m, up \x1b[A, bell \x07", "long " * 60)))
+    text = str(answer)
+    assert "red" in text and not [letter for letter in text if letter != "\n" and not letter.isprintable()]
+    assert max(map(len, text.splitlines())) <= 100
