@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.machine import describe
+from fedsw._tools import text
 from fedsw.mathematics.transport.sliced import cotangents, project
 from fedsw.privacy.accounting.epsilons import gaussian_epsilon
 from fedsw.privacy.sensitivity import Side, loss_sensitivity, swd_sensitivity
@@ -92,7 +93,7 @@ def picture(rows: list[dict[str, Any]]) -> Figure:
             axes.plot(
                 [row["error"] for row in those], [row["tail"] for row in those], marker="o", label=f"p = {order:g}"
             )
-        budget = f"at ε = {EPSILON:g}" if private else "without noise"
+        budget = f"at ε = {text.upward(EPSILON)}" if private else "without noise"
         axes.set(xlabel="squared error", title=f"distance of the groups in the tail, {budget}", ylim=(0, 0.35))
         axes.set(xlim=(0, 0.018), xticks=[0, 0.005, 0.01, 0.015])
     axes.legend()

@@ -130,7 +130,7 @@ def attended(
         raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")
     q, k, v = (
         (projected if which == 0 else append(which, projected))
-        .reshape(len(sequence), -1, layer.num_heads, layer.head_dim)
+        .unflatten(-1, (layer.num_heads, layer.head_dim))
         .transpose(1, 2)
         for which, sequence in enumerate((query, key, value))
         for projected in (project(which, sequence),)
