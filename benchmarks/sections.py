@@ -102,60 +102,6 @@ def _goals_of(name: str, added: bool, alike: Sequence[dict[str, Any]], noiseless
     return "; ".join(said)
 
 
-def entropic(stored: dict[str, Any]) -> str:
-    """Entropic against plain transport on released points."""
-    summary = stored["summary"]
-    rows = [
-        (n, f"{e:.3f}", f"{p:.3f}")
-        for n, e, p in zip(summary["sizes"], summary["mean"]["entropic"], summary["mean"]["plain"], strict=True)
-    ]
-    slopes = ("slope of log error on log n", *(f"{summary['slope'][name]:.3f}" for name in ("entropic", "plain")))
-    return "\n".join(
-        [
-            "\n## Entropic denoising\n",
-            "`python -m benchmarks.entropic`: a mixture in the plane under Gaussian noise of σ = 1; W₂ of what was learned "
-            "to clean points, mean of three seeds; nominal. Settings were chosen by this distance on two of the seeds.\n",
-            text.table(("n", "W_{2,2σ²}", "plain W₂"), [*rows, slopes]),
-        ]
-    )
-
-
-def flow(stored: dict[str, Any]) -> str:
-    """The ladder of particle flows."""
-    rows = [
-        (
-            row["algorithm"],
-            f"{row['sigma']:g}",
-            "yes" if row["dummy"] else "no",
-            _mean(row["sw2"]),
-            f"{row['modes']['mean']:.1f}",
-            f"{row['in_modes']['mean']:.2f}",
-        )
-        for row in stored["rows"]
-    ]
-    headings = ("slices", "σ", "dummy noise", "SW₂", "modes covered", "share of particles in modes")
-    return "\n".join(
-        [
-            "\n## Particle flows on five Gaussians\n",
-            "`python -m benchmarks.flow`: noise of σ in the units of the records, which says nothing of ε here: a picture, "
-            f"not protection. {stored['seeds']} seeds, nominal; settings are SPF's, h and steps ours, not searched.\n",
-            text.table(headings, rows),
-        ]
-    )
-
-
-def noise(stored: dict[str, Any]) -> str:
-    """Speed of the noise."""
-    rows = [(name, f"{row['ns']:.1f}", f"{row['millions_a_second']:.0f}") for name, row in stored["rows"].items()]
-    return "\n".join(
-        [
-            "\n## Noise\n",
-            "`python -m benchmarks.noise`: processor time on one thread.\n",
-            text.table(("part", "ns a number", "million a second"), rows),
-        ]
-    )
-
-
 def startup(stored: dict[str, Any]) -> str:
     """Seconds that a verb takes from the shell."""
     rows = []

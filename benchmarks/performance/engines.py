@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engines import EXPERIMENT, whole_run
-from benchmarks.performance.runs import Run, run_apart, synthetic, timed_run
+from benchmarks.performance.runs import EXPERIMENT, Run, run_apart, synthetic, timed_run, whole_run
 from benchmarks.performance.timing import Times, in_turns, spread, timed
 from fedsw.learning.models import ImageAutoencoder
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,10 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsw.experiment import load_experiment
 from fedsw.federation.engines.driver import run
+from fedsw.federation.engines.inprocess import InProcessGrid
+from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.runs.run_files import round_seconds
 
 ROOT = Path(__file__).parents[2]
+EXPERIMENT = ROOT / "fedsw" / "shipped" / "experiments" / "fair-classification.toml"
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,40 @@ def synthetic(*, clients: int, records: int, rounds: int, **sections: Mapping[st
     for name, section in sections.items():
         settings[name] = {**settings.get(name, {}), **section}
     return settings
+
+
+def overhead(clients: int, exchanges: int = 400) -> dict[str, float]:
+    """Milliseconds per client message of an exchange whose clients do nothing."""
+    app = ClientApp()
+
+    @app.train("echo")
+    def _echo(message: Message, context: Any) -> Message:
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    grid = InProcessGrid(app, [{"partition-id": i, "num-partitions": clients} for i in range(clients)])
+    arrays = ArrayRecord({"theta": Array(np.zeros(17, dtype=np.float32))})
+    times = []
+    for turn in range(exchanges):
+        config = ConfigRecord({"round": turn, "attempt": 0})
+        requests = {n: RecordDict({"arrays": arrays, "config": config}) for n in grid.get_node_ids()}
+        began = time.perf_counter()
+        exchange(grid, "train.echo", requests, group="g", timeout=60, traffic=Traffic())
+        times.append((time.perf_counter() - began) * 1e3 / clients)
+    grid.close()
+    return {"median_ms": statistics.median(times), "p90_ms": statistics.quantiles(times, n=10)[-1]}
+
+
+def whole_run(engine: str, rounds: int, clients: int, *, sites: int | None = None) -> None:
+    """One private run of the shipped fair classification.
+
+    On Ray every client is a node of its own, as Flower has it, unless `sites` says otherwise.
+    """
+    nodes = (clients if engine == "ray" else 1) if sites is None else sites
+    settings = {"training.rounds": rounds, "federation.clients": clients, "federation.sites": nodes}
+    settings["evaluate_every"] = rounds
+    experiment = load_experiment(EXPERIMENT, [f"{name}={value}" for name, value in settings.items()])
+    with tempfile.TemporaryDirectory() as folder:
+        run(experiment, engine="ray" if engine == "ray" else "inprocess", runs=Path(folder))
 
 
 if __name__ == "__main__":

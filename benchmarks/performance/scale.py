@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import fedsw
-from benchmarks.engines import overhead
 from benchmarks.performance import table
 from benchmarks.performance.arithmetic import (
     Shape,
@@ -17,6 +16,7 @@ from benchmarks.performance.arithmetic import (
     rows_of_a_site,
     rows_that_weigh_as_much_as_tables,
 )
+from benchmarks.performance.runs import overhead
 from benchmarks.performance.timing import in_turns, spread
 from fedsw._tools.text import table as markdown_table
 from fedsw.data._synthetic import synthetic as draw
