@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sections, sketch_sections
+from benchmarks import sections
 from fedsw._tools.text import table as markdown_table
 from simulations.papers.__main__ import COMMITTED
 from simulations.papers.figure import figures, load_figure
@@ -83,7 +83,7 @@ def _images() -> list[str]:
 def _generators() -> list[str]:
     names = ("one_message", "synthetic_tables", "federated_tables")
     measured = {name: stored for name in names if (stored := _load(name))}
-    return [*(getattr(sketch_sections, name)(stored) for name, stored in measured.items()), _machines(measured)]
+    return [*(getattr(sections, name)(stored) for name, stored in measured.items()), _machines(measured)]
 
 
 def _running() -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.sketch_sections import LOST, federated_tables
+from benchmarks.sections import LOST, federated_tables
 from benchmarks.synthetic_tables import federated
 from benchmarks.synthetic_tables.sets import Table
 from fedsw.data.codes import records_of_table

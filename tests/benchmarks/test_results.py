@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import benchmarks.synthetic_tables.__main__ as tables
-from benchmarks import audits, sections, sketch_sections
+from benchmarks import audits, sections
 from fedsw.desk.compare.comparison_grid import make_grid
 
 STORED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("compare-*.json"))
@@ -55,7 +55,7 @@ def test_a_generator_that_is_not_twenty_times_slower_than_a_sketch_is_named(minu
 
     rows = {"sketch": row(8, 10), "swae, as printed": row(8000, 250), "DP-SWD, best": row(8000, minutes)}
     rows["swae, as printed"]["seconds"]["planned"] *= 2
-    found = sketch_sections.one_message({"clients": 10, "rounds": 20, "rows": rows})
+    found = sections.one_message({"clients": 10, "rounds": 20, "rows": rows})
     assert words in found.splitlines()[-1]
     assert ("DP-SWD" in found.splitlines()[-1]) == (minutes < 200) and "autoencoder" not in found.splitlines()[-1]
 
@@ -74,7 +74,7 @@ def test_a_table_is_said_to_be_behind_where_it_is_and_every_epsilon_says_of_whic
     ran = {"rho": 0.01, "commit": "abc", "versions": {"mbi": "1"}, "model_mb": 2.0}
     others = made("aim", 0.8, 0.05, relation="add-remove", **ran), made("mst", 0.1, 0.9, relation="replace", **ran)
     ours = made("sketch", 0.7, 0.06) if behind else made("sketch", 0.9, 0.04)
-    found = sketch_sections.synthetic_tables({"rows": [{**made("constant", 0.5, 1)}, ours, *others]})
+    found = sections.synthetic_tables({"rows": [{**made("constant", 0.5, 1)}, ours, *others]})
     table, beside = found.split("means of `sketch` less")
     lines = {line.split(" | ")[0].strip("| "): line for line in table.splitlines() if line.startswith("|")}
     assert "| added or removed | 1 |" in lines["AIM"]

@@ -1,13 +1,84 @@
-"""Tables, arrays, images and folders that the cases begin with, in the current directory."""
+"""One malformed input, the files that it begins with, and how a command line ends with it."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
+import io
+import os
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from fedsw.cli.app import main as fedsw
+
+
+@dataclass(frozen=True)
+class Case:
+    """One malformed input.
+
+    Attributes:
+        what: the fault, in words.
+        command: the words after `fedsw`.
+        prepare: makes the files of the case in the current directory.
+        named: what the message must name.
+    """
+
+    what: str
+    command: str
+    prepare: Callable[[], object]
+    named: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command line ended: its exit code, what it wrote, and the ledgers that appeared."""
+
+    code: int
+    output: str
+    error: str
+    ledgers: tuple[str, ...]
+
+
+def invoke(command: str) -> Outcome:
+    """Run a command line in the current directory."""
+    before = set(Path.cwd().rglob("*.sqlite"))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = fedsw(command.split())
+    new = sorted(path.name for path in set(Path.cwd().rglob("*.sqlite")) - before)
+    here = f"{Path.cwd()}/"
+    return Outcome(code, out.getvalue().replace(here, ""), err.getvalue().replace(here, ""), tuple(new))
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[None]:
+    """A fresh current directory; wide enough for messages in one line."""
+    before, kept = Path.cwd(), {name: os.environ.get(name) for name in ("COLUMNS", "FEDSW_ACCOUNTS")}
+    with tempfile.TemporaryDirectory() as fresh:
+        os.chdir(fresh)
+        os.environ |= {"COLUMNS": "1000", "FEDSW_ACCOUNTS": "accounts"}
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            for name, value in kept.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def outcome_of(case: Case) -> Outcome:
+    """Prepare a case in a folder of its own and run it."""
+    with folder():
+        case.prepare()
+        return invoke(case.command)
+
 
 OWN = """
 name = "own"
@@ -212,3 +283,49 @@ def two_files() -> None:
 
 def nothing() -> None:
     """No file is needed."""
+
+
+def finished(spoil: Callable[[Path], object]) -> Callable[[], None]:
+    """A finished run in runs/own/first, with one of its files spoiled."""
+
+    def prepare() -> None:
+        table()()
+        outcome = invoke("run own.toml --quiet")
+        assert outcome.code == 0, outcome.error
+        (folder,) = Path("runs/own").iterdir()
+        spoil(folder.rename("runs/own/first"))
+
+    return prepare
+
+
+def trained(*lines: str) -> Callable[[], None]:
+    """What a finished run left but its ledger, in runs/own/first, and table.csv with these lines."""
+
+    def prepare() -> None:
+        table()()
+        place = Path("runs/own/first")
+        place.mkdir(parents=True)
+        for name, content in _left_by_a_run().items():
+            (place / name).write_bytes(content)
+        Path("table.csv").write_text("\n".join(lines) + "\n")
+
+    return prepare
+
+
+@functools.cache
+def _left_by_a_run() -> dict[str, bytes]:
+    with folder():
+        finished(lambda _: None)()
+        place = Path("runs/own/first")
+        return {name: (place / name).read_bytes() for name in ("config.json", "model.safetensors", "summary.json")}
+
+
+def damage(folder: Path) -> None:
+    path = folder / "ledger.sqlite"
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 2] = bytes(len(content) // 2)
+    path.write_bytes(content)
+
+
+def unreadable(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
