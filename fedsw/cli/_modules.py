@@ -6,10 +6,12 @@ what another one needs.
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
+from importlib.abc import InspectLoader
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fedsw._tools.later import Later, loading
 
@@ -99,83 +101,16 @@ if TYPE_CHECKING:
     from fedsw.runs.report import screens as screens
     from fedsw.runs.report import shapes as shape_figures
     from fedsw.runs.report import what_ifs as what_if
-else:
 
-    def _loaded(name: str) -> ModuleType:
-        if (module := sys.modules.get(f"fedsw.{name}")) is not None:
-            return module
-        with loading():
-            return import_module(f"fedsw.{name}")
 
-    account_screens = Later("runs.report.account_screens", _loaded)
-    additive_shapes = Later("runs.additive_shapes", _loaded)
-    answer_files = Later("desk.own_data.answers", _loaded)
-    audit_canary = Later("audit.canary", _loaded)
-    audit_one_run = Later("audit.one_run", _loaded)
-    audit_record = Later("audit.record", _loaded)
-    budgets = Later("desk.budget", _loaded)
-    bundles = Later("federation.deploy.bundle", _loaded)
-    cards = Later("desk.own_data.card", _loaded)
-    certificates = Later("federation.deploy.certificates", _loaded)
-    client_check = Later("federation.deploy.client_check", _loaded)
-    client_states = Later("runs.client_status", _loaded)
-    code_books = Later("desk.own_data.code_book", _loaded)
-    comparable = Later("desk.compare.methods", _loaded)
-    comparison = Later("desk.compare", _loaded)
-    comparison_grid = Later("desk.compare.comparison_grid", _loaded)
-    comparison_page = Later("desk.compare.comparison_page", _loaded)
-    comparison_table = Later("desk.compare.table", _loaded)
-    data_places = Later("data.places", _loaded)
-    demo_grid = Later("cli.demo", _loaded)
-    description_page = Later("desk.own_data.description_page", _loaded)
-    descriptions = Later("desk.own_data.description", _loaded)
-    drafts = Later("desk.own_data.draft", _loaded)
-    drifting = Later("desk.own_data.drifts", _loaded)
-    driver = Later("federation.engines.driver", _loaded)
-    examining = Later("desk.own_data.examine", _loaded)
-    execution = Later("cli.execution", _loaded)
-    experiment_code = Later("experiment.choices", _loaded)
-    experiment_files = Later("experiment.load", _loaded)
-    experiments = Later("experiment", _loaded)
-    exporting = Later("desk.use.export", _loaded)
-    figures = Later("runs.report.figures", _loaded)
-    flower_processes = Later("federation.deploy.flower_processes", _loaded)
-    following = Later("federation.engines.following", _loaded)
-    installed = Later("_tools.installed", _loaded)
-    lifetime = Later("privacy.accounting.lifetime", _loaded)
-    limits = Later("federation.node.limits", _loaded)
-    moments_plan = Later("desk.planning.after_moments", _loaded)
-    node_files = Later("federation.deploy.node_file", _loaded)
-    observers = Later("runs.observers", _loaded)
-    other_tables = Later("desk.own_data.apart", _loaded)
-    plan_words = Later("desk.planning.words", _loaded)
-    pool = Later("federation.engines.pool", _loaded)
-    private_search = Later("desk.planning.private_search", _loaded)
-    public_rows = Later("desk.planning.public_rows", _loaded)
-    rehearsal = Later("desk.own_data.rehearsal", _loaded)
-    roll_call = Later("runs.roll_call", _loaded)
-    rosters = Later("federation.node.roster", _loaded)
-    run_accounts = Later("runs.accounts", _loaded)
-    run_commands = Later("runs.commands", _loaded)
-    run_facts = Later("runs.report.facts", _loaded)
-    run_files = Later("runs.run_files", _loaded)
-    run_folder = Later("runs.directory", _loaded)
-    run_grid = Later("desk.run_grid", _loaded)
-    run_pages = Later("runs.write", _loaded)
-    run_plan = Later("desk.planning.run_plan", _loaded)
-    run_progress = Later("runs.progress", _loaded)
-    run_status = Later("runs.status", _loaded)
-    run_view = Later("runs.view", _loaded)
-    screens = Later("runs.report.screens", _loaded)
-    searching = Later("desk.planning.search", _loaded)
-    selections = Later("privacy.accounting.selection", _loaded)
-    served = Later("federation.deploy.serving", _loaded)
-    shape_figures = Later("runs.report.shapes", _loaded)
-    sources = Later("data.sources", _loaded)
-    synthetic_table = Later("desk.own_data.synthetic_table", _loaded)
-    table_columns = Later("cli.columns", _loaded)
-    telemetry = Later("runs.telemetry", _loaded)
-    trained = Later("desk.use.trained", _loaded)
-    understanding = Later("desk.own_data.understood", _loaded)
-    verbs = Later("desk.verbs", _loaded)
-    what_if = Later("runs.report.what_ifs", _loaded)
+def _loaded(name: str) -> ModuleType:
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    with loading():
+        return import_module(name)
+
+
+# What a checker reads above is read here, too, so that a module stands in one list: no import is run for it.
+_source = cast(InspectLoader, __spec__.loader).get_source(__name__) or ""
+for _package, _module, _name in re.findall(r"^    from (\S+) import (\w+) as (\w+)$", _source, re.MULTILINE):
+    globals()[_name] = Later(f"{_package}.{_module}", _loaded)
