@@ -1,11 +1,9 @@
 """A run that is broken on purpose: 200 rounds, 5 clients, a fault in every ten rounds, 3 seeds.
 
-    python -m benchmarks.chaos [--only inprocess|deployed|masked] [--rounds 200] [--seeds 3] [--keep DIR]
+    python -m benchmarks.chaos [--only deployed|masked] [--rounds 200] [--seeds 3] [--keep DIR]
 
-In process: faults are drawn from those of `tests.laws.chaos.faults`, at clients, on the wire, at the server's process
-(SIGKILL at seven places of a round) and on its disk. Deployed: real processes (a SuperLink with TLS, five SuperNodes with
-keys, a ServerApp) are killed, stopped and interrupted as `tests.laws.chaos.injections` says. A server that died is started
-again; the ledger is compared with its replay and with what somebody else saw of it. Writes
+Real processes (a SuperLink with TLS, five SuperNodes with keys, a ServerApp) are killed, stopped and interrupted as
+`tests.laws.chaos.injections` says. A server that died is started again; the ledger is compared with its replay and with what somebody else saw of it. Writes
 benchmarks/results/chaos.json, where a kind that was not run keeps what it had, and prints a table of each.
 """
 
@@ -25,10 +23,9 @@ from rich.table import Table
 from benchmarks.machine import describe
 
 RESULT = Path(__file__).parent / "results" / "chaos.json"
-OPTIONS: dict[str, list[str]] = {"inprocess": [], "deployed": ["--deployed"], "masked": ["--masked"]}
+OPTIONS = ("deployed", "masked")
 COMMON = ("seed", "seconds", "lives", "charges", "charged_but_not_released", "abandoned_attempts")
 COLUMNS = {
-    "inprocess": (*COMMON, "releases", "epsilon", "epsilon_replayed", "epsilon_of_the_witness", "processes_left"),
     "deployed": (
         *COMMON,
         "rounds_without_a_line",
@@ -42,8 +39,8 @@ COLUMNS = {
 
 
 def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """In a process of its own: servers in process are forked from one that has trained nothing."""
-    command = [sys.executable, "-m", "tests.laws.chaos", *OPTIONS[kind], "--seed", str(seed), "--rounds", str(rounds)]
+    """In a process of its own."""
+    command = [sys.executable, "-m", "tests.laws.chaos", f"--{kind}", "--seed", str(seed), "--rounds", str(rounds)]
     done = subprocess.run([*command, "--out", str(folder)], text=True, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -51,13 +48,13 @@ def one(kind: str, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=list(OPTIONS), help="one kind instead of all")
+    parser.add_argument("--only", choices=OPTIONS, help="one kind instead of all")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="a folder that does not exist yet, for what the runs leave")
     given = parser.parse_args()
     results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    for kind in [given.only] if given.only else list(OPTIONS):
+    for kind in [given.only] if given.only else OPTIONS:
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.keep or Path(temporary)
             runs = []

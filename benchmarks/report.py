@@ -91,7 +91,6 @@ def _running() -> list[str]:
     parts = [getattr(sections, name)(stored) for name, stored in measured.items()]
     broken = _load("chaos") or {}
     for kind, section in (
-        ("inprocess", sections.chaos),
         ("deployed", sections.chaos_deployed),
         ("masked", sections.chaos_masked),
     ):

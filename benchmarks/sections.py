@@ -152,22 +152,6 @@ def deployed(stored: dict[str, Any]) -> str:
     )
 
 
-def chaos(stored: dict[str, Any]) -> str:
-    """Runs in one process that were broken on purpose."""
-    rows = [
-        (run["seed"], run["rounds"], sum(run["faults"].values()), run["lives"], f"{run['seconds']:.0f}")
-        for run in stored["runs"]
-    ]
-    return "\n".join(
-        [
-            "\n## Chaos\n",
-            "`python -m benchmarks.chaos --only inprocess`: five clients in one process, a random fault every ten rounds; "
-            "every run ended with all rounds, and a ledger equal to its replay and to an independent witness.\n",
-            text.table(("seed", "rounds", "faults", "processes of the server", "seconds"), rows),
-        ]
-    )
-
-
 def chaos_deployed(stored: dict[str, Any]) -> str:
     """Runs of real processes that were killed, stopped and interrupted."""
     runs = stored["runs"]

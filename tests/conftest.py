@@ -94,7 +94,6 @@ LONG = (
     "laws/attacks/test_federation_attack",
     "federation/engines/test_deployed_stall",
     "desk/planning/test_private_search_selected",
-    "laws/simulations/test_chaos",
     "cli/test_app_signals",
     "federation/distributed/test_masked_rounds",
     "laws/attacks/test_hostile_member",

@@ -1,4 +1,4 @@
-"""The thirty tests that take longest, and what each guards: a table of the site's page about contributing.
+"""The twenty tests that take longest, and what each guards: a table of the site's page about contributing.
 
     python -m tests.slowest
 
@@ -108,61 +108,6 @@ SLOWEST = (
         "flower_s_own_executors_end_with_the_same_model",
         43,
         "Flower's own clients end with the same bits",
-    ),
-    (
-        "laws/attacks/test_federation_attack",
-        "the_released_model_shows_at_most_epsilon_unless_the_noise_is_too_small",
-        43,
-        "an attack on whole runs shows at most ε",
-    ),
-    (
-        "benchmarks/test_performance",
-        "every_part_that_a_gpu_is_measured_on_runs_on_a_processor_in_its_place",
-        41,
-        "the GPU's benchmark runs",
-    ),
-    ("packaging/test_wheel", "a_run_that_was_stopped_goes_on", 39, "an installed package resumes"),
-    (
-        "laws/attacks/test_hostile_member",
-        "forged_replayed_cross_posted_and_malformed_messages_of_a_member_are_survived_by_the_others",
-        36,
-        "a hostile member harms itself alone",
-    ),
-    (
-        "laws/simulations/test_chaos",
-        "a_run_with_every_kind_of_fault_ends_with_an_account_that_is_right",
-        35,
-        "accounts through every fault in one process",
-    ),
-    (
-        "laws/tables/test_every_verb",
-        "a_draft_goes_unchanged_through_the_verbs_of_many_runs",
-        32,
-        "one draft in plan, compare and tune",
-    ),
-    (
-        "packaging/test_wheel",
-        "the_wheel_of_a_source_archive_is_the_wheel_of_the_checkout",
-        31,
-        "an archive holds what a wheel needs",
-    ),
-    (
-        "packaging/test_wheel",
-        "flowers_own_command_runs_the_bundle_of_the_installed_package",
-        29,
-        "`flwr run` on an installed package",
-    ),
-    (
-        "federation/engines/test_deployed",
-        "a_client_that_demands_another_bundle_than_the_server_s_ends_the_run_with_both_hashes",
-        25,
-        "a client runs no other code than it demands",
-    ),
-    (
-        "federation/engines/test_deployed",
-        "a_killed_client_process_is_replaced_and_the_run_goes_on",
-        24,
-        "a client's process may die",
     ),
 )
 """Below tests/: file, test, seconds (of its longest case), and what it guards."""

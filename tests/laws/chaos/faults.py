@@ -32,34 +32,6 @@ EVERY = 10
 
 _OUTPUTS, _GRADIENTS = "train.outputs", "train.gradients"
 
-CLIENT_FAULTS = (
-    "raises before its outputs",
-    "raises between the exchanges",
-    "hangs before its outputs",
-    "hangs between the exchanges",
-    "NaN outputs",
-    "NaN contribution",
-    "wrong shape of outputs",
-    "wrong shape of its contribution",
-    "contribution above its bound",
-)
-WIRE_FAULTS = ("every reply twice", "replies of the round before again")
-SERVER_FAULTS = (
-    "killed before the second exchange",
-    "killed before the charge",
-    "killed after the charge",
-    "killed before the checkpoint",
-    "killed while a release is appended",
-    "killed while the checkpoint is renamed",
-    "killed after the checkpoint",
-    "killed between rounds",
-    "full disk at the attempt",
-    "full disk at the charge",
-    "full disk at the checkpoint",
-    "full disk at the metrics",
-)
-FAULTS = (*CLIENT_FAULTS, *WIRE_FAULTS, *SERVER_FAULTS)
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -68,16 +40,6 @@ class Fault:
     round: int
     kind: str
     client: int
-
-
-def schedule(seed: int, rounds: int, clients: int) -> list[Fault]:
-    """A fault in every stretch of `EVERY` rounds: kinds in random order, all of them before one comes again."""
-    chance = random.Random(seed)
-    planned = []
-    for start, kind in stretches(chance, FAULTS, rounds):
-        round_ = min(rounds, start + chance.randrange(1, EVERY))
-        planned.append(Fault(round_, kind, chance.randrange(clients)))
-    return planned
 
 
 def stretches(chance: random.Random, kinds: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:

@@ -100,7 +100,8 @@ def require_consistent(run: Path) -> None:
     told, released = [line["round"] for line in lines], 0 if state is None else state.last.round
     assert told == sorted(set(told)) and max(told, default=0) <= released <= max(round_ for round_, _ in charged)
     assert len(told) >= released - 1, "a line may be missing of the round that failed between its checkpoint and it"
-    assert charged <= {*RunDirectory(run).begun_attempts()}
+    begun = RunDirectory(run).begun_attempts()
+    assert charged <= {*begun} and len(begun) == len({*begun}), "an attempt's number, and with it its key, is used once"
 
 
 def require_no_harm(host: Host, folder: Path, place: Place, fault: str = "an error") -> None:
