@@ -26,7 +26,7 @@ from fedsw.desk.use.trained import load
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.runs.additive_shapes import read_shapes
-from fedsw.runs.report.picture import picture
+from fedsw.runs.report.figures import picture
 from fedsw.runs.report.shapes import draw_shapes, shapes_in_words
 
 __all__ = ["BoundsWarning", "FitsCompose", "PrivateClassifier", "PrivateRegressor"]

@@ -28,7 +28,7 @@ from fedsw.cli.demo import ALPHAS, EPSILONS
 from fedsw.data.sources import load_dataset
 from fedsw.experiment import load_experiment
 from fedsw.privacy.accounting.lifetime import account_named
-from fedsw.runs.account_records import account_record
+from fedsw.runs.accounts import account_record
 from fedsw.sklearn import BoundsWarning, FitsCompose, PrivateClassifier, PrivateRegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedsw.sklearn.BoundsWarning", "ignore::fedsw.sklearn.FitsCompose")

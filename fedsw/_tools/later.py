@@ -1,14 +1,14 @@
-"""Libraries that are imported when they are first used: reading settings, files or a ledger's rows does not wait.
+"""Modules that are imported when they are first used: reading settings, files or a ledger's rows does not wait.
 
 A module that uses torch in its functions alone has it from here, and names its types for a checker only. What derives
-from torch's classes imports torch itself.
+from torch's classes imports torch itself. A package has the names of its modules from `named`.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
@@ -58,3 +58,18 @@ if TYPE_CHECKING:
     import torch as torch
 else:
     torch = Later("torch")
+
+
+def named(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], object]:
+    """Return a package's `__getattr__`: names by the module, below the package, that defines them.
+
+    Raises: AttributeError, of a name that no module has.
+    """
+    modules = {name: module for module, names in homes.items() for name in names}
+
+    def first_used(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return first_used

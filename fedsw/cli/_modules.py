@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, cast
 from fedsw._tools.later import Later, loading
 
 __all__ = [
-    "account_screens", "additive_shapes", "answer_files", "audit_canary", "audit_one_run", "audit_record", "budgets",
-    "bundles", "cards", "certificates", "client_check", "client_states", "code_books", "comparable", "comparison",
-    "comparison_grid", "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page",
-    "descriptions", "drafts", "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files",
-    "experiments", "exporting", "figures", "flower_processes", "following", "installed", "lifetime", "limits",
-    "moments_plan", "node_files", "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows",
-    "rehearsal", "roll_call", "rosters", "run_accounts", "run_commands", "run_facts", "run_files", "run_folder",
-    "run_grid", "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching",
-    "selections", "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
-    "understanding", "verbs", "what_if",
+    "additive_shapes", "answer_files", "audit_canary", "audit_one_run", "audit_record", "budgets", "bundles", "cards",
+    "certificates", "client_check", "client_states", "code_books", "comparable", "comparison", "comparison_grid",
+    "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts",
+    "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
+    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "moments_plan", "node_files",
+    "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows", "rehearsal", "roll_call",
+    "rosters", "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder", "run_grid",
+    "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections", "served",
+    "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained", "understanding", "verbs",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -95,12 +94,11 @@ if TYPE_CHECKING:
     from fedsw.runs import telemetry as telemetry
     from fedsw.runs import view as run_view
     from fedsw.runs import write as run_pages
-    from fedsw.runs.report import account_screens as account_screens
     from fedsw.runs.report import facts as run_facts
     from fedsw.runs.report import figures as figures
+    from fedsw.runs.report import run_documents as run_documents
     from fedsw.runs.report import screens as screens
     from fedsw.runs.report import shapes as shape_figures
-    from fedsw.runs.report import what_ifs as what_if
 
 
 def _loaded(name: str) -> ModuleType:

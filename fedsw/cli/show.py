@@ -14,7 +14,6 @@ from rich.live import Live
 from fedsw._tools import files
 from fedsw._tools.text import number, upward
 from fedsw.cli._modules import (
-    account_screens,
     additive_shapes,
     client_states,
     comparison,
@@ -28,6 +27,7 @@ from fedsw.cli._modules import (
     roll_call,
     run_accounts,
     run_commands,
+    run_documents,
     run_facts,
     run_files,
     run_pages,
@@ -36,7 +36,6 @@ from fedsw.cli._modules import (
     run_view,
     screens,
     shape_figures,
-    what_if,
 )
 from fedsw.cli.options import (
     RUNS,
@@ -166,9 +165,7 @@ def _client_screen(status: ClientStatus) -> Document:
     for run in status.runs:
         why = f": {run.refused}" if run.refused else ""
         about = f"{client_states.state_of(run)}{why}, last asked {_duration(max(0.0, time.time() - run.heard))} ago"
-        rows.append(
-            (f"run {run.name}", [Strong(about) if why else about, *account_screens.words_of_run(run, status.ledgers)])
-        )
+        rows.append((f"run {run.name}", [Strong(about) if why else about, *screens.words_of_run(run, status.ledgers)]))
     for ledger in status.ledgers:
         if ledger.run not in known:
             said = f"{screens.spent_of(ledger.epsilon, ledger.budget, ledger.delta)}, {ledger.rounds} rounds"
@@ -316,5 +313,7 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
     return None
 
 
-def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> what_if.WhatIfs | None:
-    return what_if.WhatIfs.of_plan(plan_words.as_plain(run_plan.planned(*moments_plan.sizes_of(folder, allow_modules))))
+def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> run_documents.WhatIfs | None:
+    return run_documents.WhatIfs.of_plan(
+        plan_words.as_plain(run_plan.planned(*moments_plan.sizes_of(folder, allow_modules)))
+    )

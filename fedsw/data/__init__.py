@@ -11,7 +11,7 @@ Names are imported when they are first used: reading a column's declaration need
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.lazy import named
+from fedsw._tools.later import named
 
 if TYPE_CHECKING:
     from fedsw.data._declared import DeclaredRecords as DeclaredRecords

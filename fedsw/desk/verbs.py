@@ -234,7 +234,7 @@ def evaluate(
 
 def report(*run: Path | str, operator: bool = False, runs: Path | str = RUNS) -> Page:
     """Make the page of a run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
-    from fedsw.runs.report.run_page import page
+    from fedsw.runs.report.run_documents import page
     from fedsw.runs.view import read_whole_run
 
     return page([read_whole_run(find_run(str(name), Path(runs))) for name in run], operator=operator)
@@ -250,8 +250,8 @@ def account(*data: str, delta: float | None = None, accounts: Path | str | None 
     """
     from fedsw._tools.text import nearest
     from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_folder, accounts_in
-    from fedsw.runs.account_records import account_record, together_record
-    from fedsw.runs.report.account_screens import account_view, accounts_view, together_view
+    from fedsw.runs.accounts import account_record, together_record
+    from fedsw.runs.report.screens import account_view, accounts_view, together_view
 
     folder = accounts_folder() if accounts is None else Path(accounts).expanduser()
     if not data:

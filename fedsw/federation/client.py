@@ -42,7 +42,7 @@ from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust import promise
 from fedsw.privacy.accounting.lifetime import NO_NOISE, DatasetAccount
-from fedsw.runs import participation
+from fedsw.runs import client_status
 
 
 def noting(message: Message, context: Context, answering: Callable[[Message, Context], Message]) -> Message:
@@ -67,8 +67,8 @@ def noting(message: Message, context: Context, answering: Callable[[Message, Con
         clients = tuple(int(client) for client in node.clients)
         with contextlib.suppress(OSError):  # a ledger that cannot be written stops the node; this need not
             chosen, server = _choice(context), str(state["server"])
-            part = participation.begun(node.task.experiment, str(state["run"]), clients, chosen, server=server)
-            participation.note(Path(str(folder)), part, None if greeting else int(cast(Any, round_)))
+            part = client_status.begun(node.task.experiment, str(state["run"]), clients, chosen, server=server)
+            client_status.note(Path(str(folder)), part, None if greeting else int(cast(Any, round_)))
     return reply
 
 
@@ -78,8 +78,8 @@ def _note_refusal(folder: Path, message: Message, context: Context, why: str) ->
         request = asked_of(messages.HELLO, message.content, Terms())
         experiment = Experiment.model_validate_json(request.experiment)
         number, server = int(context.node_config.get("partition-id", 0)), request.code or ""
-        part = participation.begun(experiment, request.run, (number,), _choice(context), server=server, refused=why)
-        participation.note(folder, part, None)
+        part = client_status.begun(experiment, request.run, (number,), _choice(context), server=server, refused=why)
+        client_status.note(folder, part, None)
     except (OSError, ValueError):  # it is the reason that the server is told, and the log, in any case
         return
 

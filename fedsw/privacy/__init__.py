@@ -9,7 +9,7 @@ projections with noise of their own. `Stream` is a source of random numbers.
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.lazy import named
+from fedsw._tools.later import named
 
 if TYPE_CHECKING:
     from fedsw._tools.randomness import Stream as Stream

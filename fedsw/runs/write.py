@@ -10,9 +10,7 @@ from fedsw.runs.recovery import require_remembered
 from fedsw.runs.report.figures import save
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictures_of
 from fedsw.runs.report.registry_entry import entry
-from fedsw.runs.report.run_documents import card
-from fedsw.runs.report.run_page import page
-from fedsw.runs.report.what_ifs import WhatIfs
+from fedsw.runs.report.run_documents import WhatIfs, card, page
 from fedsw.runs.run_files import RunFile
 from fedsw.runs.view import read_run, read_whole_run
 

@@ -32,8 +32,8 @@ from fedsw.privacy.accounting import BudgetExhausted, Ledger, Step
 from fedsw.privacy.accounting.lifetime import composed_epsilon
 from fedsw.privacy.accounting.lifetime.composing import counted, uncovered
 from fedsw.privacy.mechanisms import noised
+from fedsw.runs.client_status import begun
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.participation import begun
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from fedsw.runs.report.facts import description
 from fedsw.runs.view import read_run

@@ -25,8 +25,7 @@ from fedsw.federation.deploy.serving import RunNotices
 from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.driver import run
 from fedsw.federation.node.simulated import ONE_PERSON
-from fedsw.runs.client_status import read_client_status
-from fedsw.runs.participation import MOST_REFUSED, begun, note, participations
+from fedsw.runs.client_status import MOST_REFUSED, begun, note, participations, read_client_status
 
 RAW = {
     "name": "own",

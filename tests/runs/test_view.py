@@ -11,8 +11,7 @@ import pytest
 
 import fedsw
 from fedsw.runs.report import facts
-from fedsw.runs.report.run_documents import summary_screen
-from fedsw.runs.report.run_page import page
+from fedsw.runs.report.run_documents import page, summary_screen
 from fedsw.runs.view import read_run, read_whole_run
 from tests.syntax import nodes
 

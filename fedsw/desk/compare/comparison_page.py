@@ -25,10 +25,10 @@ from fedsw.runs.report.figures import (
     house_style,
     is_square,
     new_panels,
+    picture,
     save,
 )
 from fedsw.runs.report.metric_names import metric_name
-from fedsw.runs.report.picture import picture
 from fedsw.runs.report.render import Page
 from fedsw.runs.view import HeldOutOutputs, read_run
 

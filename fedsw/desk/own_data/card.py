@@ -21,7 +21,7 @@ from fedsw.desk.own_data.synthetic_table import REAL, SYNTHETIC, LearntTable, ta
 from fedsw.experiment import Experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.sketches.table_counts import table_weights
-from fedsw.learning.sketches.table_triples import TriplesOfCodes
+from fedsw.learning.sketches.table_parts import TriplesOfCodes
 from fedsw.runs.report.document import Document, Listed, PageSection, Part, Strong
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.desk.own_data.description import QUANTILES, SUFFIX, Description
 from fedsw.runs.report.document import Document, Listed, PageSection, Part, Strong
-from fedsw.runs.report.figures import colour, house_style, new_panels
-from fedsw.runs.report.picture import picture
+from fedsw.runs.report.figures import colour, house_style, new_panels, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

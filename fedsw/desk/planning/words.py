@@ -15,9 +15,8 @@ from fedsw.desk.planning.run_plan import Planned
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.runs.report.document import Conclusion, Document, Part, named, sections
-from fedsw.runs.report.figures import colour, house_style, new_panels, save
-from fedsw.runs.report.picture import Picture, picture
-from fedsw.runs.report.what_ifs import WhatIfs
+from fedsw.runs.report.figures import Picture, colour, house_style, new_panels, picture, save
+from fedsw.runs.report.run_documents import WhatIfs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,9 +23,8 @@ from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_exp
 from fedsw.federation.deploy.executor import REFUSAL
 from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
 from fedsw.federation.deploy.processes import Processes, free_port, is_this_machine
-from fedsw.runs.client_status import read_client_status
-from fedsw.runs.participation import Participation, participations
-from fedsw.runs.report.account_screens import words_of_run
+from fedsw.runs.client_status import Participation, participations, read_client_status
+from fedsw.runs.report.screens import words_of_run
 
 
 class RunNotices:

@@ -58,7 +58,7 @@ class RunResult(Short):
 
     def page(self, *others: RunResult) -> Page:
         """Make the page of the run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
-        from fedsw.runs.report.run_page import page
+        from fedsw.runs.report.run_documents import page
 
         return page([read_whole_run(result.directory) for result in (self, *others)])
 

@@ -23,7 +23,7 @@ from fedsw.learning.sketches.learnt import Lessons, flat_bytes, taught
 from fedsw.learning.sketches.noised import NoisedSketch, bits_per_number, independent_cells, reweighed
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pairs
-from fedsw.learning.sketches.table_triples import Triples, next_triples
+from fedsw.learning.sketches.table_parts import Triples, next_triples
 from fedsw.learning.sketches.trees import move_rows, next_pairs, settle_rows
 from fedsw.learning.tasks.measures import law_of_problem, sketcher_of
 from fedsw.learning.tasks.problem import Problem

@@ -24,10 +24,9 @@ from fedsw.federation.trust.sums_once import Sum
 from fedsw.learning.models import flatten
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
-from fedsw.learning.moments.coefficients import Coefficients, coefficients_of
 from fedsw.learning.moments.column_counts import Histograms
 from fedsw.learning.moments.preparation import Preparation, folded, prepare, started
-from fedsw.learning.moments.released_moments import Moments, columns_used, constant_of
+from fedsw.learning.moments.released_moments import Coefficients, Moments, coefficients_of, columns_used, constant_of
 from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally

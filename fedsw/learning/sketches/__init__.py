@@ -6,7 +6,7 @@ compares two; `fit` trains a generator on one, `table_counts` and `trees` are of
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.lazy import named
+from fedsw._tools.later import named
 
 if TYPE_CHECKING:
     from fedsw.learning.sketches.maps import FeatureMap as FeatureMap

@@ -29,7 +29,7 @@ from fedsw.learning.sketches.one_sided import Features, MomentFeatures
 from fedsw.learning.sketches.parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
 from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
 from fedsw.learning.sketches.table_counts import Pairs
-from fedsw.learning.sketches.table_triples import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within
+from fedsw.learning.sketches.table_parts import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within
 from fedsw.mathematics.transport.denoise import image_side
 
 

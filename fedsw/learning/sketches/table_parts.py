@@ -1,9 +1,11 @@
-"""Parts of sketches that are tables of columns' codes: what those of two columns and of three have in common."""
+"""Parts of sketches that are tables of columns' codes: of two columns, and of three, with how these are chosen."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +13,9 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
+from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.sketches.maps import Seen
+from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.parts import Columns, DrawnPart
 from fedsw.learning.sketches.sketch_law import MOST_RECORDS, STEP, Sketcher, count_steps
 
@@ -109,3 +114,137 @@ def sums_of_codes(sketcher: Sketcher, codes: Tensor, cells: Tensor) -> Tensor | 
     of_cells = torch.from_numpy(np.bincount(where, minlength=law.cells).astype(np.float64))
     counted = torch.from_numpy(counts) * steps.cpu()
     return torch.cat([counted, (of_cells * count_steps(law)).unsqueeze(1)], dim=1) * STEP
+
+
+Triple = tuple[int, int, int]
+
+MOST_CODES = 1000
+"""Most numbers of one table of three columns in a cell: of more, noise leaves little."""
+MOST_COLUMNS = 128
+_POWER = 2 / 3
+"""Exponent of a table's numbers in its squared weight, as `Pairs` has it with balance "size"."""
+
+
+@dataclass(frozen=True)
+class Triples(TablePart):
+    """Products of the codes of three columns, of some triples of them.
+
+    With u_k the code of column k, shortened to norm 1 and without negative numbers, a record's vector holds
+    w_t u_i x u_j x u_k for every chosen triple t = (i, j, k), squares of w proportional to c^(2/3) for a table of c
+    numbers, and adding up to 1: its norm is at most 1. No number is negative, whatever a record holds, so two records'
+    inner product is not either, and they are at most sqrt(2) apart.
+
+    Ranges are those of each column's code, (first, end), increasing and apart. ValueError if there is no triple, one is
+    not i < j < k of the columns, or one comes twice.
+    """
+
+    chosen: tuple[Triple, ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        many, once = len(self.ranges), len(set(self.chosen)) == len(self.chosen)
+        if not (self.chosen and once and all(0 <= i < j < k < many for i, j, k in self.chosen)):
+            raise ValueError(f"chosen triples are {list(self.chosen)}; give each i < j < k of {many} columns once")
+
+    @property
+    def of_codes(self) -> TriplesOfCodes:
+        """The module that measures codes, in float64."""
+        return TriplesOfCodes(self.sizes, self.chosen)
+
+
+class TriplesOfCodes(TablesOfCodes):
+    """Codes (n, q) side by side to products of three, (n, coordinates), of norm at most 1; see `Triples`.
+
+    Tables stand in the order of the triples, each row by row; a coordinate is multiplied by its one of the ``weights``,
+    a table by its one of ``factors`` (triples,).
+    """
+
+    def __init__(self, sizes: tuple[int, ...], chosen: Sequence[Triple]) -> None:
+        chosen = tuple(chosen)
+        shapes = [(sizes[i], sizes[j], sizes[k]) for i, j, k in chosen]
+        numbers = torch.tensor([math.prod(shape) for shape in shapes])
+        shares = numbers.to(torch.float64) ** _POWER
+        factors = (shares / shares.sum()).sqrt()
+        super().__init__(sizes, factors.repeat_interleave(numbers))
+        self.chosen, self.shapes = chosen, shapes
+        self.factors: Tensor
+        self.register_buffer("factors", factors, persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The vectors (n, coordinates) of rows (n, q)."""
+        codes = self.short_codes(rows)
+        tables = [
+            (codes[i][:, :, None, None] * codes[j][:, None, :, None] * codes[k][:, None, None, :]).flatten(1)
+            for i, j, k in self.chosen
+        ]
+        return torch.cat(tables, dim=1) * self.weights
+
+    def summed(self, rows: Tensor, members: Tensor, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        """Sums (cells, coordinates) and of squared norms (cells,), without making the vectors: matrix products."""
+        codes = self.short_codes(rows)
+        sums = [self._products([code * chosen.unsqueeze(1) for code in codes], codes) for chosen in members]
+        norms = torch.stack([code.square().sum(dim=1) for code in codes], dim=1)
+        shares = zip(self.factors.square(), self.chosen, strict=True)
+        squares = [share * norms[:, list(triple)].prod(dim=1) for share, triple in shares]
+        return torch.stack(sums) * self.weights, members @ torch.stack(squares).sum(dim=0)
+
+    def counts(self, codes: list[np.ndarray], where: np.ndarray, cells: int) -> np.ndarray:
+        """As `TablesOfCodes.counts`."""
+        counted = []
+        for (i, j, k), shape in zip(self.chosen, self.shapes, strict=True):
+            joint = ((where * shape[0] + codes[i]) * shape[1] + codes[j]) * shape[2] + codes[k]
+            counted.append(np.bincount(joint, minlength=cells * math.prod(shape)).reshape(cells, -1))
+        return np.concatenate(counted, axis=1).astype(np.float64)
+
+    def law(self, chances: Tensor) -> Tensor:
+        """Tables (cells, coordinates), unweighed, of the law that picks rows of chances (cells, R, q) evenly."""
+        of_cells = [torch.split(rows, list(self.sizes), dim=1) for rows in chances]
+        return torch.stack([self._products(codes, codes) for codes in of_cells]) / chances.shape[1]
+
+    def _products(self, weighed: Sequence[Tensor], codes: Sequence[Tensor]) -> Tensor:
+        tables = []
+        for i, j, k in self.chosen:
+            both = (weighed[i].unsqueeze(2) * codes[j].unsqueeze(1)).flatten(1)
+            tables.append((both.T @ codes[k]).flatten())
+        return torch.cat(tables)
+
+
+class TriplesOf:
+    """A sketch's tables of three columns, on the processor."""
+
+    def __init__(self, sketch: NoisedSketch) -> None:
+        (part,) = sketch.law.parts
+        assert isinstance(part, Triples)
+        self.measured, self.blocks = part.of_codes, sketch.blocks.cpu()
+        self.proportions = sketch.proportions.cpu().to(torch.float64)
+        self.noise = sketch.deviation**2 * sketch.coordinates * len(self.blocks)
+
+    def distance(self, chances: Tensor, proportions: Tensor) -> Tensor:
+        """The squared distance, noise taken off, of the law that picks rows of chances (cells, R, q) evenly.
+
+        Cells have proportions (cells,): those of the first stage, which counts them better.
+        """
+        made = self.measured.law(chances) * proportions.unsqueeze(1) * self.measured.weights
+        return (self.blocks - made).square().sum() - self.noise
+
+
+def triples_within(sizes: Sequence[int]) -> tuple[Triple, ...]:
+    """All triples of columns, of so many codes each, with a table of at most `MOST_CODES` numbers in a cell."""
+    every = itertools.combinations(range(len(sizes)), 3)
+    return tuple((i, j, k) for i, j, k in every if sizes[i] * sizes[j] * sizes[k] <= MOST_CODES)
+
+
+def next_triples(network: TableGenerator, count: int) -> tuple[Triple, ...]:
+    """Triples with the most information on a record's cell under the network's law of rows, up to a number.
+
+    Guarantee: post-processing; rows of chances (cells, R, q) were moved to released sketches, and nothing else is read.
+    """
+    sizes = [end - first for first, end in network.codes]
+    rows, proportions = network.rows.cpu().to(torch.float64), network.proportions.cpu().to(torch.float64)
+    told = {}
+    for triple in triples_within(sizes):
+        law = TriplesOfCodes(tuple(sizes), [triple]).law(rows) * proportions.unsqueeze(1)
+        apart = law.sum(dim=0) * law.sum(dim=1, keepdim=True)
+        told[triple] = float(torch.where(law > 0, law * (law / apart).log(), 0.0).sum())
+    return tuple(sorted(sorted(told, key=lambda triple: -told[triple])[:count]))

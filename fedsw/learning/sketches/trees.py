@@ -20,7 +20,7 @@ from fedsw.learning.sketches.drift import sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch, independent_cells
 from fedsw.learning.sketches.sketch_law import Sketcher
 from fedsw.learning.sketches.table_counts import Pair, pairs_measured
-from fedsw.learning.sketches.table_triples import Triples, TriplesOf
+from fedsw.learning.sketches.table_parts import Triples, TriplesOf
 
 _DRAWS = 2
 """Tables of independent columns with fresh noise, by which mutual informations are corrected."""

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.lazy import named
+from fedsw._tools.later import named
 
 if TYPE_CHECKING:
     from fedsw.learning.tasks.kinds._adaptation import Adaptation as Adaptation

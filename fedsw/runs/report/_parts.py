@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from fedsw.runs.report.picture import Picture
+    from fedsw.runs.report.figures import Picture
 
 
 class FactTable(NamedTuple):

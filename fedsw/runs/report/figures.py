@@ -1,18 +1,25 @@
-"""The house style of figures: panels without a display, a palette for every eye, histograms by group, small files."""
+"""The house style of figures: panels without a display, a palette for every eye, histograms by group, small files.
+
+Inside a page a figure is SVG with text as text, or PNG, with a text alternative (`picture`).
+"""
 
 from __future__ import annotations
 
+import base64
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fedsw._tools import files
+from fedsw._tools.text import harmless
 from fedsw.runs.group_names import UNNAMED
 from fedsw.runs.view import RunView
 
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from PIL.Image import Image
+
 
 # Okabe and Ito's palette: distinct with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -247,3 +255,46 @@ def _autoencoder_images(view: RunView, extra: Mapping[str, NDArray[Any]]) -> Fig
         draw_images(axes, images, title)
     figure.suptitle(f"{view.experiment.name}: images")
     return figure
+
+
+_MOST_BYTES = 250_000
+"""Most bytes of one figure as SVG; a larger one, of thousands of points, becomes a PNG."""
+_POINTS = 96  # of CSS, in an inch
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+class Picture(NamedTuple):
+    """A figure in a page: its caption, the element, and how wide it must be to be read, in CSS pixels."""
+
+    caption: str
+    element: Markup
+    width: int
+
+
+def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
+    """A figure as an element of a page, with its own name; `says` is the text alternative."""
+    import matplotlib
+
+    written = StringIO()
+    with house_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    drawn = written.getvalue()
+    width = round(_POINTS * figure.get_figwidth())
+    if len(drawn) > _MOST_BYTES:
+        return Picture(caption, _as_png(figure, says, width), width)
+    label = Markup('role="img" aria-label="{}"').format(harmless(says))
+    body = _IDS.sub(rf"\g<1>{name}-", drawn[drawn.index("<svg") :])
+    body = re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>',
+        rf'<svg {label} \1 xmlns:xlink="http://www.w3.org/1999/xlink" width="{width}">',
+        body,
+        count=1,
+    )
+    return Picture(caption, Markup(re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)), width)
+
+
+def _as_png(figure: Figure, says: str, width: int) -> Markup:
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    data = base64.b64encode(compact(drawn.getvalue())).decode("ascii")
+    return Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)

@@ -10,8 +10,7 @@ import numpy as np
 from fedsw._tools.text import to_float
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.report.document import FactTable, Listed, Part
-from fedsw.runs.report.figures import colour, house_style, new_panels
-from fedsw.runs.report.picture import picture
+from fedsw.runs.report.figures import colour, house_style, new_panels, picture
 from fedsw.runs.view import RunView
 
 if TYPE_CHECKING:

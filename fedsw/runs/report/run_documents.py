@@ -1,25 +1,78 @@
-"""The three documents of a run, of the same facts: its screen, its model card, its page."""
+"""The documents of a run, of the same facts: its screen, its model card, its page; and runs side by side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import at_delta, bytes_of, measured, number, to_float, upward
+from fedsw.experiment.load import unprotected
+from fedsw.privacy.accounting.lifetime import total_epsilon
+from fedsw.runs.group_names import UNNAMED
 from fedsw.runs.report import facts
-from fedsw.runs.report.document import Code, Document, FactTable, Listed, Note, Part, Strong, named, sections
+from fedsw.runs.report.document import (
+    Code,
+    Document,
+    FactTable,
+    Listed,
+    Note,
+    PageSection,
+    Part,
+    Strong,
+    named,
+    sections,
+)
+from fedsw.runs.report.figures import Picture, picture
 from fedsw.runs.report.metric_names import measured_cell, metric_name, ordered_metrics
 from fedsw.runs.report.person import for_a_person, in_a_sentence, worst_meaning
-from fedsw.runs.report.picture import Picture, picture
-from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_worth, pictures_of
+from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_runs, draw_worth, pictures_of
 from fedsw.runs.report.shapes import contributions, draw_shapes, leading_column, shapes_in_words
-from fedsw.runs.report.what_ifs import WhatIfs
-from fedsw.runs.view import OPERATORS, RunView
+from fedsw.runs.view import OPERATORS, RunView, require_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fedsw.runs.report.render import Page
+
+
+@dataclass(frozen=True)
+class WhatIfs:
+    """A plan's forecast for other numbers of records, and other epsilons."""
+
+    verdict: str
+    table: FactTable
+
+    @classmethod
+    def of_plan(cls, plan: Mapping[str, Any]) -> WhatIfs | None:
+        """Read them off a plan as plain values (`fedsw plan --json`); None if it has no forecast."""
+        forecast = plan.get("forecast")
+        if not forecast:
+            return None
+        least = forecast["thresholds"]["feasible"]
+        shares = {(case["records"], case["epsilon"]): float(case["kept"]) for case in forecast["what_ifs"]}
+        epsilons = sorted({epsilon for _, epsilon in shares})
+
+        def cell(share: float) -> str:
+            return "a constant does as well" if share < least else f"{100 * min(1.0, share):.0f} %"
+
+        rows = [
+            (f"{records:,}", *(cell(shares[records, epsilon]) for epsilon in epsilons))
+            for records in sorted({records for records, _ in shares})
+        ]
+        return cls(str(plan["verdict"]), FactTable.of(("records", *(f"ε = {upward(case)}" for case in epsilons)), rows))
+
+    def listed(self) -> Listed:
+        """The table, which a page moves along."""
+        return Listed("Left of what can be learnt, by records and ε", self.table, "cells", left=())
+
+    def parts(self) -> list[Part]:
+        """Forecasts on the page of a run."""
+        said = f"{self.verdict}. A forecast from public twins: what would be left of what can be learnt."
+        return [said, self.listed()]
+
 
 _NARROW = 5
 """Columns that a screen names, of those with too wide bounds, and of those that have a coefficient."""
@@ -320,3 +373,82 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
     return number(value, 4) if isinstance(value, float) else str(value)
+
+
+def beside(named: Sequence[tuple[str, RunView]]) -> tuple[PageSection, ...]:
+    """Runs side by side, under the names that they have on the page: what came out, and settings that differ."""
+    names, views = zip(*named, strict=True)
+    settings = [facts.settings(view.experiment) for view in views]
+    rows = [
+        (key, *(run.get(key, "default") for run in settings))
+        for key in sorted({key for run in settings for key in run})
+    ]
+    differ = Listed.of("Settings that differ", ("setting", *names), (row for row in rows if len(set(row[1:])) > 1))
+    called = views[0].names if len({(run.names.classes, run.names.positive) for run in views}) == 1 else UNNAMED
+    measures = [facts.measures(replace(view, names=called)) for view in views]
+    metrics = {key: name for run in measures for key, (name, _) in run.items()}
+    columns = [
+        (
+            view.summary.get("status", "not finished"),
+            upward(view.summary.get("epsilon"), 4),
+            upward(view.summary.get("delta")),
+            view.experiment.privacy.trust,
+            facts.gain(view) or "–",
+            *(said.get(key, ("", "–"))[1] for key in metrics),
+        )
+        for view, said in zip(views, measures, strict=True)
+    ]
+    heads = ("how it ended", "ε", "δ", "trust model", "beside a constant", *metrics.values())
+    results = Listed.of("Results", ("", *names), zip(heads, *columns, strict=True))
+    says = "; ".join(f"{name}: {facts.verdict(view)}" for name, view in named)
+    figure = draw_runs(named)
+    drawn = [] if figure is None else [picture(figure, name="beside", caption="Worth against ε.", says=says)]
+    ended = [Strong(f"{name}: {facts.ended(view)}") for name, view in named if facts.ended(view)]
+    return sections([("Side by side", [*ended, results, *drawn, differ or "Their settings are the same."])])
+
+
+def together(views: Sequence[RunView]) -> str:
+    """Say in a sentence what runs cost together a record that is in all of them, at the smallest of their deltas."""
+    whose = "Together, for a record that is in all of them"
+    bare = {reason for view in views if (reason := unprotected(view.experiment)) is not None}
+    if bare:
+        return f"{whose}: ε = ∞, for {'; '.join(sorted(bare))}."
+    deltas = [to_float(view.summary.get("delta")) or to_float(view.plan.get("delta")) for view in views]
+    known = [delta for delta in deltas if delta is not None]
+    if not known:
+        return ""
+    costs = [view.spending.cost for view in views if view.spending is not None]
+    epsilon = total_epsilon(costs, min(known))
+    names = {view.experiment.data.account for view in views} - {None}
+    more = "".join(
+        f"; `fedsw account show {name}` has all that count in data set {name}" for name in sorted(map(str, names))
+    )
+    return (
+        f"{whose}: {at_delta(epsilon, min(known))}, as if all had been planned ahead. Other runs "
+        f"on the same records add to it{more}."
+    )
+
+
+_BANNER = (
+    "For the operator only: this page has times, traffic and the machine, and everything that was measured. It is not "
+    "for publication."
+)
+
+
+def page(views: Sequence[RunView], *, operator: bool = False, what_ifs: Sequence[WhatIfs | None] = ()) -> Page:
+    """Make the page of one run or several, of their whole views; ValueError for a view without its ledgers."""
+    named = [(f"{view.directory.resolve().parent.name}/{view.directory.name}", require_whole(view)) for view in views]
+    articles = [
+        article(view, name=name, key=f"run{position}", operator=operator, what_ifs=forecast)
+        for position, ((name, view), forecast) in enumerate(zip_longest(named, what_ifs), start=1)
+    ]
+    whole, banner = articles[0], [_BANNER] if operator else []
+    if len(articles) > 1:
+        shown = [(name, view if operator else view.shareable()) for name, view in named]
+        whole = Document(
+            "Runs side by side",
+            begins=(f"{len(views)} runs side by side. Each has its own part below.", Strong(together(views))),
+            sections=beside(shown),
+            parts=tuple(articles),
+        )
+    return replace(whole, warnings=(*banner, *whole.warnings)).page()

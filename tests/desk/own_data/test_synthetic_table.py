@@ -24,7 +24,7 @@ from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse
 from fedsw.learning.sketches.drift import Means, drift_of_means
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes
-from fedsw.learning.sketches.table_triples import Triples
+from fedsw.learning.sketches.table_parts import Triples
 from fedsw.learning.sketches.trees import next_pairs
 from fedsw.learning.tasks.measures import law_of_problem
 from fedsw.learning.tasks.problem import Problem

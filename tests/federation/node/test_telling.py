@@ -31,8 +31,8 @@ from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.federation.node.telling import WITHHELD, may_be_reported
 from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
+from fedsw.runs.client_status import begun, note, participations
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.participation import begun, note, participations
 from tests.federation.node.test_held_records import COLUMNS, LOCAL, SCHEMA, own, write
 from tests.federation.node.test_limits_room import OWN, RUN, greeted
 from tests.federations import Federation, Saboteur, small

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedsw.learning.sketches.table_counts import Pairs
-from fedsw.learning.sketches.table_triples import Triples
+from fedsw.learning.sketches.table_parts import Triples
 
 
 @pytest.mark.parametrize("ranges", [(), ((0, 3), (2, 5), (5, 6)), ((3, 5), (0, 3), (5, 6)), ((0, 2), (2, 2), (2, 3))])

@@ -31,8 +31,8 @@ from fedsw.privacy.accounting.lifetime import (
 from fedsw.privacy.accounting.lifetime.composing import counted, one_of, uncovered, worst_of
 from fedsw.privacy.accounting.profiles import stated_step
 from fedsw.privacy.accounting.stated import Pure
-from fedsw.runs.account_records import account_record, together_record
-from fedsw.runs.report.account_screens import account_view, accounts_view, together_view
+from fedsw.runs.accounts import account_record, together_record
+from fedsw.runs.report.screens import account_view, accounts_view, together_view
 
 DELTA = 1e-6
 OWN = About("own", "central", "runs/own/1")

@@ -20,8 +20,7 @@ from fedsw.federation.server.job import Job
 from fedsw.privacy.accounting import Ledger, LedgerReplaced, Step
 from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation
-from fedsw.runs.account_records import account_record, together_record
-from fedsw.runs.accounts import Budgeted
+from fedsw.runs.accounts import Budgeted, account_record, together_record
 from tests.federation.sketch_runs import SKETCH
 from tests.federation.test_local_slices import RELEASE, SLICES
 from tests.federations import SMALL, Saboteur

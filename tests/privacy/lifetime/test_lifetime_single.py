@@ -25,9 +25,9 @@ from fedsw.privacy.accounting.lifetime import (
     total_epsilon,
 )
 from fedsw.privacy.mechanisms import MECHANISMS
-from fedsw.runs.account_records import account_record
+from fedsw.runs.accounts import account_record
 from fedsw.runs.checkpoint import Checkpoints
-from fedsw.runs.report.account_screens import account_view, accounts_view
+from fedsw.runs.report.screens import account_view, accounts_view
 from fedsw.runs.single.sketching import plan_sketch, release_sketch
 from tests.federations import SMALL
 from tests.learning.sketches.test_noised import CELLS, LAW, ROWS, SKETCHER, N

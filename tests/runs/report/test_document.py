@@ -25,11 +25,11 @@ from fedsw.desk.planning.words import as_plain, plan_document, planned_view
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.report.document import Code, Document, FactTable, Listed, PageSection, Strong
-from fedsw.runs.report.picture import Picture
+from fedsw.runs.report.figures import Picture
 from fedsw.runs.run_files import read_json
 from fedsw.runs.write import write_card
 from tests.desk.compare.comparing import table_of
-from tests.runs.report.test_run_page import MOST_BYTES, Outline
+from tests.runs.report.test_run_documents_page import MOST_BYTES, Outline
 
 
 def sound(text: str) -> Outline:

@@ -19,8 +19,7 @@ from PIL import Image
 
 from fedsw.learning.tasks import Classification
 from fedsw.runs.group_names import Names
-from fedsw.runs.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of, save
-from fedsw.runs.report.picture import picture
+from fedsw.runs.report.figures import COLOURS, MOST_BYTES, compact, draw_latent, limits_of, picture, save
 from fedsw.runs.report.plots import draw_histogram_grid, draw_metrics, draw_outputs, draw_privacy, draw_trade_off
 from fedsw.runs.view import HeldOutOutputs, read_run
 from fedsw.runs.write import draw_run

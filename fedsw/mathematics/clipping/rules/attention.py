@@ -129,9 +129,9 @@ def attended(
     if is_causal and attn_mask is None:
         raise ValueError("is_causal only says that attn_mask is causal, and there is none: pass attn_mask.")
     q, k, v = (
-        (projected if which == 0 else append(which, projected))
-        .unflatten(-1, (layer.num_heads, layer.head_dim))
-        .transpose(1, 2)
+        torch.unflatten(
+            projected if which == 0 else append(which, projected), -1, (layer.num_heads, layer.head_dim)
+        ).transpose(1, 2)
         for which, sequence in enumerate((query, key, value))
         for projected in (project(which, sequence),)
     )

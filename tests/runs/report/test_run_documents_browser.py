@@ -13,8 +13,7 @@ import pytest
 from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
 from fedsw.desk.planning.words import plan_document
-from fedsw.runs.report.run_page import page
-from fedsw.runs.report.what_ifs import WhatIfs
+from fedsw.runs.report.run_documents import WhatIfs, page
 from fedsw.runs.view import read_whole_run
 from fedsw.runs.write import write_card
 from tests.browser import BROWSER, MISSING, opened

@@ -13,9 +13,8 @@ import torch
 import fedsw
 from fedsw.data import Records
 from fedsw.experiment import parse_experiment
-from fedsw.learning.moments.coefficients import coefficients_of
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
-from fedsw.learning.moments.released_moments import Moments
+from fedsw.learning.moments.released_moments import Moments, coefficients_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments

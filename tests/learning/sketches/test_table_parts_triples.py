@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from fedsw.learning.models.table_generator import TableGenerator
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
-from fedsw.learning.sketches.table_parts import sums_of_codes
-from fedsw.learning.sketches.table_triples import (
+from fedsw.learning.sketches.table_parts import (
     MOST_CODES,
     Triples,
     TriplesOf,
     next_triples,
+    sums_of_codes,
     triples_within,
 )
 

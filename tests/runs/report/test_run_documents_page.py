@@ -19,12 +19,11 @@ from fedsw.privacy.accounting import Charge, Ledger, Step
 from fedsw.privacy.accounting.lifetime import Cost, total_epsilon
 from fedsw.privacy.accounting.selection import Repetitions, Selection
 from fedsw.runs.accounts import read_ledgers
-from fedsw.runs.report import person, run_documents, side_by_side
+from fedsw.runs.report import person, run_documents
+from fedsw.runs.report.figures import Picture
 from fedsw.runs.report.person import percent
-from fedsw.runs.report.picture import Picture
 from fedsw.runs.report.plots import draw_metrics
-from fedsw.runs.report.run_page import page
-from fedsw.runs.report.what_ifs import WhatIfs
+from fedsw.runs.report.run_documents import WhatIfs, page
 from fedsw.runs.run_files import RunFile, read_json, read_lines
 from fedsw.runs.view import read_run, read_whole_run
 
@@ -70,7 +69,7 @@ def drawn(*directories: Path) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures out: they take most of the time."""
-    for where in (run_documents, person, side_by_side):
+    for where in (run_documents, person):
         monkeypatch.setattr(where, "picture", lambda figure, caption, **_: Picture(caption, Markup(""), 100))
 
 
