@@ -334,6 +334,9 @@ Probed = Callable[[nn.Module, Sequence[Any]], tuple[nn.Module, Heads]]
 Measured = tuple[Tensor, Tensor | None]
 """One number of every record (n,), and its Gram matrices (n, 1, 1) where it is trained."""
 
+Sites = list[set[torch.Size]]
+"""The shapes that one record's input has for each layer, but for those that a longer record may lengthen."""
+
 EXACT = 1e-6
 """Relative difference that rounding may make in float64."""
 
@@ -371,7 +374,7 @@ def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolera
     if n < 2:
         raise ValueError(f"probing for mixed records takes at least 2 records; got {n}.")
     states = _generator_states(tensors)
-    together = _measure(model, inputs, heads)
+    together, sites = _measure(model, inputs, heads)
     if any(not torch.equal(*pair) for pair in zip(states, _generator_states(tensors), strict=True)):
         raise UnsupportedModule(
             "a forward pass draws random numbers (functional dropout, noise): cotangents would meet other outputs than "
@@ -380,7 +383,7 @@ def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolera
     _require_unmoved(model, inputs)
     if not all(bool(value.isfinite().all()) for value, _ in together):
         raise ValueError("the outputs of made-up records are not finite; give records that the module takes.")
-    _require_alike(model, inputs, heads, tolerance, together)
+    _require_alike(model, inputs, heads, tolerance, together, sites)
 
 
 def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: Heads | None, tolerance: float) -> None:
@@ -393,17 +396,22 @@ def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: He
     for made in batches:
         inputs = [value.cpu() if isinstance(value, Tensor) else value for value in made]
         try:
-            together = _measure(model, inputs, heads)
+            together, sites = _measure(model, inputs, heads)
         except UnsupportedModule:
             raise
         except Exception:  # the user's own code, on values that it may not be made for
             continue
         _require_unmoved(model, inputs)
-        _require_alike(model, inputs, heads, tolerance, together)
+        _require_alike(model, inputs, heads, tolerance, together, sites)
 
 
 def _require_alike(
-    model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float, together: Sequence[Measured]
+    model: nn.Module,
+    inputs: Sequence[Any],
+    heads: Heads | None,
+    tolerance: float,
+    together: Sequence[Measured],
+    sites: Sites,
 ) -> None:
     """Refuse a model that gives a record other heads or gradients in a batch than by itself."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
@@ -411,7 +419,8 @@ def _require_alike(
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
         size = max(float(value[i].abs().amax()) if value[i].numel() else 0.0 for value in tensors if not _bools(value))
         try:
-            separate = _measure(model, single, heads), _squared_gradients(model, single, heads)
+            measured, own = _measure(model, single, heads)
+            separate = measured, _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
             raise UnsupportedModule(
                 f"record {i} alone cannot pass through the module, though the batch can: {error}"
@@ -421,6 +430,10 @@ def _require_alike(
                 raise UnsupportedModule(_MIXED.format(what="output", i=i))
             if gram is not None and true is not None and not _close(gram[i, 0, 0], true, tolerance, 0.0):
                 raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
+        if own != sites:
+            # The way in which all records are measured follows from these shapes: the longest record would choose it.
+            by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (own, sites))
+            raise UnsupportedModule(_CUT.format(i=i, own=by_itself, sites=batch))
 
 
 def _bools(value: Tensor) -> bool:
@@ -530,6 +543,11 @@ _MIXED = (
     "every record from itself, along dimensions after the first."
 )
 
+_CUT = (
+    "the module cuts or fills up its records to the longest of a batch: the inputs of its layers have the shapes {own} "
+    "for record {i} alone, and {sites} in a batch. Keep the length that the records have, whatever they hold."
+)
+
 
 def _likeness(module: nn.Module, inputs: Sequence[Any]) -> Hashable:
     """Key of a rehearsal, equal where another one would come out the same: layers, modes, hooks, shapes and types."""
@@ -551,11 +569,11 @@ def _generator_states(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in sorted(devices, key=str))]
 
 
-def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[Measured]:
+def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> tuple[list[Measured], Sites]:
     """One random combination of each head's columns (n,), with its Gram matrices (n, 1, 1) where it is trained."""
     tape = unrehearsed(model, *inputs)
     combined = _combine(tape.raw, heads)
-    return [(head.detach(), tape.gram(head) if head.requires_grad else None) for head in combined]
+    return [(head.detach(), tape.gram(head) if head.requires_grad else None) for head in combined], tape.sites()
 
 
 def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[Tensor | None]:

@@ -298,6 +298,11 @@ class Tape:
         by_leaf = {id(leaf): cotangent for leaf, cotangent in zip(self._live, pulled, strict=True)}
         return [by_leaf.get(id(leaf)) for leaf in self._leaves]
 
+    def sites(self) -> list[set[torch.Size]]:
+        """The shapes that a record's input has in each call; none of calls of packed sequences, or above them."""
+        calls = zip(*(block.calls for block in self._blocks if not block.ragged), strict=True)
+        return [{call.input.shape[1:] for call in of} for of in calls if not of[0].rule.ragged]
+
     def _require_head(self, head: Tensor) -> None:
         require_head(head, self.records, self._live, self._total.names)
 

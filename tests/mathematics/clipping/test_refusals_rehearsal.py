@@ -83,6 +83,38 @@ def test_what_mixes_records_is_refused_when_it_is_recorded(name, n):
         record(MIXING[name](), torch.randn(n, 3))
 
 
+class CutToLongest(nn.Module):
+    """A sum over real sites, formed after the batch was cut to its longest record: exact, but of a private length."""
+
+    def __init__(self, pad=None):
+        super().__init__()
+        self.pad, self.table = pad, nn.Embedding(9, 3).requires_grad_(False)
+        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
+
+    def forward(self, x, real=None):
+        if real is None:
+            real = x.abs().sum(-1) != 0 if self.pad is None else x != self.pad
+        longest = max(int((real * torch.arange(1, real.shape[1] + 1)).max()), 1)
+        x, real = x[:, :longest], real[:, :longest].unsqueeze(2)
+        return self.last((torch.tanh(self.first(x if self.pad is None else self.table(x))) * real).sum(1))
+
+
+CUT = {
+    "numbers": lambda: (CutToLongest(), torch.randn(4, 12, 3)),
+    "numbers of a mask": lambda: (CutToLongest(), torch.randn(4, 12, 3), torch.ones(4, 12, dtype=torch.bool)),
+    "indices up to a 0": lambda: (CutToLongest(0), torch.randint(2, 9, (4, 12))),
+    "indices up to a 1": lambda: (CutToLongest(1), torch.randint(2, 9, (4, 12))),
+    "indices of a mask": lambda: (CutToLongest(0), torch.randint(2, 9, (4, 12)), torch.ones(4, 12, dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_batch_that_is_cut_to_its_longest_record_is_refused(name):
+    model, *inputs = CUT[name]()
+    with pytest.raises(UnsupportedModule, match="longest of a batch"):
+        record(model, *inputs)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
 def test_sites_taken_for_records_are_refused_where_there_are_as_many_of_them(n):
     with pytest.raises(UnsupportedModule, match="records|record 0 alone"):
