@@ -10,7 +10,9 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +29,14 @@ def describe() -> dict[str, object]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **_gpu(),
     }
+
+
+def words(machine: Mapping[str, Any]) -> str:
+    """What `describe` gave, but the date and the load, in one line."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    gpu = f", {machine['gpu']['name']}" if "gpu" in machine else ""
+    cores = f"{machine['processor']}, {machine['cores']} cores{gpu}, OMP_NUM_THREADS {machine['threads']}"
+    return f"{cores}; Python {machine['python'].split()[0]}, {versions}"
 
 
 def _versions(*packages: str) -> dict[str, str]:

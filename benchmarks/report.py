@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sections
+from benchmarks import machine, sections
 from fedsw._tools.text import table as markdown_table
 from simulations.papers.__main__ import COMMITTED
 from simulations.papers.figure import figures, load_figure
@@ -119,14 +119,10 @@ def _load(name: str) -> Any:
 
 def _machines(measured: dict[str, dict[str, Any]]) -> str:
     """A table of where and when each benchmark was measured."""
-    rows = []
-    for name, stored in measured.items():
-        machine = stored["machine"]
-        versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
-        hardware = (
-            f"{machine['processor']}, {machine['cores']} cores; Python {machine['python'].split()[0]}, {versions}"
-        )
-        rows.append((name, machine["date"][:16].replace("T", " "), hardware))
+    rows = [
+        (name, stored["machine"]["date"][:16].replace("T", " "), machine.words(stored["machine"]))
+        for name, stored in measured.items()
+    ]
     return "\n## Machines\n\n" + markdown_table(("benchmark", "when", "machine and versions"), rows)
 
 

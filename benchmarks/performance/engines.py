@@ -19,14 +19,12 @@ _GROWTH = {10: 1.3, 100: 1.5, 1000: 2.0, 10_000: 4.0}
 _RECORDS, _BATCH = 40_000, 500
 _LIMIT_SECONDS, _LIMIT_BYTES = 300.0, 6e9
 _GIVE_UP = 1800.0
-_AUTOENCODER_BEFORE, _AUTOENCODER_MOST = 420.0, 130.0
 _END_TO_END_MOST = 3.0
 
 
 def measure(quick: bool) -> Iterator[dict[str, Any]]:
     """See `benchmarks.performance.rows`."""
     yield _against_ray(quick)
-    yield _autoencoder(rounds=1 if quick else 30)
     yield _end_to_end(rounds=2 if quick else 50, turns=1 if quick else 2)
     yield from _more_clients((3,) if quick else tuple(_GROWTH), rounds=3 if quick else 100, turns=1 if quick else 3)
     yield from _a_million(clients=50 if quick else 10**6, rounds=3 if quick else 100, batch=50 if quick else 5000)
@@ -57,29 +55,6 @@ def _against_ray(quick: bool) -> dict[str, Any]:
         if ray / ours >= least
         else "Ray waits and polls, in process computes: what is left is the rounds themselves",
     }
-
-
-def _autoencoder(*, rounds: int) -> dict[str, Any]:
-    """Rounds of the shipped autoencoder on MNIST, scaled to a hundred of them."""
-    row = {
-        "what": f"100 rounds of swae-mnist, batch 1200 (from {rounds})",
-        "against": f"the same before sites and shared windows ({_AUTOENCODER_BEFORE:g} s on two cores)",
-        "other": _AUTOENCODER_BEFORE,
-        "goal": f"at most {_AUTOENCODER_MOST:g} s",
-        "spread": "",
-    }
-    settings = tomllib.loads((EXPERIMENT.parent / "swae-mnist.toml").read_text(encoding="utf-8"))
-    settings["training"] |= {"rounds": rounds + 1}
-    settings["evaluate_every"] = 10**6
-    try:
-        seconds = timed_run(settings).rounds[1:]
-    except FileNotFoundError as missing:
-        return {**row, "ours": None, "ratio": None, "met": None, "note": f"not measured: {missing}"}
-    ours = 100 * statistics.median(seconds)
-    met = ours <= _AUTOENCODER_MOST
-    note = "" if met else "the clipped step's passes through the convolutions"
-    spread_ = f"a round {min(seconds):.3g} to {max(seconds):.3g} s"
-    return {**row, "ours": ours, "ratio": ours / _AUTOENCODER_BEFORE, "met": met, "note": note, "spread": spread_}
 
 
 def _end_to_end(*, rounds: int, turns: int) -> dict[str, Any]:
@@ -131,24 +106,15 @@ def _plain_rounds(rounds: int) -> float:
 
 
 def _more_clients(numbers: tuple[int, ...], *, rounds: int, turns: int) -> Iterator[dict[str, Any]]:
-    """Rounds, and what comes before and after them, with 1 client and with more, all on the same batch."""
-    around: dict[int, list[float]] = {number: [] for number in (1, *numbers)}
-
-    def once(clients: int) -> float:
-        found = timed_run(_same_batch(clients, rounds))
-        around[clients].append(found.around)
-        return sum(found.rounds)
+    """Rounds with 1 client and with more, all on the same batch."""
 
     def way(clients: int) -> Any:
-        return lambda: once(clients)
+        return lambda: sum(timed_run(_same_batch(clients, rounds)).rounds)
 
     timed_run(_same_batch(1, 2))
     for number in numbers:
         taken = in_turns({"many": way(number), "one": way(1)}, turns=turns, warm_up=0)
-        many, one = taken["many"], taken["one"]
-        yield _growth(number, rounds, many, one)
-        starts = {"many": Times(tuple(around[number])), "one": Times(tuple(around[1][-turns:]))}
-        yield _around(number, starts["many"], starts["one"])
+        yield _growth(number, rounds, taken["many"], taken["one"])
 
 
 def _same_batch(clients: int, rounds: int) -> dict[str, Any]:
@@ -178,21 +144,6 @@ def _growth(clients: int, rounds: int, many: Times, one: Times) -> dict[str, Any
 def _growth_note(clients: int, many: Times, one: Times, rounds: int) -> str:
     each = (many.median - one.median) / (clients - 1) / rounds * 1e6
     return f"every further client adds {each:.0f} microseconds to a round: its counts, its sample, and its part of the messages"
-
-
-def _around(clients: int, many: Times, one: Times) -> dict[str, Any]:
-    return {
-        "what": f"before and after the rounds, {clients} clients",
-        "against": "1 client",
-        "ours": many.median,
-        "other": one.median,
-        "ratio": many.median / one.median,
-        "goal": "",
-        "met": None,
-        "spread": spread(many=many, one=one),
-        "note": "",
-        "clients": clients,
-    }
 
 
 def _a_million(*, clients: int, rounds: int, batch: int) -> Iterator[dict[str, Any]]:

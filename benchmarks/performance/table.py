@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.performance.timing import exponent
 from fedsw._tools.text import table as markdown_table
 
@@ -125,18 +126,11 @@ def _machines(stored: dict[str, dict[str, Any]]) -> str:
             benchmark["machine"]["date"][:16].replace("T", " "),
             f"{benchmark['machine']['load']:.1f}",
             f"{benchmark['seconds']:.0f}",
-            _machine(benchmark["machine"]),
+            machine.words(benchmark["machine"]),
         )
         for name, benchmark in stored.items()
     ]
     return "\n## Machines\n\n" + markdown_table(("benchmark", "when", "load", "seconds", "machine and versions"), rows)
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    python = machine["python"].split()[0]
-    gpu = f", {machine['gpu']['name']}" if "gpu" in machine else ""
-    return f"{machine['processor']}, {machine['cores']} cores{gpu}, OMP_NUM_THREADS {machine['threads']}; Python {python}, {versions}"
 
 
 def _rows(stored: dict[str, dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:

@@ -1,11 +1,10 @@
-"""Ways to take shapes and inputs that are not the preset's, or were not, on sets that judge nothing.
+"""Inputs as the preset takes them, `by-noise`, against those it took before, on sets that judge nothing.
 
     python -m benchmarks.rivals.shapes --rivals-python PYTHON [--sets NAME ...] [--seeds 4] [--tables]
 
 A run is the package's own choices, moments, preparation and start, with its rounds in one short loop: seeds give the
-same noise to two ways, which a run, whose noise is secret, cannot. Of every way the gain over the preset is stored, in
-accuracy or R2, where it makes a difference: of shapes where an additive model is chosen, of means of two models also
-where one nearly is, and of the way that inputs are taken where they are "by-noise".
+same noise to two ways, which a run, whose noise is secret, cannot. Gains, in accuracy or R2, are of the
+cells in which the preset takes inputs by their noise.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import functools
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from benchmarks.rivals.sets import TUNING, Told, by_class, parted, told
 from fedsw._tools import text
 from fedsw.experiment import Experiment, parse_experiment, read_delta
 from fedsw.federation.server.settling import numbers_of, settled
-from fedsw.learning.models.coded import Hats
 from fedsw.learning.moments.beside_rounds import scores_of
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of
 from fedsw.learning.moments.preparation import Preparation, prepare, started
@@ -42,10 +39,7 @@ from fedsw.privacy.mechanisms import gaussian_sigma
 EPSILONS = (0.5, 1.0, 3.0)
 SMALL = 1_000
 """Records below which a set is small."""
-_NEARLY = 4.5
-"""b of three knots up to which an additive model is nearly chosen."""
 Numbers = NDArray[np.float64]
-Begin = Callable[[Problem, Moments], tuple[Preparation, Numbers]]
 
 
 @dataclass(frozen=True)
@@ -79,70 +73,7 @@ def begun(problem: Problem, moments: Moments) -> tuple[Preparation, Numbers]:
     return preparation, np.vstack([flat[: p * d].reshape(d, p).T, flat[p * d :][None]])
 
 
-def smooth(weight: float) -> Begin:
-    """Heights in knots have the precision 1 + weight D'D before anything is seen, D their second differences."""
-
-    def begin(problem: Problem, moments: Moments) -> tuple[Preparation, Numbers]:
-        layout, root = moments.layout, _roots(problem, weight)
-        among = np.eye(layout.side)
-        among[1 : 1 + layout.features, 1 : 1 + layout.features] = root
-        mapped = replace(moments)  # what is read off the products of (x - c) root, noise and all
-        mapped.__dict__["products"] = among.T @ moments.products @ among
-        preparation, theta = begun(problem, mapped)
-        matrix = torch.from_numpy(root @ preparation.matrix.numpy())
-        return Preparation(torch.from_numpy(moments.mean.copy()), matrix, preparation.scale), theta
-
-    return begin
-
-
-def _roots(problem: Problem, weight: float) -> Numbers:
-    root = np.eye(problem.features)
-    for start, count in _numbers(problem):
-        differences = np.diff(np.eye(count), n=2, axis=0)
-        values, vectors = np.linalg.eigh(np.eye(count) + weight * differences.T @ differences)
-        root[start : start + count, start : start + count] = (vectors / np.sqrt(values)) @ vectors.T
-    return root
-
-
-def _numbers(problem: Problem) -> list[tuple[int, int]]:
-    """Where the knots of every column of numbers begin, and how many there are; of columns with a bend."""
-    coding, columns = problem.coding, problem.experiment.data.columns
-    assert isinstance(coding, Hats) and columns is not None
-    features = [feature for feature in columns.features for _ in feature.columns]
-    starts = np.cumsum([0, *coding.by_column[:-1]]).tolist()
-    found = [
-        (start, width - bool(feature.missing))
-        for start, width, feature in zip(starts, coding.by_column, features, strict=True)
-        if not feature.categories
-    ]
-    return [(start, count) for start, count in found if count > 2]
-
-
-def monotone(trained: Trained) -> Trained:
-    """The model whose shapes of numbers are the nearest that only rise or only fall."""
-    weights = trained.weights.copy()
-    for start, count in _numbers(trained.problem):
-        for output in range(weights.shape[1]):
-            heights = weights[start : start + count, output]
-            ways = (rising(heights), -rising(-heights))
-            weights[start : start + count, output] = min(ways, key=lambda way: float(np.sum((way - heights) ** 2)))
-    return replace(trained, weights=weights)
-
-
-def rising(heights: Numbers) -> Numbers:
-    """The nearest heights that never fall: neighbours that do are pooled."""
-    pools: list[tuple[float, int]] = []
-    for height in heights.tolist():
-        pools.append((height, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (last, many), (before, more) = pools.pop(), pools.pop()
-            pools.append(((last * many + before * more) / (many + more), many + more))
-    return np.array([height for height, many in pools for _ in range(many)])
-
-
-def trained(
-    name: str, epsilon: float, seed: int, *, python: str, begin: Begin = begun, part: float = 1.0, **sections: Any
-) -> Trained:
+def trained(name: str, epsilon: float, seed: int, *, python: str, part: float = 1.0, **sections: Any) -> Trained:
     """A model of a part of mu^2, under settings that the preset chooses beside those of these sections."""
     of, experiment = parted(name, seed, python), chosen_of(name, epsilon, python, **sections)
     problem, given, n = Problem.from_experiment(experiment), told(of), len(of.private)
@@ -156,7 +87,7 @@ def trained(
         totals, sigma = sums_of(problem, layout, of.private).double() * STEP, whole / math.sqrt(share) * layout.moved
         values = totals + sigma * torch.from_numpy(chance.standard_normal(tuple(totals.shape)))
         sizes = tuple(of.private.sensitive.bincount(minlength=len(of.columns.groups)).tolist())
-        preparation, theta = begin(problem, Moments(layout, values, sigma, sizes))
+        preparation, theta = begun(problem, Moments(layout, values, sigma, sizes))
         centre, matrix, scale = preparation.centre.numpy(), preparation.matrix.numpy(), preparation.scale
     else:
         weight, bias = (value.detach().double().numpy() for value in problem.build_model().parameters())
@@ -242,66 +173,26 @@ def _chosen(name: str, epsilon: float, python: str, key: tuple[Any, ...]) -> Exp
     return settled(experiment, numbers_of(experiment, dict(zip(of.columns.groups, sizes, strict=True))))
 
 
-WAYS = (
-    "shapes smooth by 4",
-    "shapes smooth by 16",
-    "shapes smooth by 100",
-    "shapes that only rise or fall",
-    "mean of two models, a quarter additive",
-    "mean of two models, half additive",
-    "mean of two models, three quarters additive",
-    "inputs by-noise, over constant-first",
-)
+WAY = "inputs by-noise, over constant-first"
 
 
 def measured(way: str, name: str, epsilon: float, *, python: str, seeds: int) -> Row:
-    """The gains of a way by seed; no gains where it makes no difference."""
+    """The gains by seed; none where the preset takes no inputs by their noise."""
     preset = chosen_of(name, epsilon, python)
-    additive, records = preset.model.kind == "additive", len(parted(name, 0, python).private)
     run = functools.partial(trained, name, epsilon, python=python)
-    row: Row = {"records": records, "chosen": f"{preset.model.kind} {preset.model.inputs}", "gains": []}
-    if way.startswith("inputs"):
-        if preset.model.inputs != "by-noise":
-            return row
-        before = {"model": {"kind": "logistic", "inputs": "constant-first"}}
-        pairs = [(run(seed, **before), run(seed)) for seed in range(seeds)]
-    elif way.startswith("shapes"):
-        if not additive:
-            return row
-        usual = [run(seed) for seed in range(seeds)]
-        if way == "shapes that only rise or fall":
-            pairs = [(one, monotone(one)) for one in usual]
-        else:
-            begin = smooth(float(way.rsplit(" ", 1)[1]))
-            pairs = [(one, run(seed, begin=begin)) for seed, one in enumerate(usual)]
-    else:
-        if not additive and not _nearly(name, epsilon, python):
-            return row
-        part = {"a quarter": 0.25, "half": 0.5, "three quarters": 0.75}[way.split(", ")[1].removesuffix(" additive")]
-        bends = {
-            "model": {"kind": "additive", "knots": preset.model.knots if additive else 3},
-            "privacy": {"moments": 0.2},
-        }
-        pairs = []
-        for seed in range(seeds):
-            one, other = run(seed, part=0.5, **bends), run(seed, part=0.5, model={"kind": "logistic"})
-            raw = part * one.raw + (1 - part) * other.raw
-            pairs.append((run(seed), replace(one, weights=np.eye(raw.shape[1]), constant=np.zeros(1), held=raw)))
-    row["gains"] = [score(new.of, new.raw) - score(old.of, old.raw) for old, new in pairs]
-    return row
-
-
-def _nearly(name: str, epsilon: float, python: str) -> bool:
-    of = parted(name, 0, python)
-    sizes = of.private.sensitive.bincount(minlength=len(of.columns.groups)).tolist()
-    numbers = numbers_of(drafted(of, epsilon), dict(zip(of.columns.groups, sizes, strict=True)))
-    return 3 in numbers.hats and numbers.beside(numbers.hats[3]) <= _NEARLY
+    before = {"model": {"kind": "logistic", "inputs": "constant-first"}}
+    pairs = [(run(seed, **before), run(seed)) for seed in range(seeds if preset.model.inputs == "by-noise" else 0)]
+    return {
+        "records": len(parted(name, 0, python).private),
+        "chosen": f"{preset.model.kind} {preset.model.inputs}",
+        "gains": [score(new.of, new.raw) - score(old.of, old.raw) for old, new in pairs],
+    }
 
 
 def table(rows: list[Row]) -> str:
     """A line for each way and size of sets: the mean gain over cells, its standard error, and the least and largest."""
     lines = []
-    for way in WAYS:
+    for way in (WAY,):
         for size, fits in (("small", lambda n: n < SMALL), ("larger", lambda n: n >= SMALL)):
             own = [row for row in rows if row["cell"][0] == way and row["gains"] and fits(row["records"])]
             means = [statistics.fmean(row["gains"]) for row in own]
@@ -340,7 +231,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="measure nothing; print what is there")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    cells: list[Cell] = [(way, name, epsilon) for name in asked.sets for epsilon in EPSILONS for way in WAYS]
+    cells: list[Cell] = [(WAY, name, epsilon) for name in asked.sets for epsilon in EPSILONS]
     how = functools.partial(measured, python=asked.rivals_python, seeds=asked.seeds)
     if not asked.tables:
         measure_missing("shapes", (cells, how), asked.folder)

@@ -7,9 +7,7 @@ import pytest
 
 from benchmarks.own_data import store
 from benchmarks.rivals import __main__ as rivals
-from benchmarks.rivals import ours, page, sets, shapes, tuning
-from fedsw.experiment import parse_experiment
-from fedsw.learning.tasks.problem import Problem
+from benchmarks.rivals import ours, page, sets, tuning
 
 
 def row(rival: str, seed: int, score: float | None) -> dict:
@@ -193,26 +191,6 @@ def test_the_presets_rows_have_its_share_of_what_a_linear_model_learns():
 def test_the_default_path_is_not_behind_rivals_of_its_relation_where_epsilon_is_three(name):
     scores = {rival: rivals.measured(name, 3.0, rival, 0, python="")["score"] for rival in ("fedsw", *page.REPLACED)}
     assert scores["fedsw"] >= max(scores[rival] for rival in page.REPLACED) - 0.05
-
-
-def test_rising_heights_are_the_nearest_that_never_fall():
-    heights = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
-    assert shapes.rising(heights).tolist() == [2.0, 2.0, 2.0, 4.5, 4.5]
-    assert shapes.rising(np.sort(heights)).tolist() == sorted(heights.tolist())
-
-
-def test_smoothness_leaves_straight_shapes_and_categories_as_they_are_and_takes_from_bends():
-    columns = {
-        "features": [{"name": "x", "low": 0, "high": 1}, {"name": "w", "categories": list("abc")}],
-        "sensitive": {"name": "sex", "values": ["f", "m"]},
-        "target": {"name": "y", "values": ["no", "yes"]},
-    }
-    model = {"kind": "additive", "knots": 5}
-    of = {"name": "own", "data": {"source": "object", "columns": columns}, "model": model, "objective": {"alpha": 0.0}}
-    root = shapes._roots(Problem.from_experiment(parse_experiment(of)), 100.0)
-    straight, bent = np.array([0, 1, 2, 3, 4, 0, 1, 0]), np.array([1, -4, 6, -4, 1, 0, 0, 0])
-    assert root @ straight == pytest.approx(straight)
-    assert np.linalg.norm(root @ bent) < 0.1 * np.linalg.norm(bent)
 
 
 def test_gains_are_clear_beyond_two_standard_errors_and_not_within():
