@@ -103,7 +103,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
         self.guarantee_ = str(result.summary["guarantee"]["statement"])
         self._trained = load(result.directory, model=network)
-        self.shapes_ = read_shapes(result.directory, result.experiment)
+        self.shapes_ = read_shapes(result.directory)
 
     def _experiment(self, alpha: float) -> Experiment:
         """The experiment that `settings` begins and the parameters end."""

@@ -20,11 +20,12 @@ __all__ = [
     "certificates", "client_check", "client_states", "code_books", "comparable", "comparison", "comparison_grid",
     "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts",
     "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
-    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "moments_plan", "node_files",
-    "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows", "rehearsal", "roll_call",
-    "rosters", "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder", "run_grid",
-    "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections", "served",
-    "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained", "understanding", "verbs",
+    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "model_shapes", "moments_plan",
+    "node_files", "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows", "rehearsal",
+    "roll_call", "rosters", "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder",
+    "run_grid", "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching",
+    "selections", "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
+    "understanding", "verbs",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from fedsw.runs import progress as run_progress
     from fedsw.runs import roll_call as roll_call
     from fedsw.runs import run_files as run_files
+    from fedsw.runs import shapes_of_model as model_shapes
     from fedsw.runs import status as run_status
     from fedsw.runs import telemetry as telemetry
     from fedsw.runs import view as run_view

@@ -22,6 +22,7 @@ from fedsw.cli._modules import (
     experiment_files,
     experiments,
     figures,
+    model_shapes,
     moments_plan,
     plan_words,
     roll_call,
@@ -121,7 +122,7 @@ def show_command(
 
 def _show_shapes(directory: Path, output: Path | None, *, force: bool, as_json: bool) -> None:
     experiment = run_view.read_run(directory).experiment
-    shapes = additive_shapes.read_shapes(directory, experiment)
+    shapes = additive_shapes.read_shapes(directory) or model_shapes.keep_shapes(directory, experiment)
     if not shapes and not (directory / run_files.RunFile.MODEL).is_file():
         raise experiments.ExperimentError(
             f"{directory} has no shapes: the run has released no model; `fedsw show {directory} progress` shows how "

@@ -1,27 +1,65 @@
-"""The functions that an additive model is a sum of: one of each column, with the band of the rounds' noise.
+"""The functions that an additive model is a sum of, as a run keeps them when it ends: one of each column, with a band.
 
-A run keeps them when it ends, and they are shown from there. Where that is missing, or of another model than
-the folder has, they are made anew, which takes torch.
+A folder is shown from what it keeps, without torch; `shapes_of_model` makes them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedsw.experiment import Experiment
-from fedsw.experiment.task_kinds import MODELS
-from fedsw.runs._shape import ShapeFunction
-from fedsw.runs.run_files import RunFile, read_json, write_json
+from fedsw.runs.run_files import RunFile, read_json
 
-__all__ = ["ShapeFunction", "keep_shapes", "read_shapes"]
+Numbers = NDArray[np.float64]
 
 
-def read_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
-    """The functions of an additive model that a run released; none of another model, or before it is released.
+@dataclass(frozen=True, eq=False)
+class ShapeFunction:
+    """One column's function: its values (w, k) at places, for each output, and a band (w, k) on either side of them.
+
+    ``places`` are knots in the column's own numbers, or None beside ``labels``: categories, and the missing cell.
+    """
+
+    column: str
+    labels: tuple[str, ...]
+    places: tuple[float, ...] | None
+    values: Numbers
+    band: Numbers
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values."""
+        return {
+            "column": self.column,
+            "at": list(self.labels),
+            "values": self.values.tolist(),
+            "band": self.band.tolist(),
+        }
+
+    def content(self) -> dict[str, Any]:
+        """All of it as plain values, for `of_content`."""
+        return {**self.as_dict(), "places": None if self.places is None else list(self.places)}
+
+    @classmethod
+    def of_content(cls, content: dict[str, Any]) -> ShapeFunction:
+        """The shape behind `content`; KeyError, TypeError or ValueError if these are none."""
+        places, labels = content["places"], tuple(content["at"])
+        values, band = (np.array(content[name], dtype=np.float64) for name in ("values", "band"))
+        if not all(isinstance(name, str) for name in (content["column"], *labels)):
+            raise ValueError("a column or a label is no text")
+        if values.ndim != 2 or values.shape != band.shape or len(values) != len(labels):
+            raise ValueError(f"{len(labels)} labels have values {values.shape} and bands {band.shape}")
+        if not (np.isfinite(values).all() and np.isfinite(band).all()):
+            raise ValueError("a value or a band is no finite number")
+        return cls(content["column"], labels, None if places is None else tuple(map(float, places)), values, band)
+
+
+def read_shapes(directory: Path) -> list[ShapeFunction]:
+    """The functions of an additive model that a run released and kept; none of another model than the folder has.
 
     Each is about its mean over the places. Of a classifier they are log-odds (of more than two classes the scores of
     each); of numbers what the answer, in the target's own units, moves by from where all columns are at their mean:
@@ -31,42 +69,17 @@ def read_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     Raises:
         ValueError: naming the run's file that is damaged.
     """
-    if not _has_shapes(directory, experiment):
-        return []
     path = directory / RunFile.SHAPES
     stored = read_json(path) or {}
-    if stored.get("of") != _sources(directory):
-        return _made(directory, experiment)
+    if stored.get("of") != sources_of_shapes(directory):
+        return []
     try:
         return [ShapeFunction.of_content(content) for content in stored["shapes"]]
     except (LookupError, TypeError, ValueError) as fault:
         raise ValueError(f"{path} is damaged: {fault}") from None
 
 
-def keep_shapes(directory: Path, experiment: Experiment) -> None:
-    """Store the functions of the model that a run has released, with the digests of the files that they are made of.
-
-    Nothing is stored of another model, nor of one with infinite or NaN parameters.
-    """
-    if not _has_shapes(directory, experiment):
-        return
-    shapes = _made(directory, experiment)
-    if all(np.isfinite(shape.values).all() and np.isfinite(shape.band).all() for shape in shapes):
-        content = {"of": _sources(directory), "shapes": [shape.content() for shape in shapes]}
-        write_json(directory / RunFile.SHAPES, content)
-
-
-def _has_shapes(directory: Path, experiment: Experiment) -> bool:
-    return MODELS.get(experiment.model.kind).columns and (directory / RunFile.MODEL).is_file()
-
-
-def _made(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
-    from fedsw.runs.shapes_of_model import shapes_of  # whose torch takes longer than all else that a page needs
-
-    return shapes_of(directory, experiment)
-
-
-def _sources(directory: Path) -> dict[str, Any]:
+def sources_of_shapes(directory: Path) -> dict[str, Any]:
     """The digests of the files that shapes are made of, by name; those that are missing left out."""
     paths = [directory / name for name in (RunFile.MODEL, RunFile.MOMENTS, RunFile.SCORES)]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

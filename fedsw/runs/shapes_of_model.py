@@ -1,4 +1,4 @@
-"""The functions that an additive model is a sum of, off its parameters and the moments of its run."""
+"""The functions that an additive model is a sum of, made of its parameters and the moments of its run, and kept."""
 
 from __future__ import annotations
 
@@ -9,17 +9,32 @@ import numpy as np
 from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment
-from fedsw.experiment.task_kinds import shipped_task
+from fedsw.experiment.task_kinds import MODELS, shipped_task
 from fedsw.learning.models.coded import Hats, knots_of
 from fedsw.learning.moments.preparation import noise_of_rounds, prepare
 from fedsw.learning.tasks.problem import Problem
-from fedsw.runs._shape import Numbers, ShapeFunction
+from fedsw.runs.additive_shapes import Numbers, ShapeFunction, sources_of_shapes
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
-from fedsw.runs.run_files import RunFile, read_json
+from fedsw.runs.run_files import RunFile, read_json, write_json
 
 _WIDTH = 2.0
 """Standard deviations of noise on either side of a function."""
+
+
+def keep_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
+    """Store and return the functions of the released model, with the digests of the files that they are made of.
+
+    Nothing is stored of another kind of model, before a model is released, or of infinite or NaN parameters.
+    """
+    path = directory / RunFile.MODEL
+    if not (MODELS.get(experiment.model.kind).columns and path.is_file()):
+        return []
+    shapes = shapes_of(directory, experiment)
+    if all(np.isfinite(shape.values).all() and np.isfinite(shape.band).all() for shape in shapes):
+        content = {"of": sources_of_shapes(directory), "shapes": [shape.content() for shape in shapes]}
+        write_json(directory / RunFile.SHAPES, content)
+    return shapes
 
 
 def shapes_of(directory: Path, experiment: Experiment) -> list[ShapeFunction]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
-from fedsw.experiment.task_kinds import MODELS
 from fedsw.runs.commands import command_for
 from fedsw.runs.group_names import Names, names_of_plan
 from fedsw.runs.run_files import (
@@ -172,16 +171,14 @@ def read_whole_run(directory: Path) -> RunView:
         LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledgers`.
     """
     from fedsw.runs.accounts import read_ledgers
+    from fedsw.runs.additive_shapes import read_shapes
 
     view = read_run(directory)
-    spending, shapes = None, []
+    spending = None
     with contextlib.suppress(FileNotFoundError):  # before the first release there is no ledger
         spending = read_ledgers(directory, view.names, view.experiment.data.unit)
-    if MODELS.get(view.experiment.model.kind).columns:  # of others there are none, and no model is read for them
-        from fedsw.runs.additive_shapes import read_shapes
-
-        shapes = read_shapes(directory, view.experiment)
-    return replace(view, whole=True, spending=spending, shapes=tuple(shapes), seconds=tuple(round_seconds(directory)))
+    shapes, seconds = tuple(read_shapes(directory)), tuple(round_seconds(directory))
+    return replace(view, whole=True, spending=spending, shapes=shapes, seconds=seconds)
 
 
 def require_whole(view: RunView) -> RunView:

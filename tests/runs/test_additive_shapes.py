@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 import fedsw
 from fedsw.cli.app import main
 from fedsw.learning.tasks import calibration
-from fedsw.runs import additive_shapes
-from fedsw.runs.additive_shapes import ShapeFunction, keep_shapes, read_shapes
+from fedsw.runs import shapes_of_model
+from fedsw.runs.additive_shapes import ShapeFunction, read_shapes
 from fedsw.runs.report.shapes import contributions, draw_shapes, leading_column, shapes_in_words
-from fedsw.runs.shapes_of_model import shapes_of
+from fedsw.runs.shapes_of_model import keep_shapes, shapes_of
 from fedsw.runs.view import read_run
 
 
@@ -52,21 +52,16 @@ def finished(tmp_path: Path, settings: dict[str, Any]) -> Path:
 
 
 @pytest.mark.slow
-def test_kept_shapes_are_those_of_the_model_and_of_no_other(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_shapes_are_those_of_the_model_and_of_no_other(finished: Path) -> None:
     experiment, path = read_run(finished).experiment, finished / "shapes.json"
-    kept = [shape.content() for shape in read_shapes(finished, experiment)]
+    kept = [shape.content() for shape in read_shapes(finished)]
     assert kept == [shape.content() for shape in shapes_of(finished, experiment)] and len(kept) == 2
-    with monkeypatch.context() as patched:
-        patched.setattr(additive_shapes, "_made", lambda directory, experiment: [])
-        assert [shape.content() for shape in read_shapes(finished, experiment)] == kept  # off the file
-        tensors = load_file(finished / "model.safetensors")
-        save_file({name: 2 * value for name, value in tensors.items()}, finished / "model.safetensors")
-        assert read_shapes(finished, experiment) == []  # of another model: they would be made anew
-    assert not np.allclose(read_shapes(finished, experiment)[0].values, kept[0]["values"])
-    keep_shapes(finished, experiment)
-    assert json.loads(path.read_text())["shapes"] != kept
+    tensors = load_file(finished / "model.safetensors")
+    save_file({name: 2 * value for name, value in tensors.items()}, finished / "model.safetensors")
+    assert read_shapes(finished) == []
+    assert main(["show", str(finished), "shapes", "--json"]) == 0  # makes them of the model that is there
+    assert not np.allclose(read_shapes(finished)[0].values, kept[0]["values"])
     path.unlink()
-    assert len(read_shapes(finished, experiment)) == 2
     save_file({name: value * np.float32(np.nan) for name, value in tensors.items()}, finished / "model.safetensors")
     keep_shapes(finished, experiment)
     assert not path.exists()
@@ -74,12 +69,12 @@ def test_kept_shapes_are_those_of_the_model_and_of_no_other(finished: Path, monk
 
 @pytest.mark.slow
 def test_damaged_shapes_are_named(finished: Path) -> None:
-    path, experiment = finished / "shapes.json", read_run(finished).experiment
+    path = finished / "shapes.json"
     first, *others = (content := json.loads(path.read_text()))["shapes"]
     for change in ({"column": 3}, {"at": ["a"]}, {"values": [["x"]]}, {"band": None}, {"places": ["x"]}):
         path.write_text(json.dumps(content | {"shapes": [first | change, *others]}))
         with pytest.raises(ValueError, match=r"shapes\.json is damaged"):
-            read_shapes(finished, experiment)
+            read_shapes(finished)
 
 
 @pytest.mark.slow
@@ -89,7 +84,7 @@ def test_a_run_whose_shapes_cannot_be_made_ends_well(
     def broken(*_: object) -> list[object]:
         raise OSError("no space left")
 
-    monkeypatch.setattr(additive_shapes, "_made", broken)
+    monkeypatch.setattr(shapes_of_model, "shapes_of", broken)
     result = fedsw.run(settings, runs=tmp_path / "runs")
     assert result.summary["status"] == "completed" and not (Path(result.directory) / "shapes.json").exists()
     assert "the functions of the model are not stored (OSError: no space left)" in caplog.text
@@ -115,7 +110,7 @@ def test_without_moments_the_band_is_the_noise_that_the_rounds_added(
         "seed": 1,
     }
     finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
-    shapes = {shape.column: shape for shape in read_shapes(finished, read_run(finished).experiment)}
+    shapes = {shape.column: shape for shape in read_shapes(finished)}
     ratios = 2 * shapes["work"].values / shapes["work"].band
     assert np.sqrt(np.mean(ratios**2)) == pytest.approx(1.0, abs=0.2) and (shapes["age"].band > 0).all()
 
@@ -139,7 +134,7 @@ def test_shapes_of_numbers_are_what_predictions_move_by_in_the_targets_own_units
         "seed": 1,
     }
     finished = Path(fedsw.run(asked, runs=tmp_path / "runs").directory)
-    age = read_shapes(finished, read_run(finished).experiment)[0]
+    age = read_shapes(finished)[0]
     assert age.places == (0, 12.5, 25, 37.5, 50) and age.labels[-1] == "age is missing"
     people = pd.DataFrame([{"age": at, "work": work} for work in "ab" for at in (*map(str, age.places), "")])
     shares = (fedsw.load(finished).predict(people)["predicted_ill"].to_numpy() - low) / (high - low)
@@ -187,7 +182,7 @@ def test_shapes_of_numbers_are_drawn_where_records_are_and_not_where_nobody_is(
     weight, bias = (next(name for name, value in tensors.items() if value.ndim == many) for many in (2, 1))
     heights = np.float32([[-2, -1, 0, 1, 2, 0, *[-30] * 5]])  # of jobs that nobody has, where all answers are 0
     save_file({weight: heights, bias: np.float32([0])}, finished / "model.safetensors")
-    age = read_shapes(finished, read_run(finished).experiment)[0]
+    age = read_shapes(finished)[0]
     people = pd.DataFrame([{"age": str(at), "work": "job 0"} for at in age.places])
     predicted = fedsw.load(finished).predict(people)["predicted_ill"].to_numpy()
     np.testing.assert_allclose(np.diff(age.values[:, 0]), np.diff(predicted), rtol=0.2)

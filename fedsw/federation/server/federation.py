@@ -59,7 +59,6 @@ from fedsw.privacy.accounting.selection import Selection
 from fedsw.privacy.relations import require_relation
 from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
-from fedsw.runs.additive_shapes import keep_shapes
 from fedsw.runs.commands import ELSEWHERE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
@@ -69,6 +68,7 @@ from fedsw.runs.observer import Ending, Outcome, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.releases import Releases
 from fedsw.runs.run_files import ALONE, total_seconds
+from fedsw.runs.shapes_of_model import keep_shapes
 
 __all__ = ["Job", "federate"]
 
@@ -391,9 +391,9 @@ class RoundRun(FederatedRun, TrainingLoop):
         if not why:
             try:
                 keep_shapes(directory.path, job.experiment)
-            except Exception as fault:  # without them a reader makes an additive model's functions anew
+            except Exception as fault:  # they are made of what was released, and can be made again
                 self.log.warning(
-                    "the functions of the model are not stored (%s: %s); who shows them makes them anew",
+                    "the functions of the model are not stored (%s: %s); `fedsw show RUN shapes` makes them again",
                     type(fault).__name__,
                     fault,
                 )

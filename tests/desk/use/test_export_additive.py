@@ -17,7 +17,6 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.additive_shapes import read_shapes
 from fedsw.runs.report.shapes import draw_shapes
 from fedsw.runs.run_files import read_json
-from fedsw.runs.view import read_run
 from fedsw.runs.write import write_card
 from tests.desk.use.conftest import COLUMNS, INCOME, PAY, row, settings
 
@@ -86,7 +85,7 @@ def test_an_additive_model_is_trained_on_persons_with_missing_cells_and_answers_
     first = next(name for name in model.names())
     wanted = model.outputs(torch.tensor([[0.25, 1.0, 1.0, 0.0], [0.125, 0.0, 0.0, 1.0]]))[:, 0].numpy()
     assert np.allclose(model.predictions(path)[first], wanted, atol=1e-6)
-    shapes = {shape.column: shape for shape in read_shapes(found.directory, read_run(found.directory).experiment)}
+    shapes = {shape.column: shape for shape in read_shapes(found.directory)}
     assert [*shapes] == ["age", "work"] and shapes["work"].labels == ("a", "b")
     assert shapes["age"].places == (0, 50, 200, 400) and shapes["age"].labels[-1] == "age is missing"
     if kind is INCOME:
