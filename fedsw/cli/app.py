@@ -15,17 +15,13 @@ from typing import NoReturn
 
 import typer
 
-from fedsw.cli._account import account
-from fedsw.cli._audit import audit_command
 from fedsw.cli._data import check_command, describe_command, distance_command, init_command
 from fedsw.cli._plan import budget_command, plan_command, tune_command
-from fedsw.cli._run import resume_command, run_command
-from fedsw.cli._synthesize import synthesize_command
 from fedsw.cli._use import evaluate_command, export_command, predict_command
-from fedsw.cli.compare import compare_command, demo_command
 from fedsw.cli.deploy import bundle_command, certs, client_command, deploy, server_command
 from fedsw.cli.options import invoke, new_group, split_debug
-from fedsw.cli.show import list_command, report_command, show_command
+from fedsw.cli.run import compare_command, demo_command, resume_command, run_command, synthesize_command
+from fedsw.cli.show import account, audit_command, list_command, report_command, show_command
 
 GROUPS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     "Data": {"init": init_command, "check": check_command, "describe": describe_command, "distance": distance_command},

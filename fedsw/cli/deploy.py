@@ -31,8 +31,8 @@ from fedsw.cli._modules import (
     run_progress,
     served,
 )
-from fedsw.cli._run import MetricsPort, run_command, watched
 from fedsw.cli.options import Clients, Json, Verbs, changes_of, echo, echo_json, found
+from fedsw.cli.run import MetricsPort, run_command, watched
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Verbs that show what there is: `fedsw list`, `show`, `report`."""
+"""Verbs that look at what there is: `fedsw list`, `show`, `report`, `audit`, `account`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import typer
 from rich.live import Live
 
 from fedsw._tools import files
+from fedsw._tools.files import fresh_folder
 from fedsw._tools.text import number, upward
+from fedsw.cli import options
 from fedsw.cli._modules import (
     additive_shapes,
+    audit_canary,
+    audit_one_run,
+    audit_record,
     client_states,
     comparison,
     comparison_page,
@@ -22,41 +27,54 @@ from fedsw.cli._modules import (
     experiment_files,
     experiments,
     figures,
+    lifetime,
     model_shapes,
     moments_plan,
     plan_words,
+    pool,
     roll_call,
     run_accounts,
     run_commands,
     run_documents,
     run_facts,
     run_files,
+    run_folder,
     run_pages,
     run_plan,
     run_status,
     run_view,
     screens,
     shape_figures,
+    verbs,
 )
 from fedsw.cli.options import (
     RUNS,
+    Accounts,
     AllowModule,
     Force,
     Json,
     Run,
     Runs,
+    Verbs,
     answer,
+    answer_made,
+    changes_of,
     echo,
     echo_json,
     files_of_run,
     found,
     require_format,
     require_writable,
+    say,
 )
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Code, Document, Part, Strong, named, sections
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fedsw.audit.finding import Finding
+    from fedsw.experiment import Experiment
     from fedsw.runs.client_status import ClientStatus
     from fedsw.runs.status import Status
 
@@ -318,3 +336,163 @@ def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> run_documents.Wha
     return run_documents.WhatIfs.of_plan(
         plan_words.as_plain(run_plan.planned(*moments_plan.sizes_of(folder, allow_modules)))
     )
+
+
+Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where findings are kept.")]
+
+
+def audit_command(
+    target: Annotated[str, typer.Argument(metavar="EXPERIMENT|RUN")],
+    settings: options.Settings = None,
+    canary: Annotated[
+        bool,
+        typer.Option(
+            "--canary", help="Attack the releases on the worst neighbours of the experiment's bound (empirical ε)."
+        ),
+    ] = False,
+    one_run: Annotated[
+        int | None,
+        typer.Option(
+            "--one-run", min=1, metavar="K", help="Membership inference on one real training run with K canaries."
+        ),
+    ] = None,
+    trials: Trials = None,
+    unsafe_finding: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-finding", help="Let --one-run attack your records: the finding's ε is then ∞ for readers."
+        ),
+    ] = False,
+    epsilon: options.Epsilon = None,
+    overrides: options.Set = None,
+    data_dir: options.DataDir = None,
+    output: Folder = Path("audits"),
+    allow_module: options.AllowModule = None,
+    runs: options.Runs = options.RUNS,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Attack a guarantee by membership inference, or check a run.
+
+    With --canary or --one-run the target is an experiment (settings may follow it), or a run's folder: its settings
+    are attacked; without either it is a run's folder, or an experiment's name for its latest run: its files are
+    checked by recomputation.
+    """
+    if canary and one_run is not None:
+        raise typer.BadParameter("give --canary or --one-run, not both")
+    attacked = canary or one_run is not None
+    changed = settings or overrides or epsilon is not None or data_dir is not None
+    if not attacked and (changed or trials is not None):
+        raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
+    if trials is not None and not canary:
+        raise typer.BadParameter("--trials belongs to --canary")
+    if unsafe_finding and one_run is None:
+        raise typer.BadParameter("--unsafe-finding belongs to --one-run")
+
+    if attacked and allow_module and not run_files.is_run(Path(target)):
+        raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
+    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
+    show = not (quiet or as_json)
+    if attacked:
+        experiment = _experiment(target, changes, allow_module or ())
+        finding = _attack(experiment, one_run, trials, show=show, unsafe=unsafe_finding)
+    else:
+        finding = audit_record.audit(found(target, runs), allow_module or ())
+    name = Path(target).stem if attacked else Path(finding.subject).name
+    files = finding.write(fresh_folder(output / f"{name}-{finding.kind}"))
+    content = {**finding.as_dict(), "files": [str(path) for path in files]}
+    answer_made(content, finding.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
+    if finding.exit_code:
+        raise typer.Exit(finding.exit_code)
+
+
+def _experiment(target: str, changes: list[str], modules: Collection[str]) -> Experiment:
+    """The experiment that a file or a name says, or the settings of a run's folder, with changes."""
+    if not run_files.is_run(Path(target)):
+        return experiments.load_experiment(target, changes)
+
+    stored, _ = run_folder.RunDirectory(Path(target)).read_config(modules)
+    return experiments.parse_experiment(stored.model_dump(mode="json"), changes)
+
+
+def _attack(experiment: Experiment, one_run: int | None, trials: int | None, *, show: bool, unsafe: bool) -> Finding:
+    if one_run is not None:
+        return audit_one_run.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
+
+    return audit_canary.audit(experiment, trials=trials, show=show)
+
+
+account = Verbs(help="Show and limit the joint budget of runs on one data set.", invoke_without_command=True)
+
+Data = Annotated[str, typer.Argument(metavar="DATA", help="The data set's name, as data.account gives it.")]
+Delta = Annotated[float | None, typer.Option(help="δ at which ε is shown; the limit's by default.")]
+
+
+@account.callback()
+def account_command(
+    context: typer.Context, accounts: Accounts = None, delta: Delta = None, as_json: Json = False
+) -> None:
+    """Show what all runs on one data set spent together, and how much is left.
+
+    Without a command: all data sets that have an account on this machine.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    answered = verbs.account(delta=delta, accounts=accounts)
+    if not (answered["accounts"] or as_json):
+        echo(f"no accounts in {answered['folder']}; an experiment with data.account = 'NAME' keeps one")
+        return
+    say(answered, as_json=as_json, highlight=True)
+
+
+@account.command("show")
+def account_show_command(
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Names of data sets.")],
+    accounts: Accounts = None,
+    delta: Delta = None,
+    as_json: Json = False,
+) -> None:
+    """Show the runs on a data set, what they cost together, and what is left.
+
+    Of several names, also what the runs of all these accounts cost a record that is in each: `people people.client-0`
+    is a record of client 0 in a simulation.
+    """
+    _show(*data, accounts=accounts, delta=delta, as_json=as_json)
+
+
+@account.command("limit")
+def limit_command(
+    data: Data,
+    epsilon: Annotated[float, typer.Option(help="ε that all runs together may spend.")],
+    delta: Annotated[float, typer.Option(help="δ of that ε, well below 1 / records.")],
+    accounts: Accounts = None,
+    as_json: Json = False,
+) -> None:
+    """Set how much all runs on a data set may spend together; runs beyond it are refused before they begin."""
+    folder = lifetime.accounts_folder() if accounts is None else accounts.expanduser()
+    lifetime.DatasetAccount(folder, data).limit(epsilon, delta)
+    _show(data, accounts=accounts, delta=None, as_json=as_json)
+
+
+@account.command("settle")
+def settle_command(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The folder of a run, a training or a ledger, or a client's state folder."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Let a run or training that stopped count with what it spent, and give back the rest of what was set aside.
+
+    It may be resumed later, if there is room for it then.
+    """
+    settled = pool.settle_run(run)
+    if as_json:
+        echo_json({"settled": settled})
+    else:
+        echo("\n".join(f"{name}: settled" for name in settled))
+
+
+def _show(*data: str, accounts: Path | None, delta: float | None, as_json: bool) -> None:
+    say(verbs.account(*data, delta=delta, accounts=accounts), as_json=as_json, highlight=True)

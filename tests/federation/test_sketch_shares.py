@@ -19,8 +19,7 @@ from fedsw.experiment.preset_rules import left_open, require_settled
 from fedsw.federation.server.settling import settled
 from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.noised import least_noise_shares, sketch_sensitivity
-from fedsw.learning.sketches.one_sided import Features, MomentFeatures
-from fedsw.learning.sketches.parts import PartOfSketch
+from fedsw.learning.sketches.parts import Features, MomentFeatures, PartOfSketch
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.directory import RunDirectory

@@ -9,7 +9,7 @@ import torch
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.sketches.learnt import Classifier, Lessons
-from fedsw.learning.sketches.one_sided import Features, MomentFeatures
+from fedsw.learning.sketches.parts import Features, MomentFeatures
 from fedsw.learning.sketches.sketch_law import Law
 from simulations.papers import public_maps
 from simulations.papers.public_maps import LayerOfUsps, framed

@@ -25,8 +25,14 @@ from fedsw.learning.models.initial import count_parameters
 from fedsw.learning.sketches import maps
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer
 from fedsw.learning.sketches.maps import FeatureMap, OwnMap, circle_of
-from fedsw.learning.sketches.one_sided import Features, MomentFeatures
-from fedsw.learning.sketches.parts import GaussianKernel, Indicators, PartOfSketch, SlicedCramer
+from fedsw.learning.sketches.parts import (
+    Features,
+    GaussianKernel,
+    Indicators,
+    MomentFeatures,
+    PartOfSketch,
+    SlicedCramer,
+)
 from fedsw.learning.sketches.sketch_law import Law, Sketcher, chunk_of
 from fedsw.learning.sketches.table_counts import Pairs
 from fedsw.learning.sketches.table_parts import MOST_CODES, MOST_COLUMNS, Triple, Triples, triples_within

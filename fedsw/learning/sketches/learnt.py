@@ -69,7 +69,7 @@ class LearntLayer:
 
     What it is trained on is public or released, and it travels as weights of this architecture, never as code: float32
     numbers, one after the other; none for zeros, where only sizes matter. A part that may take any map
-    (`fedsw.learning.sketches.one_sided`) bounds what it makes of a record, whatever the weights are.
+    (`fedsw.learning.sketches.parts`) bounds what it makes of a record, whatever the weights are.
     """
 
     classes: int

@@ -15,11 +15,10 @@ from fedsw._tools.randomness import Stream
 from fedsw.experiment.sections import Sketch
 from fedsw.learning.models.labelled import generate, proportions_of, seeded_generator
 from fedsw.learning.models.table_generator import NONE, TableGenerator
-from fedsw.learning.sketches.consistent import Tables, consistent, with_margins
 from fedsw.learning.sketches.drift import sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch, independent_cells
 from fedsw.learning.sketches.sketch_law import Sketcher
-from fedsw.learning.sketches.table_counts import Pair, pairs_measured
+from fedsw.learning.sketches.table_counts import Pair, Tables, consistent, pairs_measured, with_margins
 from fedsw.learning.sketches.table_parts import Triples, TriplesOf
 
 _DRAWS = 2

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedsw.cli import app as cli
-from fedsw.cli import compare as cli_compare
+from fedsw.cli import run as cli_compare
 from fedsw.desk.compare import comparison_grid as runner
 from fedsw.desk.compare import comparison_page as page
 from fedsw.desk.compare.comparison_grid import Cell, make_grid, missing, read_grid, run_missing, write_failure

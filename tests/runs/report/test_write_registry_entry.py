@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedsw.cli.app import main
-from fedsw.runs.report.registry_entry import entry
 from fedsw.runs.run_files import read_json
 from fedsw.runs.view import read_run
-from fedsw.runs.write import write_entry
+from fedsw.runs.write import entry, write_entry
 
 yaml = pytest.importorskip("yaml")
 SCHEMA = yaml.safe_load(Path(__file__).with_name("deployments-schema.yaml").read_text(encoding="utf-8"))

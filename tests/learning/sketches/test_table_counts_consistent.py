@@ -15,10 +15,9 @@ from fedsw._tools.randomness import Stream
 from fedsw.learning.models.labelled import generate, proportions_of
 from fedsw.learning.models.table_generator import NONE, TableGenerator
 from fedsw.learning.sketches import trees
-from fedsw.learning.sketches.consistent import consistent, projected, with_margins
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law
-from fedsw.learning.sketches.table_counts import Pairs
+from fedsw.learning.sketches.table_counts import Pairs, consistent, projected, with_margins
 from fedsw.learning.sketches.trees import TablesOf, choose, informations, move_rows, next_pairs, spanning_tree
 
 SIZES = (2, 4, 3, 3)

@@ -16,8 +16,7 @@ from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.learnt import Classifier, LearntLayer, flat_bytes
 from fedsw.learning.sketches.maps import Convolutions, Cosine, Raw, Scattering
 from fedsw.learning.sketches.noised import sketch_sensitivity
-from fedsw.learning.sketches.one_sided import Features, MomentFeatures
-from fedsw.learning.sketches.parts import diameter
+from fedsw.learning.sketches.parts import Features, MomentFeatures, diameter
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.privacy.sensitivity import SLACK
 from tests.learning.sketches.samples import cells_of, normal, sums_of_vectors
