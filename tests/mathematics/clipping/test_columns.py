@@ -13,12 +13,12 @@ from fedsw.mathematics.clipping import columns as engine
 from fedsw.mathematics.clipping.gram import cuts
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import Flat, double_by_default, jacobian, naive_sum
+from tests.pairwise import pairwise
 
 WAYS = ("formed", "factored")
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "d", "way"), pairwise(NAMES, (1, 2, 3), WAYS), indirect=["way"])
 def test_both_ways_equal_the_loop_over_samples(name, d, way):
     with double_by_default():
         model, x = make(name, d, True, 4)
@@ -76,9 +76,11 @@ class Difference(nn.Module):
         return (y[:, :, 0] - y[:, :, -1])[:, : self.d]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [1, 3])
-@pytest.mark.parametrize("power", [-44, -20, -3, 0, 8, 18, 30])
+@pytest.mark.parametrize(
+    ("power", "d", "dtype", "way"),
+    pairwise((-44, -20, -3, 0, 8, 18, 30), (1, 3), (torch.float32, torch.float64), WAYS),
+    indirect=["way"],
+)
 def test_one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways(power, d, dtype, way):
     for seed in range(5):
         torch.manual_seed(seed)

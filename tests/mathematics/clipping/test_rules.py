@@ -12,6 +12,7 @@ from fedsw.mathematics.clipping import Safety, Term, clipped_sum, record
 from fedsw.mathematics.clipping.rules import RULES, rule
 from tests.mathematics.clipping.layers import NAMES, make
 from tests.mathematics.clipping.naive import Flat, double_by_default, jacobian, naive_sum
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -20,10 +21,9 @@ def relative_error(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (5, 2), (3, 4)])
-@pytest.mark.parametrize("name", NAMES)
-def test_clipped_sums_equal_the_loop_over_samples(name, n, d, bias):
+@pytest.mark.parametrize(("name", "sizes", "bias"), pairwise(NAMES, ((1, 1), (5, 2), (3, 4)), (True, False)))
+def test_clipped_sums_equal_the_loop_over_samples(name, sizes, bias):
+    n, d = sizes
     model, x = make(name, d, bias, n)
     q = torch.randn(n, d)
     norms = [float(torch.linalg.matrix_norm(jacobian(model, x, i), ord=2)) for i in range(n)]
