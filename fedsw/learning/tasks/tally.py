@@ -36,30 +36,53 @@ SCORED = 0.5
 
 @dataclass(frozen=True)
 class Counts:
-    """A classifier's kept records: by group, class and predicted class; and by the probability of their own class.
+    """A classifier's kept records: by group, class and predicted class; and by the probabilities of classes.
 
     Of each group come confusion counts first, then, class by class, half a count in the bin of `CHANCES` where the
-    record's own class has its probability.
+    record's own class has its probability. Of more than two classes, ROC curves of each against the rest need the
+    others' probabilities, too: then comes, class by class, `of_rest` of a count for each record of another class.
 
-    Guarantee: `moved` is sqrt(2.5): a record is counted in one place, and by half in one other.
+    Guarantee: `moved` is sqrt(2) times the norm of what a record adds, whose numbers are not below 0.
     """
 
     groups: int
     classes: int
 
     @property
+    def lengths(self) -> list[int]:
+        """Numbers of each part: by class and answer, by class and bin, and of more than two by the rest of each."""
+        by_bins = self.classes * (len(CHANCES) - 1)
+        return [self.classes**2, by_bins] + ([by_bins] if self.of_rest else [])
+
+    @property
     def width(self) -> int:
-        """A place for each class and answer, and for each class and bin."""
-        return self.classes * (self.classes + len(CHANCES) - 1)
+        """Numbers of a group."""
+        return sum(self.lengths)
+
+    @property
+    def of_rest(self) -> float:
+        """Weight of a count in the bin of another class, a whole number of steps; 0 for two classes.
+
+        All of a record together weigh half of what its own class does: of three classes the rest, twice as many
+        records, then has the curve's noise of its own class, and all other counts have a twentieth more.
+        """
+        if self.classes == 2:
+            return 0.0
+        return math.floor(ONE * SCORED / math.sqrt(2 * (self.classes - 1))) / ONE
+
+    @property
+    def _added(self) -> float:
+        """Squared norm of what a record adds: one answer, its own class's bin, and every other class's."""
+        return 1.0 + SCORED**2 + (self.classes - 1) * self.of_rest**2
 
     @property
     def moved(self) -> float:
-        """One count less in one place, and one more in another; half of that beside."""
-        return math.sqrt(2.0 + 2 * SCORED**2)
+        """Two records may share no place."""
+        return math.sqrt(2 * self._added)
 
     def moved_for(self, relation: str) -> float:
         """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
-        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(1.0 + SCORED**2)}[relation]
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(self._added)}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the counts of records, from outputs (n, d) and targets (n,); an output that is not a number is 0."""
@@ -67,20 +90,26 @@ class Counts:
         answers = predictions(outputs).clamp(max=self.classes - 1)
         chances = torch.cat([1 - outputs, outputs], dim=1) if outputs.shape[1] == 1 else outputs
         inner = torch.tensor(CHANCES[1:-1], dtype=torch.float64)
-        bins = torch.bucketize(chances.gather(1, labels[:, None])[:, 0], inner, right=True)
-        answered = F.one_hot(labels * self.classes + answers, self.classes**2).double()
-        scored = F.one_hot(labels * (len(inner) + 1) + bins, self.width - self.classes**2).double()
-        return torch.cat([answered, SCORED * scored], dim=1)
+        in_bins = F.one_hot(torch.bucketize(chances.contiguous(), inner, right=True), len(inner) + 1).double()
+        own = F.one_hot(labels, chances.shape[1]).double()[:, :, None]
+        parts = [F.one_hot(labels * self.classes + answers, self.classes**2).double(), SCORED * own * in_bins]
+        if self.of_rest:
+            parts.append(self.of_rest * (1 - own) * in_bins)
+        return torch.cat([part.flatten(1) for part in parts], dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if sums (groups, t) are counts of so many records (groups,), as many of each class in both parts."""
+        """True if sums (groups, t) are counts of so many records (groups,), as many of each class in all parts."""
         if not bool((totals >= 0).all()):
             return False
-        answered, scored = totals[:, : self.classes**2], totals[:, self.classes**2 :]
-        whole = bool((answered % ONE == 0).all()) and bool((scored % round(ONE * SCORED) == 0).all())
-        by_class = [part.reshape(len(totals), self.classes, -1).sum(dim=2) for part in (answered, scored)]
-        alike = torch.equal(by_class[1], (by_class[0] * SCORED).long())
-        return whole and alike and torch.equal(by_class[0].sum(dim=1), records * ONE)
+        answered, *by_bins = torch.split(totals, self.lengths, dim=1)
+        by_class = answered.reshape(len(totals), self.classes, -1).sum(dim=2)
+        wanted = [by_class, records[:, None] * ONE - by_class]
+        whole = torch.equal(by_class.sum(dim=1), records * ONE) and bool((answered % ONE == 0).all())
+        for part, weight, counts in zip(by_bins, (SCORED, self.of_rest), wanted, strict=False):
+            step = round(ONE * weight)
+            alike = torch.equal(part.reshape(len(totals), self.classes, -1).sum(dim=2), counts // ONE * step)
+            whole = whole and alike and bool((part % step == 0).all())
+        return whole
 
 
 @dataclass(frozen=True)

@@ -120,19 +120,27 @@ def as_many(values: Array, records: NDArray[np.int64] | Array) -> Array:
 class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them.
 
-    `chances` (groups, classes, bins) are the counts by the probability of a record's own class.
+    `chances` (groups, classes, bins) are the counts by the probability of a record's own class, and `rest`, as many,
+    those by a class's probability for records of all others.
     """
 
     def __init__(self, tally: Counts, tallied: Tallied, positive: int | None, *, hidden: bool = False) -> None:
         """With `hidden` the number of records is known from these counts only: a share is of a noised number."""
         self.groups, self.classes, self.positive, self._hidden = tally.groups, tally.classes, positive, hidden
         self.records, self._sigma = tallied.records, tallied.sigma
-        answered, scored = np.split(tallied.values, [tally.classes**2], axis=1)
+        answered, scored, *rest = np.split(tallied.values, np.cumsum(tally.lengths)[:-1], axis=1)
         seen = answered.sum(axis=1) if hidden else tallied.records
         if hidden:  # a group of no more records than noise hides has none of its own to speak of
             self.records = np.where(seen > _HIDES * tally.classes * self._sigma, seen.round(), 0).astype(np.int64)
         self.counts = as_many(answered, seen).reshape(tally.groups, tally.classes, tally.classes)
         self.chances = as_many(scored / SCORED, seen).reshape(tally.groups, tally.classes, -1)
+        if rest:
+            self._sigmas = (self._sigma / SCORED, self._sigma / tally.of_rest)
+            others = as_many(rest[0] / tally.of_rest, seen * (tally.classes - 1))
+            self.rest = others.reshape(tally.groups, tally.classes, -1)
+        else:  # of two classes one's probability is 1 less the other's
+            self._sigmas = (self._sigma / SCORED, self._sigma / SCORED)
+            self.rest = self.chances[:, ::-1, ::-1]
 
     @property
     def total(self) -> float:
@@ -213,20 +221,24 @@ class _Table(Answers):
         return value, Interval(max(0.0, value - reach), value + reach)
 
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
-        """See `Answers`; of two classes the area under the ROC curve and the calibration error, too."""
+        """See `Answers`; the area under the ROC curve and the calibration error, too."""
         if not self.records[group]:
             return super().of_group(group)
         return super().of_group(group) | self.of_probabilities(group)
 
     def of_probabilities(self, group: int | None = None) -> dict[str, tuple[float, Interval]]:
-        """AUC and calibration error of a group's records, or of all; none of more than two classes."""
-        if self.classes > 2:
-            return {}
-        positive = 1 if self.positive is None else self.positive
-        sigma = self._sigma / SCORED * math.sqrt(self._present if group is None else 1)
-        chances = self.chances.sum(axis=0) if group is None else self.chances[group]
-        ones, others = chances[positive], chances[1 - positive, ::-1]  # by the positive's
-        return {"auc": _area(ones, others, sigma), "calibration_error": _miscalibration(ones, others, sigma)}
+        """AUC and calibration error of a group's records, or of all; of several classes the mean against the rest."""
+        counted = slice(None)
+        if self.classes == 2:
+            counted = slice(1, 2) if self.positive is None else slice(self.positive, self.positive + 1)
+        ones, rest = (
+            (part.sum(axis=0) if group is None else part[group])[counted] for part in (self.chances, self.rest)
+        )
+        sigma, of_rest = np.array(self._sigmas) * math.sqrt(self._present if group is None else 1)
+        return {
+            "auc": _area(ones, rest, sigma, of_rest),
+            "calibration_error": _miscalibration(ones, rest, sigma, of_rest),
+        }
 
     def margin(self, constant: int, level: float) -> Gain:
         """Accuracy of the model less that of a constant of that class."""
@@ -273,34 +285,44 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
     return HeldOutMetrics(metrics, _by_group(table.records, groups, by_group), size, quality)
 
 
-def _area(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
-    """The area under the ROC curve by noised counts (bins,) of both classes, a bin's records alike; unknown of few."""
-    n1, n0 = float(ones.sum()), float(others.sum())
-    if min(n1, n0) <= max(1.0, 3 * sigma * math.sqrt(len(ones))):
-        return math.nan, WHOLE
-    below, above = (np.cumsum(others) - others / 2) / n0, (n1 - np.cumsum(ones) + ones / 2) / n1
-    area = float(ones @ below) / n1
-    noise = sigma * math.hypot(float(np.linalg.norm(below - area)) / n1, float(np.linalg.norm(above - area)) / n0)
-    possible, reach = min(max(area, 0.0), 1.0), intervals.normal(LEVEL) * noise
-    low, high = intervals.curve_area(possible, round(n1), round(n0))
-    return area, Interval(
-        max(0.0, possible - math.hypot(possible - low, reach)), min(1.0, possible + math.hypot(high - possible, reach))
+def _area(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[float, Interval]:
+    """The mean area under ROC curves by noised counts (k, bins) of k classes and the rest; unknown of few records.
+
+    A bin's records are alike. The error of a mean is at most the mean of errors; noise is of separate counts.
+    """
+    areas, draws, noises = [], [], []
+    for of_class, rest in zip(ones, others, strict=True):
+        n1, n0, hides = float(of_class.sum()), float(rest.sum()), 3 * math.sqrt(ones.shape[1])
+        if n1 <= max(1.0, hides * sigma) or n0 <= max(1.0, hides * of_others):
+            return math.nan, WHOLE
+        below, above = (np.cumsum(rest) - rest / 2) / n0, (n1 - np.cumsum(of_class) + of_class / 2) / n1
+        area = float(of_class @ below) / n1
+        by_part = ((sigma, below, n1), (of_others, above, n0))
+        noises.append(math.hypot(*(noise * float(np.linalg.norm(side - area)) / n for noise, side, n in by_part)))
+        possible = min(max(area, 0.0), 1.0)
+        low, high = intervals.curve_area(possible, round(n1), round(n0))
+        areas.append(area)
+        draws.append((possible, possible - low, high - possible))
+    possible, below_it, above_it = np.mean(draws, axis=0).tolist()
+    reach = intervals.normal(LEVEL) * math.hypot(*noises) / len(ones)
+    return float(np.mean(areas)), Interval(
+        max(0.0, possible - math.hypot(below_it, reach)), min(1.0, possible + math.hypot(above_it, reach))
     )
 
 
-def _miscalibration(ones: Array, others: Array, sigma: float) -> tuple[float, Interval]:
-    """The calibration error by noised counts (bins,) of both classes, for scores about the middle of a bin.
+def _miscalibration(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[float, Interval]:
+    """The mean calibration error by noised counts (k, bins) of k classes and the rest, for scores about a bin's middle.
 
     The value is less what noise adds to a gap's square.
     """
     ends = np.array(CHANCES)
     middle, total = (ends[1:] + ends[:-1]) / 2, np.maximum(ones + others, 0.0)
-    n = max(1.0, float((ones + others).sum()))
-    gaps = (1 - middle) * ones - middle * others
+    n = np.maximum(1.0, (ones + others).sum(axis=1, keepdims=True)) * len(ones)
+    gaps = ((1 - middle) * ones - middle * others) / n
     drawn, within = total * middle * (1 - middle), total * np.diff(ends) / _WITHIN
-    noise = sigma**2 * (middle**2 + (1 - middle) ** 2)
-    around = intervals.sum_of_sizes(gaps / n, np.sqrt(noise + drawn + within**2) / n)
-    value = float(np.sqrt(np.maximum(np.square(gaps) - noise, 0.0)).sum()) / n
+    noise = np.square(sigma * (1 - middle)) + np.square(of_others * middle)
+    around = intervals.sum_of_sizes(gaps.ravel(), (np.sqrt(noise + drawn + within**2) / n).ravel())
+    value = float(np.sqrt(np.maximum(np.square(gaps) - noise / n**2, 0.0)).sum())
     return min(max(value, around.low), around.high), around
 
 

@@ -464,9 +464,9 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
 
     Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
     `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
-    classes `selection_rate_c` of every class c); for regression `mean_squared_error` and `mean_absolute_error`, of
-    Euclidean distances, and `r2`. What a group's records do not define is nan, and all of it where an output of theirs
-    is not finite.
+    classes `selection_rate_c` of every class c, and the means of each against the rest); for regression
+    `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`. What a group's records do not
+    define is nan, and all of it where an output of theirs is not finite.
     """
     facts = task.task.facts
     if not facts.supervised or len(task.groups) < 2:
@@ -489,15 +489,15 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
 
 
 def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
-    measured = answers.of_group(group)
-    return measured if answers.classes > 2 else {**measured, **_of_probabilities(outputs[rows], answers, rows)}
+    return {**answers.of_group(group), **_of_probabilities(outputs[rows], answers, rows)}
 
 
 def of_probabilities(task: Problem, outputs: Tensor, records: Records) -> Measured:
-    """AUC of a classifier's held-out outputs (n, d), all groups together, and of two classes their calibration error.
+    """AUC and calibration error of a classifier's held-out outputs (n, d), all groups together.
 
-    Of more classes it is the mean AUC of each against the rest, within the mean of their intervals: the error of a mean
-    is at most the mean of errors. Empty for other tasks, and outputs that are not finite; without what is undefined.
+    Of more than two classes they are the means of each class against the rest, within the mean of their intervals: the
+    error of a mean is at most the mean of errors. Empty for other tasks, and outputs that are not finite; without what
+    is undefined.
     """
     facts = task.task.facts
     if not (facts.supervised and facts.classifies and bool(outputs.isfinite().all())):
@@ -512,18 +512,18 @@ OF_SHARES = {"auc": 0.5, "calibration_error": 0.0}
 
 
 def _of_probabilities(outputs: Tensor, answers: AnswersByRecord, rows: Array) -> Measured:
-    """AUC, and of two classes the calibration error, of the outputs (m, d) of these rows of all records."""
+    """AUC and calibration error of the outputs (m, d) of these rows of all records."""
     scores, target, units = outputs.detach().double().cpu().numpy(), answers.target[rows], answers.units[rows]
-    areas, around = [], []
+    found: list[tuple[float, float]] = []
+    around: list[tuple[Interval, Interval]] = []
     for column, label in ((0, 1),) if scores.shape[1] == 1 else [(label, label) for label in range(scores.shape[1])]:
-        ones, others = (len(np.unique(units[(target == label) == of_it])) for of_it in (True, False))
-        areas.append(_auc((target == label).astype(np.int64), scores[:, column]))
-        around.append(intervals.curve_area(areas[-1], ones, others))
-    area = (float(np.mean(areas)), Interval(*(float(end) for end in np.mean(around, axis=0))))
-    if scores.shape[1] > 1:
-        return {"auc": area}
-    error = (calibration_error(target, scores[:, 0]), _around_calibration(target, scores[:, 0], units))
-    return {"auc": area, "calibration_error": error}
+        of_class, chances = (target == label).astype(np.int64), scores[:, column]
+        counts = [len(np.unique(units[of_class == of_it])) for of_it in (1, 0)]
+        found.append((_auc(of_class, chances), calibration_error(of_class, chances)))
+        area = intervals.curve_area(found[-1][0], *counts)
+        around.append((area, _around_calibration(of_class, chances, units)))
+    names, means, ends = ("auc", "calibration_error"), np.mean(found, axis=0), np.mean(around, axis=0)
+    return {name: (float(means[at]), Interval(*map(float, ends[at]))) for at, name in enumerate(names)}
 
 
 def _numbers_of_group(

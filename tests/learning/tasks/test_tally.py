@@ -64,10 +64,12 @@ def test_sums_of_errors_give_back_what_they_were_made_of(mean, variance, target,
 
 @pytest.mark.parametrize("targets", [1, 2])
 def test_the_bounds_are_nearly_met_by_the_worst_records_of_a_search(targets):
-    counts = Counts(2, 2)
-    found = counts.vectors(torch.tensor([[0.9], [0.1]]), torch.tensor([1, 1]))
-    assert counts.moved == pytest.approx(math.sqrt(2.5))
-    assert float(torch.linalg.vector_norm(found[0] - found[1])) == pytest.approx(counts.moved)
+    apart = {2: ([[0.9], [0.1]], 2.5), 3: ([[0.9, 0.1, 0.0], [0.1, 0.5, 0.4]], 2.75)}
+    for classes, (outputs, square) in apart.items():
+        counts = Counts(2, classes)
+        found = counts.vectors(torch.tensor(outputs), torch.tensor([1, 1]))
+        assert counts.moved == pytest.approx(math.sqrt(square))
+        assert float(torch.linalg.vector_norm(found[0] - found[1])) == pytest.approx(counts.moved)
     line = torch.linspace(0, 1, 21)
     outputs, target = (
         numbers.reshape(-1, 1).repeat(1, targets) for numbers in torch.meshgrid(line, line, indexing="ij")
@@ -103,6 +105,11 @@ def test_counts_that_no_such_records_make_do_not_fit():
     other = right.clone()
     other[0, 4:] = other[0, 4:].roll(len(CHANCES) - 1)
     assert not tally.fits(other, records)
+    several, outputs = Counts(1, 3), torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    right = (several.vectors(outputs, torch.tensor([0, 2])).sum(0, keepdim=True) * ONE).long()
+    assert several.fits(right, torch.tensor([2]))
+    right[0, -several.lengths[-1] :] = right[0, -several.lengths[-1] :].roll(len(CHANCES) - 1)
+    assert not several.fits(right, torch.tensor([2]))
     moments = RegressionSums(1, 1)
     sums = torch.zeros(1, moments.width, dtype=torch.int64)
     sums[0, -BINS] = 2 * ONE // 4
@@ -326,6 +333,11 @@ def test_no_kept_records_are_no_metrics():
     assert held_out_of(task, Counts(2, 2), none).metrics == {}
 
 
+def _of_classes(classes: int) -> Problem:
+    task = Problem.from_experiment(small())
+    return replace(task, shape=replace(task.shape, classes=classes))
+
+
 def _scored(records: int, sigma: float, law: np.random.Generator, classes: int = 2):
     """Noised sums of records of two groups whose probabilities are right, and these (n, d) with their classes (n,)."""
     logits = torch.from_numpy(law.normal(size=(records, 1 if classes == 2 else classes)))
@@ -340,23 +352,31 @@ def _scored(records: int, sigma: float, law: np.random.Generator, classes: int =
 
 
 @pytest.mark.parametrize(
-    ("records", "sigma"), [(600, 0.0), pytest.param(4000, 6.0, marks=pytest.mark.slow), (1000, 8.0)]
+    ("records", "sigma", "classes"),
+    [
+        (600, 0.0, 2),
+        pytest.param(4000, 6.0, 2, marks=pytest.mark.slow),
+        (1000, 8.0, 2),
+        (2000, 6.0, 3),
+        pytest.param(600, 0.0, 3, marks=pytest.mark.slow),
+    ],
 )
-def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(records, sigma):
+def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(records, sigma, classes, monkeypatch):
     """The truth is of very many records, one by one: log loss, the class shares', and by group AUC and error."""
-    task, law, times, held = Problem.from_experiment(small()), np.random.default_rng(4), 50, {}
-    _, outputs, target = _scored(200_000, 0.0, law)
-    p, y = outputs[:, 0].numpy(), target.numpy()
-    share = y.mean()
+    monkeypatch.setattr(held_out_metrics, "load_class_names", lambda experiment: ())
+    task, law, times, held = _of_classes(classes), np.random.default_rng(4), 50, {}
+    _, outputs, target = _scored(200_000, 0.0, law, classes)
+    y, shares = target.numpy(), np.bincount(target) / len(target)
+    chances = torch.cat([1 - outputs, outputs], dim=1) if classes == 2 else outputs
     truth = {
-        "loss": float(-np.log(np.where(y == 1, p, 1 - p)).mean()),
-        "shares": float(-share * np.log(share) - (1 - share) * np.log(1 - share)),
-        "auc": float(roc_auc_score(y, p)),
+        "loss": float(-chances.gather(1, target[:, None]).log().mean()),
+        "shares": float(-shares @ np.log(shares)),
+        "auc": float(np.mean([roc_auc_score(y == c, chances[:, c].numpy()) for c in range(classes)])),
         "calibration_error": 0.0,
     }
     for _ in range(times):
-        tallied = _scored(records, sigma, law)[0]
-        found = held_out_of(task, Counts(2, 2), tallied)
+        tallied = _scored(records, sigma, law, classes)[0]
+        found = held_out_of(task, Counts(2, classes), tallied)
         quality, group = found.quality, next(iter(found.by_group.around.values()))
         known = {"loss": quality.intervals["loss"], "shares": quality.constant_intervals["loss"]}
         for name in ("auc", "calibration_error"):
@@ -370,19 +390,16 @@ def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(record
 @pytest.mark.parametrize("classes", [2, 3])
 def test_without_noise_log_loss_and_areas_are_nearly_those_of_records_one_by_one(classes, monkeypatch):
     monkeypatch.setattr(held_out_metrics, "load_class_names", lambda experiment: ())
-    task = Problem.from_experiment(small())
-    task = replace(task, shape=replace(task.shape, classes=classes))
+    task = _of_classes(classes)
     tallied, outputs, target = _scored(100_000, 0.0, np.random.default_rng(1), classes)
     found = held_out_of(task, Counts(2, classes), tallied)
     chances = torch.cat([1 - outputs, outputs], dim=1) if classes == 2 else outputs
     exact = float(-chances.gather(1, target[:, None]).log().mean())
     assert found.metrics["loss"] == pytest.approx(exact, abs=0.01)
     assert found.metrics["loss"] < found.quality.constant["loss"]
+    area = np.mean([roc_auc_score(target.numpy() == c, chances[:, c].numpy()) for c in range(classes)])
     for row in (found.metrics, *found.by_group.numbers.values()):
-        assert ("auc" in row) == (classes == 2)
-        if classes == 2:
-            assert row["auc"] == pytest.approx(roc_auc_score(target.numpy(), outputs[:, 0].numpy()), abs=0.015)
-            assert row["calibration_error"] < 0.03
+        assert row["auc"] == pytest.approx(area, abs=0.015) and row["calibration_error"] < 0.03
 
 
 def test_probabilities_of_kept_records_that_are_worse_than_the_class_shares_are_warned_of():
