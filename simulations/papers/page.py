@@ -38,6 +38,9 @@ def page_text(paper: str, studies: Sequence[Study], images: Path, page: Path) ->
     written = load_page(paper)
     unsaid = "\n".join(f"- {each.where}: {each.reason}" for each in written.unsaid)
     without = [PageSection("Without a verdict", (unsaid,))] if unsaid else []
+    if written.older:
+        older = table(("there", "here"), [(each.where, each.here or "the same") for each in written.older])
+        without.append(PageSection("The ICML version", (older,)))
     first = PageSection("Not reproduced", ("\n".join(f"- {item}" for item in written.not_reproduced), *written.notes))
     figures = [section(study, pictures_of(images, study.figure.id), page) for study in studies]
     anchors = [Markup('<a id="{}"></a>').format(anchor(study.figure.id)) for study in studies]

@@ -14,12 +14,16 @@ from pathlib import Path
 LIST = Path(__file__).parent / "statements.json"
 """Labels of each paper, as `Theorem 4.1`, `(12)` for an equation, `Appendix C.1`."""
 PAPERS = ("rco", "rll", "rr", "spf")
+OLDER = {"rll-icml": "rll"}
+"""Earlier versions: statements of each are rows of the page of the newer one."""
 
 _KINDS = "Definition|Lemma|Theorem|Corollary|Remark|Proposition|Property|Algorithm|Table|Figure"
 # At the start of a line, or glued to the other column's last word; `Proposition 5.1.7` is another paper's.
 _STATEMENT = re.compile(rf"(?:^[^\w\n]*|(?<=[a-z]))({_KINDS}) ((?:[A-G]\.)?\d+(?:\.\d+)?)(?![\d.]*\d)", re.MULTILINE)
 _EQUATION = re.compile(r"\\tag\{(\d+)\}|\((\d{1,2})\)[\s\\,.$]*$", re.MULTILINE)
-_APPENDIX = re.compile(r"^(?:#+ )?(?:([A-G](?:\.\d+)?)\.? (?=[A-Z])|(5\.\d)\. )(?!I\b)[^\n]{4,90}$", re.MULTILINE)
+_APPENDIX = re.compile(
+    r"^(?:#+ |Appendix )?(?:([A-G](?:\.\d+)?)\.? (?=[A-Z])|(5\.\d)\. )(?!I\b)[^\n]{4,90}$", re.MULTILINE
+)
 _NUMBER = r"(?:[A-G](?:\.\d+)?|\d+(?:\.\d+)?)"
 _NAMED = re.compile(
     r"\b((?:Definition|Lemma|Theorem|Remark|Algorithm|Table|Figure|Proposition)s?|Corollar(?:y|ies)|Propert(?:y|ies)|"
@@ -67,7 +71,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    found = {name: labels((Path(*arguments) / f"{name}.txt").read_text(encoding="utf-8")) for name in PAPERS}
+    found = {name: labels((Path(*arguments) / f"{name}.txt").read_text(encoding="utf-8")) for name in (*PAPERS, *OLDER)}
     LIST.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -57,6 +57,13 @@ class Unsaid(Section):
     reason: str
 
 
+class Older(Section):
+    """Numbered statements of an earlier version, and the paper's that are theirs ``here``: the same if left out."""
+
+    where: str
+    here: str = ""
+
+
 class Page(Section):
     """What a person writes of a page.
 
@@ -64,6 +71,7 @@ class Page(Section):
         title: the paper.
         about: who compares with what, whose choice of settings, on which data, in a few lines.
         unsaid: numbered statements without a verdict, with why; `statements.json` lists all that a paper has.
+        older: the statements of the paper's earlier version by those of this one.
         not_reproduced: what the paper has and this project has not, with why, an item each.
         notes: paragraphs after the tables, for what no figure has: what is known of the authors' code, for example.
     """
@@ -72,6 +80,7 @@ class Page(Section):
     about: str
     claims: tuple[Claim, ...]
     unsaid: tuple[Unsaid, ...] = ()
+    older: tuple[Older, ...] = ()
     not_reproduced: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
