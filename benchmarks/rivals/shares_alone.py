@@ -5,7 +5,9 @@
 Logits of records of two or three classes are drawn, with a signal or without, with noise and a bias such as private
 training leaves; their counts get the noise of the preset's share at epsilon .5, 1 and 3. For each threshold the table
 has the mean log loss and accuracy over those of the class shares by the same counts, and how often the model stays, of
-models without and with a signal. `fedsw.learning.tasks.calibration.TELLS` was chosen here.
+models without and with a signal. `fedsw.learning.tasks.calibration.TELLS` was chosen here. *With kept* is what the
+model's log loss would change by if counts of a fifth of all records, kept out of training, were calibrated with, too: at
+most, since they join the others as one sum with the least noise that any weights of both give.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.rivals import page
 from fedsw.learning.tasks import calibration
 from fedsw.learning.tasks.calibration import LogitCalibration, calibration_of
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts
+from fedsw.learning.tasks.tally import SCORED, Counts
 from fedsw.privacy.mechanisms import gaussian_sigma
 
 RECORDS, EPSILONS, DELTA = (300, 1000, 3000, 10_000), (0.5, 1.0, 3.0), 1e-5
@@ -73,19 +76,29 @@ def rows(seeds: int) -> list[dict[str, float]]:
         places = counts.places(chances[:, 1:] if classes == 2 else chances, torch.from_numpy(target)).numpy()
         for records, epsilon, seed in itertools.product(RECORDS, EPSILONS, range(seeds)):
             draw = np.random.default_rng([number, records, int(10 * epsilon), seed])
-            sigma = counts.moved * gaussian_sigma(epsilon, DELTA, 1.0) / math.sqrt(0.1 if epsilon < 3 else 0.05)
+            one = gaussian_sigma(epsilon, DELTA, 1.0)
+            sigma = counts.moved * one / math.sqrt(0.1 if epsilon < 3 else 0.05)
             values = np.bincount(places[draw.integers(0, DRAWN, records)].reshape(-1), minlength=counts.width)
-            noised = (values + sigma * draw.normal(size=counts.width))[None]
+            noise = draw.normal(size=counts.width)
+            noised = (values + sigma * noise)[None]
             ends = []
             for threshold in (-math.inf, math.inf):
                 with mock.patch.object(calibration, "TELLS", threshold):
                     calibrated = calibration_of(counts, noised, sigma, float(records))
                 ends.append(losses(applied(calibrated, logits), target))
             (loss, right), (loss_of_shares, right_of_shares) = ends
+            evidence = calibrated.evidence
+            values += np.bincount(places[draw.integers(0, DRAWN, records // 4)].reshape(-1), minlength=counts.width)
+            noise_of_kept = Counts(1, classes).moved * one / SCORED / (records / 4)  # of a share, as `sigma / records`
+            of_both = 1.25 * records / math.hypot(records / sigma, 1 / noise_of_kept)
+            with mock.patch.object(calibration, "TELLS", -math.inf):
+                calibrated = calibration_of(counts, (values + of_both * noise)[None], of_both, 1.25 * records)
+            with_kept = losses(applied(calibrated, logits), target)[0]
             found.append(
                 {
                     "classes": classes, "signal": law[0], "records": records, "epsilon": epsilon,
-                    "evidence": calibrated.evidence, "loss": loss - loss_of_shares, "right": right - right_of_shares,
+                    "evidence": evidence, "loss": loss - loss_of_shares, "right": right - right_of_shares,
+                    "with_kept": with_kept - loss,
                 }
             )  # fmt: skip
     return found
@@ -105,6 +118,7 @@ def table(measured: list[dict[str, float]]) -> list[dict[str, float]]:
                 "classes": classes, "epsilon": epsilon, "signal": float(signal), "threshold": threshold,
                 "stays": float(stays.mean()), "log_loss": float(loss.mean()), "accuracy": float(right.mean()),
                 "standard_error": float(right.std() / math.sqrt(len(of))),
+                "with_kept": float(np.mean([row["with_kept"] for row in of])),
             }
         )  # fmt: skip
     return lines

@@ -95,6 +95,14 @@ def test_entropic_penalties_move_as_far_as_without_regularisation(strength: floa
     assert debiased == pytest.approx({0.05: 4.0, 1.0: 4.61, 20.0: 11.43}[strength], abs=0.01)
 
 
+def test_entropic_plans_move_other_records_both_ways() -> None:
+    """Unregularised ones move all of them up where one record goes down, so that their moves telescope."""
+    u, other = np.array([-0.5, 0.25, 1.0]), np.array([0.0, 1.0, -1.0])
+    moved = np.array([-0.75, 0.25, 1.0])
+    shifts = (regularised(moved, other, 0.5) - regularised(u, other, 0.5))[1:]
+    assert shifts == pytest.approx([0.0646, -0.0039], abs=1e-4)
+
+
 def hockey_stick(mu: float, epsilon: float) -> float:
     second = math.exp(epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
     return float(stats.norm.cdf(-epsilon / mu + mu / 2)) - second
