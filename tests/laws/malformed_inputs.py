@@ -228,36 +228,6 @@ def held_out(private: int) -> Callable[[], None]:
     return prepare
 
 
-def undecodable() -> None:
-    table()()
-    path = Path("data/train.csv")
-    path.write_bytes(path.read_bytes().replace(b"30,private", b"30,priv\xe9"))
-
-
-def arrays(*, objects: bool = False, kept: float = 1.0) -> Callable[[], None]:
-    def prepare() -> None:
-        table()()
-        Path("data/train.csv").unlink()
-        columns = {name: np.array([row[place] for row in rows()]) for place, name in enumerate(HEADER)}
-        if objects:
-            columns["age"] = columns["age"].astype(object)
-        np.savez("data/train.npz", **columns)
-        cut("data/train.npz", kept)
-
-    return prepare
-
-
-def parquet() -> None:
-    from pyarrow import parquet as files
-    from pyarrow import table as arrow
-
-    table()()
-    Path("data/train.csv").unlink()
-    columns = {name: [row[place] for row in rows()] for place, name in enumerate(HEADER)}
-    files.write_table(arrow(columns), "data/train.parquet")
-    cut("data/train.parquet", 0.6)
-
-
 def images() -> None:
     Path("images.toml").write_text(IMAGES)
     Path("data").mkdir()
@@ -274,11 +244,6 @@ def cut(path: str, kept: float) -> None:
 
 def written(name: str, text: str) -> Callable[[], object]:
     return lambda: Path(name).write_text(text)
-
-
-def two_files() -> None:
-    arrays()()
-    Path("data/train.csv").touch()
 
 
 def nothing() -> None:
