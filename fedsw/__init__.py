@@ -8,6 +8,7 @@ when the package was installed.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedsw.audit import audit as audit
     from fedsw.data import as_records as as_records
     from fedsw.desk.budget import budget as budget
     from fedsw.desk.budget import epsilon as epsilon
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _NAMES = {
+    "audit": ("audit",),
     "privacy.accounting": ("BudgetExhausted", "Ledger", "noise_multiplier"),
     "data": ("as_records",),
     "federation.engines.driver": ("resume", "run"),

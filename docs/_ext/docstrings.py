@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -31,6 +33,8 @@ def _code(text: str) -> str:
 
 def process(app: Sphinx, what: str, name: str, it: object, options: Any, lines: list[str]) -> None:
     """Rewrite a docstring's lines where they are; a property's words before a colon are no type."""
+    if what == "function" and isinstance(it, ModuleType):  # a package that is called: `fedsw.audit`
+        lines[:] = (inspect.getdoc(type(it).__call__) or "").splitlines()
     lines[:] = [plain(line) for line in lines]
     if what in ("attribute", "data", "property"):
         lines.insert(0, "")

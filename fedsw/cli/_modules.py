@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from fedsw._tools.later import Later, loading
 
 __all__ = [
-    "additive_shapes", "answer_files", "audit_canary", "audit_one_run", "audit_record", "budgets", "bundles", "cards",
+    "additive_shapes", "answer_files", "audited", "budgets", "bundles", "cards",
     "certificates", "client_check", "client_states", "code_books", "comparable", "comparison", "comparison_grid",
     "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts",
     "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
@@ -29,11 +29,9 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from fedsw import audit as audited
     from fedsw import experiment as experiments
     from fedsw._tools import installed as installed
-    from fedsw.audit import canary as audit_canary
-    from fedsw.audit import one_run as audit_one_run
-    from fedsw.audit import record as audit_record
     from fedsw.cli import columns as table_columns
     from fedsw.cli import demo as demo_grid
     from fedsw.cli import execution as execution

@@ -9,7 +9,6 @@ import functools
 import importlib
 import importlib.util
 import io
-import json
 import os
 import shlex
 import signal
@@ -231,7 +230,9 @@ def changes_of(
     changes += [f"federation.clients={clients}"] if clients is not None else []
     changes += [f"seed={seed}"] if seed is not None else []
     if data_dir is not None:
-        changes.append(f"data.data_dir={json.dumps(str(data_dir.expanduser().resolve()), ensure_ascii=False)}")
+        from fedsw.experiment.load import in_folder
+
+        changes += in_folder(data_dir)
     return changes
 
 

@@ -17,9 +17,7 @@ from fedsw._tools.text import number, upward
 from fedsw.cli import options
 from fedsw.cli._modules import (
     additive_shapes,
-    audit_canary,
-    audit_one_run,
-    audit_record,
+    audited,
     client_states,
     comparison,
     comparison_page,
@@ -38,7 +36,6 @@ from fedsw.cli._modules import (
     run_documents,
     run_facts,
     run_files,
-    run_folder,
     run_pages,
     run_plan,
     run_status,
@@ -71,10 +68,6 @@ from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Code, Document, Part, Strong, named, sections
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from fedsw.audit.finding import Finding
-    from fedsw.experiment import Experiment
     from fedsw.runs.client_status import ClientStatus
     from fedsw.runs.status import Status
 
@@ -379,48 +372,25 @@ def audit_command(
     are attacked; without either it is a run's folder, or an experiment's name for its latest run: its files are
     checked by recomputation.
     """
-    if canary and one_run is not None:
-        raise typer.BadParameter("give --canary or --one-run, not both")
     attacked = canary or one_run is not None
-    changed = settings or overrides or epsilon is not None or data_dir is not None
-    if not attacked and (changed or trials is not None):
-        raise typer.BadParameter("a run's folder is audited as it is; settings belong to --canary and --one-run")
-    if trials is not None and not canary:
-        raise typer.BadParameter("--trials belongs to --canary")
-    if unsafe_finding and one_run is None:
-        raise typer.BadParameter("--unsafe-finding belongs to --one-run")
-
-    if attacked and allow_module and not run_files.is_run(Path(target)):
-        raise typer.BadParameter("--allow-module is about a run's folder; an experiment file names its modules itself")
-    changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
-    show = not (quiet or as_json)
-    if attacked:
-        experiment = _experiment(target, changes, allow_module or ())
-        finding = _attack(experiment, one_run, trials, show=show, unsafe=unsafe_finding)
-    else:
-        finding = audit_record.audit(found(target, runs), allow_module or ())
+    answered = audited.audit(
+        target if attacked else found(target, runs),
+        *changes_of(settings, overrides, epsilon=epsilon),
+        canary=canary,
+        one_run=one_run,
+        trials=trials,
+        unsafe_finding=unsafe_finding,
+        data_dir=data_dir,
+        allow_modules=allow_module or (),
+        show=not (quiet or as_json),
+    )
+    finding = answered.about
     name = Path(target).stem if attacked else Path(finding.subject).name
     files = finding.write(fresh_folder(output / f"{name}-{finding.kind}"))
-    content = {**finding.as_dict(), "files": [str(path) for path in files]}
-    answer_made(content, finding.screen, files[0].parent, files, as_json=as_json, quiet=quiet)
+    content = {**answered.content, "files": [str(path) for path in files]}
+    answer_made(content, answered.view, files[0].parent, files, as_json=as_json, quiet=quiet)
     if finding.exit_code:
         raise typer.Exit(finding.exit_code)
-
-
-def _experiment(target: str, changes: list[str], modules: Collection[str]) -> Experiment:
-    """The experiment that a file or a name says, or the settings of a run's folder, with changes."""
-    if not run_files.is_run(Path(target)):
-        return experiments.load_experiment(target, changes)
-
-    stored, _ = run_folder.RunDirectory(Path(target)).read_config(modules)
-    return experiments.parse_experiment(stored.model_dump(mode="json"), changes)
-
-
-def _attack(experiment: Experiment, one_run: int | None, trials: int | None, *, show: bool, unsafe: bool) -> Finding:
-    if one_run is not None:
-        return audit_one_run.audit(experiment, canaries=one_run, show=show, unsafe=unsafe)
-
-    return audit_canary.audit(experiment, trials=trials, show=show)
 
 
 account = Verbs(help="Show and limit the joint budget of runs on one data set.", invoke_without_command=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +44,9 @@ def check(
     from fedsw.desk.own_data.draft import MOST_GROUPS
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.own_data.screen import as_plain, examination_view
+    from fedsw.experiment.load import experiment_of
 
-    chosen = _experiment(experiment, settings, data_dir)
+    chosen = experiment_of(experiment, settings, data_dir)
     if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
         named = experiment if isinstance(experiment, str | Path) else chosen.name
         raise ExperimentError(
@@ -83,12 +83,13 @@ def describe(
     from fedsw.desk.own_data.description_page import page_of
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.experiment.choices import modules_of
+    from fedsw.experiment.load import experiment_of
     from fedsw.federation.engines.driver import run
 
     if isinstance(source, str | Path) and is_run(Path(source)):
         description = described(Path(source), allow_modules)
     else:
-        made = as_description(_experiment(source, settings, data_dir), trust=trust, epsilon=epsilon)
+        made = as_description(experiment_of(source, settings, data_dir), trust=trust, epsilon=epsilon)
         require_runnable(made.data, made.federation.clients, named=made.name, elsewhere=False)
         modules = modules_of(made)
 
@@ -119,10 +120,11 @@ def forecast(
     """
     from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
     from fedsw.desk.planning.run_plan import planned
+    from fedsw.experiment.load import experiment_of
     from fedsw.learning.tasks.needs import require_possible
     from fedsw.learning.tasks.own_task import task_of
 
-    chosen = _experiment(experiment, settings, data_dir)
+    chosen = experiment_of(experiment, settings, data_dir)
     require_possible(chosen, task_of(chosen))
     by_group, assumed = sizes_by_group(chosen, None if records is None else str(records))
     table, doubt = twins_table(chosen, public_table, expect, others=other_people)
@@ -172,9 +174,9 @@ def tune(
         said: called after each try.
     """
     from fedsw.desk.planning.search import candidates, metric_of, on_twins, tried_view
-    from fedsw.experiment.load import find_experiment
+    from fedsw.experiment.load import find_experiment, in_folder
 
-    changes = [*settings, *_in_folder(data_dir)]
+    changes = [*settings, *in_folder(data_dir)]
     tried = candidates(find_experiment(str(experiment)), list(tries), changes)
     record = on_twins(tried, most, *metric_of(tried[0].experiment, metric), said=said)
     return Answer(record, lambda: tried_view(record), record["tried"])
@@ -195,13 +197,14 @@ def synthesize(
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import as_synthesis, learnt
     from fedsw.experiment.choices import modules_of
+    from fedsw.experiment.load import experiment_of
     from fedsw.federation.engines.driver import run
 
     other = None
     if isinstance(source, str | Path) and is_run(Path(source)):
         table = learnt(Path(source), allow_modules)
     else:
-        made = as_synthesis(_experiment(source, settings, data_dir), trust=trust, fair=fair, epsilon=epsilon)
+        made = as_synthesis(experiment_of(source, settings, data_dir), trust=trust, fair=fair, epsilon=epsilon)
         require_runnable(made.data, made.federation.clients, named=made.name, elsewhere=False)
         modules, measured = modules_of(made), made.data.held_out is not None
         rehearse(made, lambda folder: rehearse_table(learnt(folder, modules), held_out=measured))
@@ -290,18 +293,3 @@ def predict(
     lines = [dict(zip(columns, line, strict=True)) for line in zip(*map(list, columns.values()), strict=True)]
     listed = Listed.of("Predictions", columns, (line.values() for line in lines))
     return Answer(columns, lambda: Document("Predictions", begins=(model.guarantee, listed)), lines, model)
-
-
-def _experiment(source: Source, settings: Sequence[str], data_dir: Path | str | None) -> Experiment:
-    from fedsw.experiment import Experiment, load_experiment, parse_experiment
-
-    if isinstance(source, Experiment):
-        source = source.model_dump(exclude_unset=True)
-    read: Callable[..., Experiment] = parse_experiment if isinstance(source, Mapping) else load_experiment
-    return read(source, [*settings, *_in_folder(data_dir)])
-
-
-def _in_folder(data_dir: Path | str | None) -> list[str]:
-    if data_dir is None:
-        return []
-    return [f"data.data_dir={json.dumps(str(Path(data_dir).expanduser().resolve()), ensure_ascii=False)}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -161,6 +162,25 @@ class Experiment(Short, Settings):
         if refusal := misfit(self, shipped_task(self.objective.task)):
             raise ValueError(refusal)
         return self
+
+
+def experiment_of(
+    source: Experiment | Path | str | Mapping[str, Any],
+    settings: Iterable[str] = (),
+    data_dir: Path | str | None = None,
+) -> Experiment:
+    """The experiment that a verb is given: one, the name of a shipped one, a file or sections, with changes to it."""
+    changes = [*settings, *in_folder(data_dir)]
+    if isinstance(source, Experiment):
+        return parse_experiment(source.model_dump(exclude_unset=True), changes) if changes else source
+    return parse_experiment(source, changes) if isinstance(source, Mapping) else load_experiment(source, changes)
+
+
+def in_folder(data_dir: Path | str | None) -> list[str]:
+    """The setting that clients' files are in this folder; none without one."""
+    if data_dir is None:
+        return []
+    return [f"data.data_dir={json.dumps(str(Path(data_dir).expanduser().resolve()), ensure_ascii=False)}"]
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] | str = ()) -> Experiment:

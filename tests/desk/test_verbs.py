@@ -80,9 +80,26 @@ def test_names_say_what_their_verbs_print(own: dict[str, Any], tmp_path: Path, c
     )
     page = fedsw.report(run.directory)
     assert "differential privacy" in page and "iframe" in page._repr_html_()
-    for answer in (checked, evaluated, account, predicted):
+    audited = fedsw.audit(run.directory)
+    assert audited["passed"] and "ledger chain" in set(audited.to_frame()["name"]), audited.content
+    made = printed(["audit", str(run.directory)], capsys)
+    assert {**made, "date": "", "files": []} == {**json.loads(json_text(audited.content)), "date": "", "files": []}
+    for answer in (checked, evaluated, account, predicted, audited):
         assert "<" in answer._repr_html_() and answer.page().startswith("<!")
         assert len(repr(answer).splitlines()) == 1 and str(answer).strip()
+
+
+def test_the_package_of_audits_is_the_verb_and_has_its_modules() -> None:
+    import fedsw.audit.canary
+
+    assert callable(fedsw.audit.canary.audit)
+    for refused, about in (
+        ({"canary": True, "one_run": 3}, "two attacks"),
+        ({"trials": 200}, "as it is"),
+        ({}, "give"),
+    ):
+        with pytest.raises(ValueError, match=about):
+            fedsw.audit({"name": "own"}, **refused)
 
 
 def test_an_account_that_is_not_there_is_no_account() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from fedsw._tools.files import fresh_folder
 from fedsw._tools.text import Short, run_facts
-from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import modules_of
+from fedsw.experiment.load import experiment_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import Engine, inprocess
@@ -104,7 +105,7 @@ def run(
     """
     _require_known(engine)
     _require_reachable(engine, metrics)
-    with handed_over(_counted(_experiment(experiment, settings), account), model, task) as named:
+    with handed_over(_counted(experiment_of(experiment, settings), account), model, task) as named:
         require_at_hand(named, engine)
         with at_hand(named, data, held_out, engine=engine) as ready:
             directory = fresh_folder(Path(runs) / ready.name)
@@ -266,18 +267,6 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
     in_process = settings.clients if settings.masks == "real" else 1
     sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
     return experiment.with_sections(federation={"sites": sites})
-
-
-def _experiment(source: Experiment | str | Path | Mapping[str, Any], settings: Sequence[str]) -> Experiment:
-    if isinstance(source, Experiment):
-        if settings:
-            raise ExperimentError(
-                f"settings {', '.join(settings)} came with a whole Experiment; load_experiment(name, settings)"
-            )
-        return source
-    if isinstance(source, str | Path):
-        return load_experiment(str(source), settings)
-    return parse_experiment(source, settings)
 
 
 def _counted(experiment: Experiment, named: str | Path | None) -> Experiment:
