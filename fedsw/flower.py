@@ -1,7 +1,8 @@
 """Flower apps: any stock one in this process, and private updates for any of them.
 
 `simulate` runs a ServerApp and a ClientApp without Ray. `private_updates` is a mod that makes what leaves a ClientApp
-private for the client as a whole. For privacy of single records train with `fedsw.PrivateTrainer` inside the
+private for the client as a whole, each update by itself or, under masks, the sum of all, which `MaskedUpdates` hands to
+any strategy. For privacy of single records train with `fedsw.PrivateTrainer` inside the
 ClientApp, `fit(records, rounds=k)` a message.
 """
 
@@ -16,19 +17,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedsw._tools import files
 from fedsw.federation.engines.inprocess import InProcessGrid, context, delivered
+from fedsw.federation.trust.distributed import updates as masked
+from fedsw.federation.trust.distributed.members import Party
 from fedsw.federation.wire import SERVER_NODE
 from fedsw.privacy.accounting import Ledger
 from fedsw.privacy.bounded_sums import SumPlan
 from fedsw.privacy.release import release
 
-__all__ = ["private_updates", "simulate"]
+__all__ = ["MaskedUpdates", "private_updates", "simulate"]
+
+_LOG = logging.getLogger("fedsw")
+SHARE = "share"
+"""The array of a masked reply."""
 
 STATE = "state-dir"
 """The key of a node's configuration with the folder in which its ledger is."""
@@ -119,23 +127,27 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 
     An update is what the app's arrays are after training less what they were sent as, in one vector of float64. It is
     clipped to the plan's norm, charged to a ledger in the node's folder, and noised, before it leaves; the server adds
-    nothing, and need not be trusted.
+    nothing, and need not be trusted. With `colluding` in the plan it leaves with a share of the noise under masks that
+    cancel in the sum of all clients, which needs `MaskedUpdates` at the server.
 
-    Guarantee: `plan.guarantee`: whatever the server and all other clients do, all replies of a node together are
-    (epsilon, delta)-differentially private for the replacement of everything that its app computes from, as far as a
-    reply is made of the noised update, of a weight of 1, and of metrics that are declared `public`; all else is left
-    out of replies, those to `evaluate` and `query` too, and why an app failed stays in the node's log. That a node
-    answers, and when, is not hidden. A record's epsilon is at most its client's; nothing better is promised of it.
+    Guarantee: `plan.guarantee`: whatever the server and all other clients do (under masks: any `colluding` of them),
+    all replies of a node together are (epsilon, delta)-differentially private for the replacement of everything that
+    its app computes from, as far as a reply is made of the noised update, of a weight of 1, and of metrics that are
+    declared `public`; all else is left out of replies, those to `evaluate` and `query` too, and why an app failed stays
+    in the node's log. That a node answers, and when, is not hidden. A record's epsilon is at most its client's; nothing
+    better is promised of it.
 
     Args:
         plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
-            round is refused at the node (BudgetExhausted), for good.
+            round is refused at the node (BudgetExhausted), for good. For masks also `vectors` and `colluding`.
         public: names of metrics that leave as they are: numbers that are public, or that you publish.
         weight: the metric that a strategy weighs replies by; 1 for every client unless it is declared public.
 
-    The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses.
+    The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses. For
+    masks it also has `partition-id`, and what `fedsw certs roster` makes: `roster`, `mask-key`, and `colluding`, the
+    number of colluding clients that its operator takes into account. Simulated nodes need neither.
 
-    Source: docs/guarantees/units.md, Theorem U4.
+    Source: docs/guarantees/units.md, Theorems U4 and U5.
     """
 
     if isinstance(public, str):
@@ -143,7 +155,10 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 
     def mod(message: Message, context: Context, call: ClientAppCallable) -> Message:
         with _updates_ledger(plan, context) as ledger:  # refuses before anything is computed
+            if plan.colluding is not None and masked.READY in message.content:
+                return Message(masked.ready(plan, ledger, context), reply_to=message)
             trains = message.metadata.message_type.split(".")[0] == "train"
+            summed = masked.asked(plan, message.content, context) if trains and plan.colluding is not None else None
             # Copies: an app may put what it has trained into the very message that it got, and answer with that.
             sent = {name: _numbers(arrays) for name, arrays in message.content.array_records.items()}
             reply = _answered(message, context, call)
@@ -154,10 +169,105 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
                 moved = [after[key].astype(np.float64) - before[key] for key in before]
                 vector = torch.from_numpy(np.concatenate([part.reshape(-1) for part in moved]))
                 bounded = plan.bounded(vector, round=len(ledger.entries()) + 1)
-                content[name] = _moved(before, release(bounded, plan, ledger).value.numpy())
+                content[name] = (
+                    _moved(before, release(bounded, plan, ledger).value.numpy())
+                    if summed is None
+                    else ArrayRecord({SHARE: Array(masked.share(summed, plan, bounded, ledger, context))})
+                )
         return Message(content, reply_to=message)
 
     return mod
+
+
+class MaskedUpdates(Strategy):
+    """Any strategy over the noised sum of masked updates, of clients whose mod is `private_updates` with the same plan.
+
+    Every round asks the nodes that the strategy chose for their keys, and sends those that answer one cohort. The
+    strategy gets the replies with the mean of all updates, added to what was sent, in each: one that averages gets it
+    back. A round in which a node of the cohort is lost, or too few are ready, changes nothing, and is logged with the
+    reasons; shares that left are charged at their nodes.
+
+    Args:
+        strategy: chooses nodes, and makes of the mean what it makes of any arrays; all nodes get the same content.
+        plan: that of the nodes, with `colluding`.
+        timeout: seconds that nodes have to be ready.
+
+    Raises:
+        ValueError: if the plan has no masks, or the strategy sends different content to two nodes.
+    """
+
+    def __init__(self, strategy: Strategy, plan: SumPlan, *, timeout: float = 600.0) -> None:
+        if plan.colluding is None:
+            raise ValueError("the plan is one without masks: plan_sum(..., vectors=T, colluding=C) makes one with them")
+        self.strategy, self.plan, self.timeout = strategy, plan, timeout
+        self._before: ArrayRecord | None = None
+        self._clients = 0
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask all nodes for keys, then send the strategy's messages, with the cohort, to those that gave them."""
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        contents = {id(message.content): message.content for message in messages}
+        if len(set(map(masked.digest, contents.values()))) > 1:
+            raise ValueError(f"round {server_round} sends different content to two nodes: their masks would not cancel")
+        to = [(message.metadata.dst_node_id, message.metadata.message_type) for message in messages]
+        questions = [Message(masked.question(), node, kind) for node, kind in to]
+        parties = dict[int, Party]()
+        for reply in grid.send_and_receive(questions, timeout=self.timeout):
+            try:
+                if reply.has_error():
+                    raise ValueError(reply.error.reason)
+                parties[reply.metadata.src_node_id] = masked.party_in(reply.content)
+            except ValueError as fault:
+                _LOG.warning("round %s: node %s is not ready: %s", server_round, reply.metadata.src_node_id, fault)
+        self._before, self._clients = None, len(parties)
+        if self._clients < self.plan.sizes[0]:
+            _LOG.warning(
+                "round %s: %s clients are ready, fewer than the %s that the noise is for; nothing is trained",
+                *(server_round, self._clients, self.plan.sizes[0]),
+            )
+            return []
+        sent = [message for message in messages if message.metadata.dst_node_id in parties]
+        (self._before,) = sent[0].content.array_records.values()
+        for content in contents.values():
+            content[masked.COHORT] = masked.cohort_of(list(parties.values()))
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up all shares, and let the strategy aggregate replies with the mean; (None, None) if one is missing."""
+        answered = list(replies)
+        if self._before is None:
+            return None, None
+        for fault in (reply for reply in answered if reply.has_error()):
+            reason = fault.error.reason
+            _LOG.warning("round %s: node %s has no share: %s", server_round, fault.metadata.src_node_id, reason)
+        if any(reply.has_error() for reply in answered) or len(answered) != self._clients:
+            _LOG.warning("round %s: without the shares of all %s clients there is no sum", server_round, self._clients)
+            return None, None
+        records = [next(iter(reply.content.array_records.items())) for reply in answered]
+        mean = masked.total(self.plan, [record[SHARE].numpy() for _, record in records]) / self._clients
+        before = _numbers(self._before)
+        for reply, (name, _) in zip(answered, records, strict=True):
+            reply.content[name] = _moved(before, mean.numpy())
+        return self.strategy.aggregate_train(server_round, answered)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As the strategy does."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As the strategy does."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the guarantee, and what the strategy logs."""
+        _LOG.info("%s", self.plan.guarantee)
+        self.strategy.summary()
 
 
 def _answered(message: Message, context: Context, call: ClientAppCallable) -> Message:
@@ -165,10 +275,10 @@ def _answered(message: Message, context: Context, call: ClientAppCallable) -> Me
     try:
         reply = call(message, context)
     except Exception:
-        logging.getLogger("fedsw").exception("the app of node %s failed", context.node_id)
+        _LOG.exception("the app of node %s failed", context.node_id)
         raise RuntimeError("the client's app failed; the reason is in the log of its node") from None
     if reply.has_error():
-        logging.getLogger("fedsw").error("the app of node %s failed: %s", context.node_id, reply.error.reason)
+        _LOG.error("the app of node %s failed: %s", context.node_id, reply.error.reason)
         raise RuntimeError("the client's app answered with an error; the reason is in the log of its node")
     return reply
 

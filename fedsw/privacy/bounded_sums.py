@@ -33,10 +33,12 @@ class SumPlan(plans.NoisePlan):
     Attributes:
         norm: the most that a vector's l2 norm is, C.
         who: owner and kind of a vector, for the guarantee.
+        colluding: C, how many clients may collude with the server that adds up masked shares; None without masks.
     """
 
     norm: float
     who: str
+    colluding: int | None = None
 
     def bounded(self, vectors: Tensor, *, round: int, attempt: int = 0) -> Bounded:
         """The sum of clipped vectors, for `fedsw.release` under this plan.
@@ -58,10 +60,17 @@ class SumPlan(plans.NoisePlan):
 
     @property
     def _protected(self) -> str:
+        seen = f"all {self.rounds} noised sums and everything computed from them, and nothing else of it"
+        whom, rests = f"everybody who sees {seen}", ""
+        if self.colluding is not None:
+            whom = f"the server, any {self.colluding} of the clients and everybody else together, who see {seen}"
+            rests = (
+                f" It is computational (X25519, HKDF-SHA256, ChaCha20): at least {self.sizes[0]} clients are in every "
+                f"sum, and the noise of {self.sizes[0] - self.colluding} of them is the whole."
+            )
         return (
             f"{self.who} as a whole, for its replacement by any other of norm at most {upward(self.norm)}, against "
-            f"everybody who sees all {self.rounds} noised sums and everything computed from them, and nothing else of "
-            f"it. Public: {', '.join(self.sensitivity.public)}."
+            f"{whom}.{rests} Public: {', '.join(self.sensitivity.public)}."
         )
 
     @property
@@ -77,6 +86,7 @@ def plan_sum(
     delta: float,
     noise_multiplier: float | None = None,
     vectors: int = 1,
+    colluding: int | None = None,
     who: str = "each vector",
     accountant: str = "pld",
     seed: int | None = None,
@@ -91,7 +101,9 @@ def plan_sum(
         rounds: how many sums are released.
         epsilon: asked for; inf for no noise. Or give `noise_multiplier` (sigma over 2 C), and epsilon follows.
         delta: of the guarantee.
-        vectors: how many are in a sum; public, as the guarantee says. The noise does not depend on it.
+        vectors: how many are in a sum, under masks at least; public, as the guarantee says.
+        colluding: how many clients may collude with a server that adds up shares under masks, as
+            `fedsw.flower.private_updates` sends them: the noise is whole without theirs. None: no masks.
         who: owner and kind of a vector, for the guarantee: "each client's update".
         accountant: what composes the rounds.
         seed: makes the noise reproducible; epsilon is then nominal. For experiments only.
@@ -107,9 +119,14 @@ def plan_sum(
     epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     if not 0 < (delta := real(delta, "delta")) < 1:
         raise ValueError(f"delta = {delta}; it lies between 0 and 1, well below one over the number of vectors")
+    if colluding is not None and not 0 <= (colluding := whole(colluding, "colluding", least=0)) < vectors:
+        raise ValueError(f"colluding = {colluding} of vectors = {vectors} clients: one client is honest at least")
+    if colluding is not None and epsilon == math.inf:
+        raise ValueError("epsilon = inf adds no noise, and a masked sum has a share of it from every client")
     settings: dict[str, Any] = {"delta": delta, "rate": 1.0, "rounds": rounds, "accountant": accountant}
     multiplier, planned = plans.calibrated(epsilon, noise_multiplier, **settings)
-    public = (f"the number of vectors ({vectors})", "who takes part in which round")
+    least = "" if colluding is None else "at least "
+    public = (f"the number of vectors ({least}{vectors})", "who takes part in which round")
     return SumPlan(
         strata=(VECTOR,),
         sizes=(vectors,),
@@ -124,4 +141,5 @@ def plan_sum(
         seed=seed,
         norm=norm,
         who=who,
+        colluding=colluding,
     )

@@ -91,12 +91,34 @@ def least(experiment: Experiment) -> int:
 
 
 def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
+    """A site's own part of a run's cohort; see `party_of`."""
+    return party_of(cohort, ring, nonce, node.clients, node.held, *assumed(node.task.experiment))
+
+
+def assumed(experiment: Experiment) -> tuple[int, int]:
+    """T and C of a run: the least number of clients in a masked sum, and how many of them may collude."""
+    return least(experiment), experiment.own(MaskedSettings).colluding
+
+
+def party_of(
+    cohort: Cohort,
+    ring: Keyring,
+    nonce: str,
+    clients: NDArray[np.int64],
+    held: NDArray[np.int64],
+    least: int,
+    colluding: int,
+) -> Party:
     """A site's own part of a cohort that it may answer, with its nonce of the attempt.
 
     ValueError if a site is not in this one's roster or is there twice, there are too few clients, more may collude than
     the noise is for, or what is said of this site itself is wrong. Nothing is charged then.
+
+    Args:
+        clients, held: the site's own clients (m,), ascending, and how many records each has of every cell (m, c).
+        least, colluding: T and C, which the noise is for.
     """
-    experiment, parties, cells = node.task.experiment, cohort.parties, node.held.shape[1]
+    parties, cells = cohort.parties, held.shape[1]
     for party in parties:
         if len(party.sizes) != len(party.clients) or any(len(row) != cells for row in party.sizes):
             raise _refused(f"the cohort has no sizes of {cells} cells for every client of site {party.site}")
@@ -111,35 +133,32 @@ def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
     for what, values in (("key", [party.key for party in parties]), ("client", list(cohort.clients))):
         if len(set(values)) < len(values):
             raise _refused(f"the cohort has a {what} twice")
-    if len(cohort.clients) < least(experiment):
-        raise _refused(
-            f"{len(cohort.clients)} clients are in the sum, fewer than the {least(experiment)} that its noise is for"
-        )
-    require_honest(experiment, ring.colluding)
+    if len(cohort.clients) < least:
+        raise _refused(f"{len(cohort.clients)} clients are in the sum, fewer than the {least} that its noise is for")
+    require_honest(least, colluding, ring.colluding)
     mine = [party for party in parties if party.key == ring.key.public.hex()]
-    if len(mine) != 1 or mine[0].nonce != nonce or mine[0].site != int(node.clients[0]):
+    if len(mine) != 1 or mine[0].nonce != nonce or mine[0].site != int(clients[0]):
         raise _refused("the cohort has not this site's own key and nonce of the attempt")
     if mine[0].code != code_digest():
         raise _refused("the cohort has another code for this site than it has")
-    places, known = np.searchsorted(node.clients, mine[0].clients), node.clients.tolist()
+    places, known = np.searchsorted(clients, mine[0].clients), clients.tolist()
     if mine[0].clients != sorted(mine[0].clients) or any(client not in known for client in mine[0].clients):
         raise _refused("the cohort names clients for this site that it has not")
-    if not np.array_equal(node.held[places], np.asarray(mine[0].sizes)):
+    if not np.array_equal(held[places], np.asarray(mine[0].sizes)):
         raise _refused("the cohort has other numbers of records for this site than it has")
     if cohort.records < sum(sum(row) for party in parties for row in party.sizes):
         raise _refused("the cohort has more records than it says the whole federation has")
     return mine[0]
 
 
-def require_honest(experiment: Experiment, colluding: int) -> None:
+def require_honest(least: int, planned: int, colluding: int) -> None:
     """Refuse noise that would be short where as many clients collude as a site's operator takes into account."""
-    planned = experiment.own(MaskedSettings).colluding
     if planned < colluding:
         raise _refused(
             f"local.colluding is {planned}, and this client's operator takes {colluding} colluding clients into account"
         )
-    if honest(experiment) < 1:
-        raise _refused(f"of {least(experiment)} clients {planned} may collude: nobody is left")
+    if least - planned < 1:
+        raise _refused(f"of {least} clients {planned} may collude: nobody is left")
 
 
 def require_alike(cohort: str, before: str) -> None:

@@ -27,7 +27,7 @@ from fedsw.federation.node.replies import Due, answered, ledgers_of, node_of, pa
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of
-from fedsw.federation.trust.distributed.members import Cohort, own_party, require_honest
+from fedsw.federation.trust.distributed.members import Cohort, assumed, own_party, require_honest
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 
@@ -134,5 +134,5 @@ def _ring(node: Node, context: Context) -> Keyring:
     """Return this site's key and roster; refuse noise too small for the colluding clients its operator assumes."""
     codes = codes_of(node.task.experiment, context.node_config)
     ring = replace(keyring_of(context.node_config, node.run, int(node.clients[0])), codes=codes)
-    require_honest(node.task.experiment, ring.colluding)
+    require_honest(*assumed(node.task.experiment), ring.colluding)
     return ring
