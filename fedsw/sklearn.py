@@ -88,15 +88,16 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 FitsCompose,
                 stacklevel=4,
             )
-        groups = _groups(sensitive_features, rows)
         alpha = self.alpha
-        if alpha and groups is None:
+        if sensitive_features is not None:
+            check_consistent_length(sensitive_features, np.empty(rows))
+        elif alpha:
             warnings.warn(
                 f"alpha = {alpha} weighs a penalty between groups, and there are no sensitive_features: it is left out",
                 stacklevel=4,
             )
             alpha = 0.0
-        records = as_records(table, group=groups, features=self._features(), **target)
+        records = as_records(table, group=sensitive_features, features=self._features(), **target)
         network = self.model if isinstance(self.model, nn.Module) else None
         result = run(self._experiment(alpha), data=records, model=network, account=self.account)
         # What was spent and where it lies first: whatever fails after it, they are known.
@@ -235,7 +236,7 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     _task = "classification"
 
     def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateClassifier:
-        """Fit on rows X (n, p), classes y (n,) and, for a penalty, groups (n,) or (n, k), with joined columns."""
+        """Fit on rows X (n, p), classes y (n,) and, for a penalty, groups (n,) or (n, k): columns' combinations."""
         X, y = self._validated(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
@@ -276,7 +277,7 @@ class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, *, sensitive_features: object = None) -> PrivateRegressor:
-        """Fit on rows X (n, p), numbers y (n,) and, for a penalty, groups (n,) or (n, k), with joined columns."""
+        """Fit on rows X (n, p), numbers y (n,) and, for a penalty, groups (n,) or (n, k): columns' combinations."""
         X, y = self._validated(X, y, y_numeric=True)
         if TARGET in self._names():
             raise ValueError(f"X has a column {TARGET!r}, and `bounds` has y by that name: rename the column")
@@ -297,16 +298,3 @@ def _number(name: str, bounds: Bounds) -> dict[str, Any]:
     if math.isinf(low) and math.isinf(high):
         return {"name": name}
     return {"name": name, "low": low, "high": high, "outside": "cut"}
-
-
-def _groups(sensitive_features: object, rows: int) -> Array | None:
-    """The group (n,) of every row as text; of several columns, as fairlearn has them, their values joined."""
-    if sensitive_features is None:
-        return None
-    columns = np.asarray(sensitive_features, dtype=object)
-    columns = columns[:, None] if columns.ndim == 1 else columns
-    check_consistent_length(columns, np.empty(rows))
-    groups = np.array([", ".join(map(str, row)) for row in columns.tolist()], dtype=object)
-    if len(set(groups)) < 2:
-        raise ValueError(f"sensitive_features has one group, {groups[0]!r}; leave it out, or give two or more")
-    return groups

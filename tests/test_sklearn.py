@@ -189,7 +189,7 @@ def test_clones_without_an_account_say_that_they_compose() -> None:
 def test_groups_are_given_as_fairlearn_gives_them() -> None:
     inputs, classes, groups = table()
     fair = quick(alpha=0.5).fit(inputs, classes, sensitive_features=pd.DataFrame({"sex": groups, "old": groups == "f"}))
-    assert fair._trained.groups == ("f, True", "m, False")
+    assert fair._trained.groups == ("f × true", "m × false")
     frame = MetricFrame(metrics=accuracy_score, y_true=classes, y_pred=fair.predict(inputs), sensitive_features=groups)
     assert set(frame.by_group.index) == {"f", "m"}
     numbers = (classes == "yes").astype(int)
@@ -199,7 +199,7 @@ def test_groups_are_given_as_fairlearn_gives_them() -> None:
     assert set(after.predict(inputs, sensitive_features=groups, random_state=0)) <= {0, 1}
     with pytest.warns(UserWarning, match="no sensitive_features: it is left out"):
         quick(alpha=0.5).fit(inputs, classes)
-    with pytest.raises(ValueError, match="one group, 'f'"):
+    with pytest.raises(ValueError, match="one value only"):
         quick(alpha=0.5).fit(inputs, classes, sensitive_features=["f"] * len(classes))
 
 

@@ -14,7 +14,7 @@ from fedsw._tools.settings import ExperimentError, explain_all, takes
 from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.declared_kinds import CROSS, Feature, Group, GroupPart, Label, Number
 from fedsw.data.columns.values import Values, as_text, numbers_rows, text_of
-from fedsw.data.containers import Table, aligned, as_cells, kind_of, tabulated
+from fedsw.data.containers import Array, Table, aligned, as_cells, kind_of, tabulated
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import BadRecords
 from fedsw.data.persons import Marks, persons_in
@@ -91,9 +91,10 @@ def as_records(
             torch Dataset with a length and items (x,), (x, y), (x, y, group) or dicts, a Hugging Face
             `datasets.Dataset`, or a function without arguments that returns one of these.
         group: the column of the groups: a name, a number of a column, or an array (n,); a mapping such as
-            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more, and a list of names makes groups of
-            the columns' combinations, ["sex", "race"] "f × black". None: one group, "all". A Series beside a DataFrame
-            is put in the order of its rows by their labels. `sensitive_features` is another word.
+            {"name": "age", "edges": [30, 50], "low": 0, "high": 120} declares more, and a list of names, or an array
+            or frame (n, k), makes groups of the columns' combinations, ["sex", "race"] "f × black". None: one group,
+            "all". A Series beside a DataFrame is put in the order of its rows by their labels. `sensitive_features` is
+            another word.
         target: the column of the classes, in the same ways. Groups and classes are text, whole numbers (of any dtype)
             or truth values.
         targets: numbers to predict: a column or several (names, numbers or mappings with low and high), or an array
@@ -221,9 +222,15 @@ class _Declaring:
             warnings.warn(said, stacklevel=5)
 
     def _group(self, reference: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
-        several = isinstance(reference, list | tuple) and len(reference) > 1 and set(reference) <= {*self._table.names}
-        if several and isinstance(reference, list | tuple) and edges is None:
-            return self._combined(list(reference), groups)
+        names = list(reference) if isinstance(reference, list | tuple) else []
+        known = all(isinstance(name, str) and name in self._table.names for name in names)
+        if len(names) > 1 and known and edges is None:
+            return self._combined(names, groups)
+        if not isinstance(reference, str | int | Mapping) and edges is None:
+            several = np.asarray(reference, dtype=object)  # each column keeps the kind of its own cells
+            if several.ndim == 2 and several.shape[1] > 1:
+                parts = [as_cells(list(part), "group") for part in several.T]
+                return self._combined([self._added(f"group{i}", part) for i, part in enumerate(parts)], groups)
         cut = {} if edges is None else {"edges": tuple(edges)}
         if isinstance(reference, Mapping):
             return self._known(Group.model_validate({**reference, **_values(groups), **cut}), "group")
@@ -321,7 +328,10 @@ class _Declaring:
             raise BadRecords(
                 f"{role} has {cells.shape[1]} numbers a record; an array with one cell a record is expected"
             )
-        name = role
+        return self._added(role, cells)
+
+    def _added(self, name: str, cells: Array) -> str:
+        """A further column of the table (n,), by a name that no other has."""
         while name in self._table.names:
             name += "_"
         self._table = self._table.with_column(name, cells)

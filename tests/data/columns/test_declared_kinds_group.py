@@ -8,12 +8,14 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import fedsw
 from fedsw.data import BadRecords, read_table
 from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.declared_kinds import Group
@@ -172,3 +174,15 @@ def test_a_regression_has_any_number_of_scaled_targets_from_one_on(tmp_path, cou
     with pytest.raises(ExperimentError, match="declare one or more of them in data.columns.targets"):
         parse_experiment({"name": "a", "data": {"source": "files", "columns": declared(AGE).model_dump(mode="json")}},
                          ["objective.task=regression"])  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["frame", "array", "lists"])
+def test_columns_beside_a_table_make_the_groups_that_its_own_would(form):
+    frame = pd.DataFrame({"x": np.linspace(0, 1, 8), "y": [0, 1] * 4, "sex": ["f", "m"] * 4, "old": [True, False] * 4})
+    frame.loc[6:, "old"] = [False, True]
+    beside = frame[["sex", "old"]]
+    given = {"frame": beside, "array": beside.to_numpy(), "lists": beside.to_numpy().tolist()}[form]
+    own = fedsw.as_records(frame, group=["sex", "old"], target="y", features=["x"])
+    other = fedsw.as_records(frame[["x", "y"]], group=given, target="y")
+    assert other.columns.sensitive.values == own.columns.sensitive.values
+    assert torch.equal(other.sensitive, own.sensitive) and other.columns.sensitive.values[0] == "f × false"
