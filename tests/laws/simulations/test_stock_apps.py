@@ -131,6 +131,7 @@ def test_the_template_and_masked_updates_run_with_one_ledger_a_node(deployed: An
     (app / "pyproject.toml").write_text(PROJECT)
     said = deployed(app, f"folder={json.dumps(str(tmp_path))}")
     plan = eval(PLAN, {"fedsw": fedsw})
+    assert (tmp_path / "ended.npy").exists(), said
     ended = np.load(tmp_path / "ended.npy")
     spread = plan.sigma * math.sqrt(2 * 2) / 2  # two rounds of two shares, the mean of two clients
     assert ended.std() == pytest.approx(spread, rel=0.1), said
