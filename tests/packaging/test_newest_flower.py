@@ -16,6 +16,10 @@ from tests.packaging.environments import ROOT, built_wheel, empty_environment, o
 TESTS = [
     "tests/federation/engines/test_inprocess.py",
     "tests/federation/test_flower.py",
+    "tests/laws/doors/test_flower_apps.py",
+    "tests/laws/doors/test_private_updates.py",
+    "tests/laws/doors/test_masked_updates.py",
+    "tests/site/test_flower_example.py::test_one_round_of_the_example_runs",
     "tests/federation/deploy/test_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
     "tests/federation/deploy/test_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
