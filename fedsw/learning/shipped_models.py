@@ -1,7 +1,7 @@
 """The models that are shipped, by name: how they are made, what they are for, and which settings they read.
 
-An entry is a function under `model`, which makes a network of a section [model] and of `ModelSizes`; the networks are
-in `fedsw.learning.models`, and are imported when one is made. `OWN` is the entry of what is named as `module:name`.
+An entry is a function given to `model`, which makes a network of a section [model] and of `ModelSizes`; the networks
+are in `fedsw.learning.models`, and are imported when one is made. `OWN` is the entry of what is named as `module:name`.
 `fedsw.experiment.task_kinds.MODELS` has all of them.
 """
 
@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import Later
 from fedsw._tools.own_objects import load_object, named
 from fedsw.data.settings import SOURCES
 from fedsw.experiment import ExperimentError
@@ -23,7 +24,9 @@ from fedsw.experiment.task_kinds import MODELS, ModelKind, ModelSizes, Role, shi
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedsw.data.sources import Shape
+    from fedsw.learning import models as networks
+else:
+    networks = Later("fedsw.learning.models")
 
 _WIDE = (200, 200)
 """Hidden layers of a generator that learns from a sketch, where none are given."""
@@ -44,18 +47,6 @@ def model(name: str, *roles: Role, reads: tuple[str, ...], **facts: Any) -> Call
     return entry
 
 
-@model("logistic", "predictor", reads=("inputs",), linear=True, chosen=("inputs",))
-def _logistic(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import logistic
-
-    return logistic(sizes.features, sizes.outputs, seed=spec.seed)
-
-
-@model("additive", "predictor", reads=("knots", "bins"), linear=True, columns=True, chosen=("knots",))
-def _additive(spec: Model, sizes: ModelSizes) -> nn.Module:
-    return _logistic(spec, sizes)
-
-
 def _of_images(settings: Settings) -> str | None:
     data, kind = settings.data, f"model.kind {settings.model.kind!r}"
     task = shipped_task(settings.objective.task)
@@ -70,102 +61,6 @@ def _of_images(settings: Settings) -> str | None:
     return None
 
 
-@model("scattering", "predictor", reads=("orders",), square=True, linear=True, filtered=True, misfit=_of_images)
-def _scattering(spec: Model, sizes: ModelSizes) -> nn.Module:
-    return _logistic(spec, sizes)
-
-
-@model("mlp", "predictor", reads=(*_LAYERS, "inputs"))
-def _mlp(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import mlp
-
-    return mlp(sizes.features, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed)
-
-
-@model("image-autoencoder", "autoencoder", reads=("latent", "inputs"), square=True)
-def _image_autoencoder(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import ImageAutoencoder
-
-    return ImageAutoencoder(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
-
-
-@model("encoder-decoder", "autoencoder", "representation", reads=(*_LAYERS, "latent", "inputs"))
-def _encoder_decoder(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import EncoderDecoder
-
-    return EncoderDecoder(sizes.features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed)
-
-
-@model("generator", "generator", reads=(*_LAYERS, "latent", "inputs"))
-def _generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import mlp
-
-    return mlp(spec.latent, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed)
-
-
-@model("dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True)
-def _dcgan(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import DCGAN
-
-    return DCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
-
-
-@model("adversarial-dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True, critic=True)
-def _adversarial_dcgan(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import AdversarialDCGAN
-
-    return AdversarialDCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
-
-
-@model("labelled-images", "generator", reads=("latent", "code", "inputs"), beside="codes")
-def _labelled_images(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import LabelledImages
-
-    side = math.isqrt(sizes.features - sizes.classes)
-    return LabelledImages(side, sizes.classes, weight=spec.code, latent=spec.latent, seed=spec.seed)
-
-
-def _in_blocks(spec: Model, shape: Shape) -> int:
-    return shape.classes * (shape.features - shape.classes)
-
-
-@model(
-    "blocked-images",
-    "generator",
-    reads=("latent", "code", "inputs"),
-    fixed=True,
-    beside="codes",
-    dimension=_in_blocks,
-)
-def _blocked_images(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import BlockedImages
-
-    side = math.isqrt(sizes.features - sizes.classes)
-    return BlockedImages(side, sizes.classes, weight=spec.code, latent=spec.latent, seed=spec.seed)
-
-
-@model("decoded-images", "generator", reads=("latent", "inputs"), square=True)
-def _decoded_images(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import DecodedImages
-
-    return DecodedImages(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
-
-
-@model("particles", "generator", reads=(*_LAYERS, "particles", "latent", "inputs"), points=True, beside="any")
-def _particles(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import Particles
-
-    return Particles(spec.particles, sizes.outputs, seed=spec.seed)
-
-
-@model("vector-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"))
-def _vector_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import VectorGenerator
-
-    hidden = spec.hidden or _WIDE
-    return VectorGenerator(sizes.features, sizes.classes, latent=spec.latent, hidden=hidden, seed=spec.seed)
-
-
 def _two_channels(settings: Settings) -> str | None:
     spec = settings.model
     if len(spec.hidden) in (0, 2):
@@ -176,68 +71,111 @@ def _two_channels(settings: Settings) -> str | None:
     )
 
 
-@model("image-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)
-def _image_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import ImageGenerator
+# Predictors. A layer of hats of columns, or of fixed filters, is in front of the additive one and of scattering.
+_linear = model("logistic", "predictor", reads=("inputs",), linear=True, chosen=("inputs",))(
+    lambda spec, sizes: networks.logistic(sizes.features, sizes.outputs, seed=spec.seed)
+)
+model("additive", "predictor", reads=("knots", "bins"), linear=True, columns=True, chosen=("knots",))(_linear)
+model("scattering", "predictor", reads=("orders",), square=True, linear=True, filtered=True, misfit=_of_images)(_linear)
+model("mlp", "predictor", reads=(*_LAYERS, "inputs"))(
+    lambda spec, sizes: networks.mlp(
+        sizes.features, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed
+    )
+)
 
-    return ImageGenerator(*_image_sizes(sizes), latent=spec.latent, channels=_channels(spec), seed=spec.seed)
+# Autoencoders and representations
+model("image-autoencoder", "autoencoder", reads=("latent", "inputs"), square=True)(
+    lambda spec, sizes: networks.ImageAutoencoder(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
+)
+model("encoder-decoder", "autoencoder", "representation", reads=(*_LAYERS, "latent", "inputs"))(
+    lambda spec, sizes: networks.EncoderDecoder(
+        sizes.features, spec.hidden, spec.latent, activation=spec.activation, seed=spec.seed
+    )
+)
 
+# Generators, judged by a distance to records
+model("generator", "generator", reads=(*_LAYERS, "latent", "inputs"))(
+    lambda spec, sizes: networks.mlp(
+        spec.latent, spec.hidden, sizes.outputs, activation=spec.activation, seed=spec.seed
+    )
+)
+model("dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True)(
+    lambda spec, sizes: networks.DCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
+)
+model("adversarial-dcgan", "generator", reads=(*_LAYERS, "latent", "inputs"), square=True, mixes=True, critic=True)(
+    lambda spec, sizes: networks.AdversarialDCGAN(math.isqrt(sizes.outputs), spec.latent, spec.hidden, seed=spec.seed)
+)
+model("labelled-images", "generator", reads=("latent", "code", "inputs"), beside="codes")(
+    lambda spec, sizes: networks.LabelledImages(**_beside_codes(spec, sizes))
+)
+model(
+    "blocked-images",
+    "generator",
+    reads=("latent", "code", "inputs"),
+    fixed=True,
+    beside="codes",
+    dimension=lambda spec, shape: shape.classes * (shape.features - shape.classes),
+)(lambda spec, sizes: networks.BlockedImages(**_beside_codes(spec, sizes)))
+model("decoded-images", "generator", reads=("latent", "inputs"), square=True)(
+    lambda spec, sizes: networks.DecodedImages(math.isqrt(sizes.features), spec.latent, seed=spec.seed)
+)
+model("particles", "generator", reads=(*_LAYERS, "particles", "latent", "inputs"), points=True, beside="any")(
+    lambda spec, sizes: networks.Particles(spec.particles, sizes.outputs, seed=spec.seed)
+)
 
-@model("residual-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)
-def _residual_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models.image_networks import ResidualImages
-
-    return ResidualImages(*_image_sizes(sizes), latent=spec.latent, channels=_channels(spec), seed=spec.seed)
-
-
-def _image_sizes(sizes: ModelSizes) -> tuple[int, int]:
-    from fedsw.mathematics.transport.denoise import image_side
-
-    return image_side(sizes.features), sizes.classes
-
-
-def _channels(spec: Model) -> tuple[int, int]:
-    return (spec.hidden[0], spec.hidden[1]) if spec.hidden else _CHANNELS
+# Synthesizers, which learn from a sketch
+model("vector-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"))(
+    lambda spec, sizes: networks.VectorGenerator(
+        sizes.features, sizes.classes, latent=spec.latent, hidden=spec.hidden or _WIDE, seed=spec.seed
+    )
+)
+model("image-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)(
+    lambda spec, sizes: networks.ImageGenerator(**_of_channels(spec, sizes))
+)
+model("residual-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), square=True, misfit=_two_channels)(
+    lambda spec, sizes: networks.ResidualImages(**_of_channels(spec, sizes))
+)
 
 
 @model("table-generator", "synthesizer", reads=(*_LAYERS, "latent", "inputs"), table=True)
-def _table_generator(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models.table_generator import TableGenerator
-
+def _rows_of_tables(spec: Model, sizes: ModelSizes) -> nn.Module:
     if not sizes.codes:
         raise ExperimentError(
             f"model.kind {spec.kind!r} makes rows of a declared table that a sketch of kind 'table' measures; there "
             "is none: use another kind"
         )
     hidden = spec.hidden or _WIDE
-    return TableGenerator(sizes.codes, sizes.classes, latent=spec.latent, hidden=hidden, seed=spec.seed)
+    return networks.TableGenerator(sizes.codes, sizes.classes, latent=spec.latent, hidden=hidden, seed=spec.seed)
 
 
-@model("adaptor", "adaptor", reads=("latent", "inputs"), square=True)
-def _adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import Adaptor
-
-    return Adaptor(math.isqrt(sizes.features), spec.latent, sizes.classes, seed=spec.seed)
-
-
-@model("transported-adaptor", "adaptor", reads=("latent", "inputs"), square=True, fixed=True)
-def _transported_adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import TransportedAdaptor
-
-    return TransportedAdaptor(math.isqrt(sizes.features), sizes.classes, spec.latent, seed=spec.seed)
-
-
-def _published(spec: Model, shape: Shape) -> int:
-    from fedsw.learning.models import PublishedAdaptor
-
-    return PublishedAdaptor.features(math.isqrt(shape.features))
+# Adaptors of a domain to a public one
+model("adaptor", "adaptor", reads=("latent", "inputs"), square=True)(
+    lambda spec, sizes: networks.Adaptor(math.isqrt(sizes.features), spec.latent, sizes.classes, seed=spec.seed)
+)
+model("transported-adaptor", "adaptor", reads=("latent", "inputs"), square=True, fixed=True)(
+    lambda spec, sizes: networks.TransportedAdaptor(
+        math.isqrt(sizes.features), sizes.classes, spec.latent, seed=spec.seed
+    )
+)
+model(
+    "published-adaptor",
+    "adaptor",
+    reads=("latent", "inputs"),
+    square=True,
+    dimension=lambda spec, shape: networks.PublishedAdaptor.features(math.isqrt(shape.features)),
+)(lambda spec, sizes: networks.PublishedAdaptor(math.isqrt(sizes.features), sizes.classes, seed=spec.seed))
 
 
-@model("published-adaptor", "adaptor", reads=("latent", "inputs"), square=True, dimension=_published)
-def _published_adaptor(spec: Model, sizes: ModelSizes) -> nn.Module:
-    from fedsw.learning.models import PublishedAdaptor
+def _beside_codes(spec: Model, sizes: ModelSizes) -> dict[str, Any]:
+    side = math.isqrt(sizes.features - sizes.classes)
+    return {"side": side, "classes": sizes.classes, "weight": spec.code, "latent": spec.latent, "seed": spec.seed}
 
-    return PublishedAdaptor(math.isqrt(sizes.features), sizes.classes, seed=spec.seed)
+
+def _of_channels(spec: Model, sizes: ModelSizes) -> dict[str, Any]:
+    from fedsw.mathematics.transport.denoise import image_side
+
+    channels, side = (spec.hidden[0], spec.hidden[1]) if spec.hidden else _CHANNELS, image_side(sizes.features)
+    return {"side": side, "cells": sizes.classes, "latent": spec.latent, "channels": channels, "seed": spec.seed}
 
 
 def _own(spec: Model, sizes: ModelSizes) -> nn.Module:

@@ -16,6 +16,7 @@ from fedsw.learning.models.image_networks import AdversarialDCGAN as Adversarial
 from fedsw.learning.models.image_networks import Critic as Critic
 from fedsw.learning.models.image_networks import ImageAutoencoder as ImageAutoencoder
 from fedsw.learning.models.image_networks import PublishedAdaptor as PublishedAdaptor
+from fedsw.learning.models.image_networks import ResidualImages as ResidualImages
 from fedsw.learning.models.initial import Seed as Seed
 from fedsw.learning.models.initial import count_parameters as count_parameters
 from fedsw.learning.models.initial import flatten as flatten
@@ -27,3 +28,4 @@ from fedsw.learning.models.labelled import ImageGenerator as ImageGenerator
 from fedsw.learning.models.labelled import LabelledImages as LabelledImages
 from fedsw.learning.models.labelled import VectorGenerator as VectorGenerator
 from fedsw.learning.models.scattering import ScatteredImages as ScatteredImages
+from fedsw.learning.models.table_generator import TableGenerator as TableGenerator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import torch
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, Facts
@@ -42,9 +43,7 @@ class Adaptation(Task):
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Cross-entropy (n,) of logits (n, classes), the model's second output."""
-        from torch.nn import functional as F
-
-        return F.cross_entropy(part(raw, "classes", 1), batch.target, reduction="none")
+        return torch.nn.functional.cross_entropy(part(raw, "classes", 1), batch.target, reduction="none")
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss and accuracy on the private domain."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import torch
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts
@@ -40,10 +41,9 @@ class Autoencoder(Task):
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Mean binary cross-entropy over the pixels (n,), of logits (n, p), the model's second output."""
-        from torch.nn import functional as F
-
-        logits = part(raw, "reconstruction", 1)
-        return F.binary_cross_entropy_with_logits(logits, batch.features, reduction="none").mean(dim=-1)
+        logits, pixels = part(raw, "reconstruction", 1), batch.features
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, pixels, reduction="none")
+        return losses.mean(dim=-1)
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss, and the distance of the codes to the prior."""
@@ -55,8 +55,6 @@ class Autoencoder(Task):
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Codes (n, d) by label, and images (m, p): held out, reconstructed, or of the prior if a model decodes."""
-        import torch
-
         arrays = super().arrays(model, held_out)
         arrays["images"] = held_out.inputs.features[:_MOST_IMAGES]
         arrays["reconstructions"] = torch.sigmoid(part(held_out.raw, "reconstruction", 1)[:_MOST_IMAGES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -31,27 +32,21 @@ class Classification(Task):
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Class probabilities (n, d) of logits."""
-        import torch
-
         logits = part(raw, "outputs", 0)
         return torch.sigmoid(logits) if batch.shape.classes == 2 else torch.softmax(logits, dim=-1)
 
     def answers(self, raw: Raw, batch: Inputs) -> Tensor:
         """Probabilities (n, classes)."""
-        import torch
-
         outputs = self.outputs(raw, batch)
         return torch.cat([1 - outputs, outputs], dim=1) if batch.shape.classes == 2 else outputs
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Cross-entropy (n,)."""
-        from torch.nn import functional as F
-
         logits = part(raw, "outputs", 0)
         if batch.shape.classes == 2:
             target = batch.target.to(logits.dtype)
-            return F.binary_cross_entropy_with_logits(logits.reshape(-1), target, reduction="none")
-        return F.cross_entropy(logits, batch.target, reduction="none")
+            return torch.nn.functional.binary_cross_entropy_with_logits(logits.reshape(-1), target, reduction="none")
+        return torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss, accuracy and every metric of `fedsw.learning.tasks.metrics.classification`."""

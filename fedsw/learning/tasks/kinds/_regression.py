@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -32,14 +33,10 @@ class Regression(Task):
 
     def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
         """Predictions (n, t) in the unit cube."""
-        import torch
-
         return torch.sigmoid(part(raw, "outputs", 0))
 
     def loss(self, raw: Raw, batch: Inputs) -> Tensor:
         """Squared error (n,), summed over the targets."""
-        import torch
-
         raw = part(raw, "outputs", 0)
         return (torch.sigmoid(raw) - batch.target.to(raw.dtype)).square().sum(dim=-1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -48,8 +49,6 @@ class Representation(Task):
 
 def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:
     """Accuracy of a ridge classifier on the latent: fitted on half of the records, measured on the other."""
-    import torch
-
     from fedsw.learning.tasks import metrics
 
     codes = latent.double()
