@@ -15,7 +15,7 @@ from fedsw.data import Records
 from fedsw.data.codes import codes_of, one_hot, records_of_table
 from fedsw.data.columns.declaration import ranges
 from fedsw.desk.own_data.synthetic_table import STEPS
-from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.models.labelled import TableGenerator
 from fedsw.learning.sketches.fit import FitSettings, fit_generator
 from fedsw.learning.sketches.noised import NoisedSketch, pooled
 from fedsw.learning.sketches.sketch_law import Law

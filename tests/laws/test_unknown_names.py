@@ -22,8 +22,7 @@ from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.experiment.task_kinds import Facts
 from fedsw.experiment.trust import trust_model
 from fedsw.learning.objectives import Clip, WeightedSum, histograms
-from fedsw.learning.objectives.groups import BetweenGroups
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.distances import BetweenGroups, Matching
 from fedsw.learning.objectives.penalties import Stated
 from fedsw.learning.tasks import compared
 from fedsw.privacy.accountants import ACCOUNTANTS, accountant_named, require_noise

@@ -23,7 +23,7 @@ from fedsw.learning.models import (
     UnitAutoencoder,
 )
 from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.distances import Matching
 from fedsw.learning.tasks.public_side import Domain, ForPublic
 from fedsw.mathematics import clipping
 from fedsw.mathematics.transport import sliced

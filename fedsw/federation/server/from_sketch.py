@@ -15,8 +15,7 @@ from fedsw.federation.server.releases_once import release_sum
 from fedsw.federation.server.summary import line_of, logged
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
 from fedsw.learning.models import flatten
-from fedsw.learning.models.labelled import generate, proportions_of
-from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.models.labelled import TableGenerator, generate, proportions_of
 from fedsw.learning.sketches.fit import FitSettings, Progress, fit_generator, sketch_distance, tried_in
 from fedsw.learning.sketches.from_settings import Stage, classifier_of, marks_of, table_of
 from fedsw.learning.sketches.learnt import Lessons, flat_bytes, taught

@@ -26,6 +26,6 @@ from fedsw.learning.models.labelled import Conditional as Conditional
 from fedsw.learning.models.labelled import DecodedImages as DecodedImages
 from fedsw.learning.models.labelled import ImageGenerator as ImageGenerator
 from fedsw.learning.models.labelled import LabelledImages as LabelledImages
+from fedsw.learning.models.labelled import TableGenerator as TableGenerator
 from fedsw.learning.models.labelled import VectorGenerator as VectorGenerator
 from fedsw.learning.models.scattering import ScatteredImages as ScatteredImages
-from fedsw.learning.models.table_generator import TableGenerator as TableGenerator

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fedsw._tools.registry import Word
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
-from fedsw.learning.objectives.groups import GROUP, BetweenGroups, TaskAlone
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.distances import GROUP, BetweenGroups, Matching, TaskAlone
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties, public_directions, spread
 from fedsw.privacy.sensitivity import SIZES, STATED, Bound, Sensitivity, loss_sensitivity
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.models.labelled import TableGenerator
 from fedsw.learning.sketches.maps import Seen
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.parts import Columns, DrawnPart

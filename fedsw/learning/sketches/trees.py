@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment.sections import Sketch
-from fedsw.learning.models.labelled import generate, proportions_of, seeded_generator
-from fedsw.learning.models.table_generator import NONE, TableGenerator
+from fedsw.learning.models.labelled import NONE, TableGenerator, generate, proportions_of, seeded_generator
 from fedsw.learning.sketches.drift import sketch_distance
 from fedsw.learning.sketches.noised import NoisedSketch, independent_cells
 from fedsw.learning.sketches.sketch_law import Sketcher

@@ -21,7 +21,7 @@ from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
 from fedsw.learning.models import count_parameters
 from fedsw.learning.objectives import Clip, WeightedSum
-from fedsw.learning.objectives.groups import terms_of
+from fedsw.learning.objectives.distances import terms_of
 from fedsw.learning.objectives.weighted_sum import with_slack
 from fedsw.learning.tasks.compared import Compared
 from fedsw.learning.tasks.generated_samples import uniform_ball

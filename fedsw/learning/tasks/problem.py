@@ -30,8 +30,16 @@ from fedsw.learning.objectives import Clip, WeightedSum, contribution_bound
 from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.learning.sketches.from_settings import Stage, drawn, law_of
 from fedsw.learning.tasks import own_task as own
-from fedsw.learning.tasks._coding import coded_once, coding_of
-from fedsw.learning.tasks._places import Mapped, layer_of, placed, reads_places, remeasured, written
+from fedsw.learning.tasks._coding import (
+    Mapped,
+    coded_once,
+    coding_of,
+    layer_of,
+    placed,
+    reads_places,
+    remeasured,
+    written,
+)
 from fedsw.learning.tasks.compared import compared_by, objective_of, require_stated
 from fedsw.learning.tasks.divergence import divergence
 from fedsw.learning.tasks.needs import of_shape, require_possible

@@ -11,8 +11,8 @@ from fedsw.data.sources import Shape
 from fedsw.experiment import parse_experiment
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives.distances import Matching
 from fedsw.learning.objectives.histograms import contribution_sensitivity
-from fedsw.learning.objectives.matching import Matching
 from fedsw.learning.tasks.compared import compared_by, objective_of
 from fedsw.privacy.sensitivity import SLACK
 from tests.audit.record import formulas

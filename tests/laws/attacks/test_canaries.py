@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.learning.objectives import Clip
-from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.distances import BetweenGroups
 from fedsw.mathematics.clipping import Term, clipped_sum, record
 from fedsw.mathematics.transport.sliced import project
 from tests.laws.attacks.canaries import epsilon_of_gaussian, shown_mu

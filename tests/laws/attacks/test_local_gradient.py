@@ -11,7 +11,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
-from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.distances import BetweenGroups
 from fedsw.mathematics.clipping import Term, clipped_sum, record
 from fedsw.mathematics.transport.sliced import project
 from tests.laws.attacks.canaries import epsilon_of_gaussian, shown_mu

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
-from fedsw.learning.objectives.groups import BetweenGroups
+from fedsw.learning.objectives.distances import BetweenGroups
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.accounting import Step, epsilon
 from fedsw.privacy.sensitivity import SLACK

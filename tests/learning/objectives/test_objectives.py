@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedsw.learning.objectives import Clip, WeightedPenalty, WeightedSum, contribution_bound
-from fedsw.learning.objectives.groups import BetweenGroups
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.distances import BetweenGroups, Matching
 from fedsw.learning.objectives.penalties import Parity
 from fedsw.mathematics.transport import sliced
 from fedsw.privacy.sensitivity import Side, swd_sensitivity

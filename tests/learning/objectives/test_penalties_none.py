@@ -13,7 +13,7 @@ from fedsw.audit.record import audit
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.learning.objectives import Clip, WeightedSum
-from fedsw.learning.objectives.groups import BetweenGroups, TaskAlone
+from fedsw.learning.objectives.distances import BetweenGroups, TaskAlone
 from fedsw.learning.objectives.penalties import NoPenalty, Parity
 from tests.federations import small
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsw._tools.randomness import Stream
-from fedsw.learning.models.labelled import generate, proportions_of
-from fedsw.learning.models.table_generator import NONE, TableGenerator
+from fedsw.learning.models.labelled import NONE, TableGenerator, generate, proportions_of
 from fedsw.learning.sketches import trees
 from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law

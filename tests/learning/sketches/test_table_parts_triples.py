@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedsw.learning.models.table_generator import TableGenerator
+from fedsw.learning.models.labelled import TableGenerator
 from fedsw.learning.sketches.noised import NoisedSketch, sketch_sensitivity
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.sketches.table_parts import (

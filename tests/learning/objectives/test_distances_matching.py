@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsw.learning.objectives import Clip, WeightedSum
-from fedsw.learning.objectives.matching import Matching
+from fedsw.learning.objectives.distances import Matching
 from fedsw.learning.objectives.penalties import ToModel, ToSample
 from fedsw.mathematics.transport import sliced
 from tests.adversary import Attack, movement
