@@ -6,7 +6,7 @@ import math
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,76 +154,53 @@ def deployed(stored: dict[str, Any]) -> str:
 
 def chaos_deployed(stored: dict[str, Any]) -> str:
     """Runs of real processes that were killed, stopped and interrupted."""
-    runs = stored["runs"]
-    rows = [
-        (
-            run["seed"],
-            run["rounds"],
-            sum(run["blows"].values()),
-            run["lives"],
-            run["charges"],
-            run["abandoned_attempts"],
-            repr(run["epsilon"]),
-            repr(run["epsilon_replayed"]),
-            run["polls"],
-            run["processes_left"],
-            f"{run['seconds']:.0f}",
-        )
-        for run in runs
-    ]
-    headings = (
-        "seed", "rounds", "injections", "processes of the run", "charges", "attempts without charge", "ε spent",
-        "ε replayed", "polls", "processes left", "seconds",
-    )  # fmt: skip
+    columns = {
+        "seed": "seed", "rounds": "rounds", "injections": "blows", "processes of the run": "lives",
+        "charges": "charges", "attempts without charge": "abandoned_attempts", "ε spent": "epsilon",
+        "ε replayed": "epsilon_replayed", "polls": "polls", "processes left": "processes_left", "seconds": "seconds",
+    }  # fmt: skip
     counted = {
         "injection": "blows",
         "how far the run had come at the injection, by its files": "positions",
         "what an injection on nodes did": "effects",
         "how a process of the run ended before the last one": "ends",
     }
-    return "\n".join(
-        [
-            "\n## Chaos on real processes\n",
-            "`python -m benchmarks.chaos --only deployed`: a SuperLink with TLS, five SuperNodes with keys, three of which "
-            "a round needs; a random injection every ten rounds. A run that stopped was resumed. Every run ended with all "
-            "of its rounds; ε by the ledger, its replay, the summary and its rows alone is the same number to the last "
-            "digit, and what was polled meanwhile never fell.\n",
-            text.table(headings, rows),
-            *("\n" + text.table((what, "times"), _counted(run[key] for run in runs)) for what, key in counted.items()),
-        ]
+    about = (
+        "`python -m benchmarks.chaos --only deployed`: a SuperLink with TLS, five SuperNodes with keys, three of which "
+        "a round needs; a random injection every ten rounds. A run that stopped was resumed. Every run ended with all "
+        "of its rounds; ε by the ledger, its replay, the summary and its rows alone is the same number to the last "
+        "digit, and what was polled meanwhile never fell."
     )
+    times = [
+        "\n" + text.table((what, "times"), _counted(r[key] for r in stored["runs"])) for what, key in counted.items()
+    ]
+    return "\n".join([_chaos("Chaos on real processes", about, columns, stored["runs"]), *times])
 
 
 def chaos_masked(stored: dict[str, Any]) -> str:
     """Runs of masked sums in which sites were killed."""
-    names = (
-        "seed",
-        "rounds",
-        "blows",
-        "lives",
-        "attempts",
-        "failed_attempts",
-        "charges",
-        "epsilon",
-        "budget",
-        "seconds",
+    columns = {
+        "seed": "seed", "rounds": "rounds", "sites killed": "blows", "processes of the run": "lives",
+        "attempts": "attempts", "failed attempts": "failed_attempts", "charges, all sites": "charges",
+        "ε spent": "epsilon", "ε planned": "budget", "seconds": "seconds",
+    }  # fmt: skip
+    about = (
+        "`python -m benchmarks.chaos --only masked`: trust `distributed` as above, one site killed in every tenth round. "
+        "Every run ended with all of its rounds, with the same ε at every site, and no process left; failed attempts "
+        "are charged."
     )
-    headings = (
-        "seed", "rounds", "sites killed", "processes of the run", "attempts", "failed attempts", "charges, all sites",
-        "ε spent", "ε planned", "seconds",
-    )  # fmt: skip
-    rows = [
-        [f"{run[name]:.4g}" if isinstance(run[name], float) else run[name] for name in names] for run in stored["runs"]
-    ]
-    return "\n".join(
-        [
-            "\n## Chaos under masks\n",
-            "`python -m benchmarks.chaos --only masked`: trust `distributed` as above, one site killed in every tenth round. "
-            "Every run ended with all of its rounds, with the same ε at every site, and no process left; failed attempts "
-            "are charged.\n",
-            text.table(headings, rows),
-        ]
-    )
+    return _chaos("Chaos under masks", about, columns, stored["runs"])
+
+
+def _chaos(title: str, about: str, columns: Mapping[str, str], runs: Sequence[dict[str, Any]]) -> str:
+    def cell(key: str, value: Any) -> Any:
+        value = sum(value.values()) if isinstance(value, dict) else value
+        if key == "seconds":
+            return f"{value:.0f}"
+        return repr(value) if key.startswith("epsilon") else f"{value:.4g}" if isinstance(value, float) else value
+
+    rows = [[cell(key, run[key]) for key in columns.values()] for run in runs]
+    return "\n".join([f"\n## {title}\n", f"{about}\n", text.table(tuple(columns), rows)])
 
 
 def _counted(counts: Iterable[dict[str, int]]) -> list[tuple[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.performance.timing import in_turns, timed
 from fedsw.learning.models import mlp
 
 CLASSES = 10
@@ -81,15 +81,8 @@ def settle() -> None:
 
 def interleaved(ways: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
     """Seconds of every way, which take turns after one turn to warm up."""
-    for way in ways.values():
-        way()
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(turns):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            times[name].append(time.perf_counter() - began)
-    return times
+    taken = in_turns({n: timed(way) for n, way in ways.items()}, turns=turns, threads=torch.get_num_threads())
+    return {name: list(times.seconds) for name, times in taken.items()}
 
 
 def row(what: str, against: str, ours: list[float], other: list[float], goal: float, *, faster: bool) -> dict[str, Any]:
