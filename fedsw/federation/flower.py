@@ -1,8 +1,8 @@
-"""All private parts of Flower that fedsw uses: where each name is, and what is replaced in which program.
+"""All private parts of Flower that fedsw uses: where each name is, what it is for, and what would replace it.
 
 Public are `flwr.app`, `flwr.clientapp` and `flwr.serverapp`, which any file may import. Every other name of Flower is
-an attribute of this module, imported when it is asked for; hidden fields of Flower's objects are read and set here
-alone. An upgrade that moves one fails in tests/federation/test_flower.py.
+an attribute of this module, imported when it is asked for; hidden fields of Flower's objects are read and set only
+here. An upgrade that moves one fails in tests/federation/test_flower.py.
 
 The programs of deploy/ load this file by path, since they import no package: it imports nothing of fedsw.
 """
@@ -14,87 +14,146 @@ import contextlib
 import datetime
 import importlib
 import importlib.metadata
+import logging
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 TESTED = ("1.41", "1.42")
 """Versions of Flower that deploy/ was tested with."""
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "flwr.app.message": ("make_message", "remove_content_from_message"),
-    "flwr.cli.build": ("build_fab_from_files",),
-    "flwr.cli.config_utils": ("get_fab_metadata",),
-    "flwr.cli.install": ("install_from_fab",),
-    "flwr.cli.supernode.register": ("try_load_public_key",),
-    "flwr.clientapp.utils": ("get_load_client_app_fn",),
-    "flwr.common.config": ("get_fused_config_from_fab", "parse_config_args"),
-    "flwr.common.constant": (
-        "HEARTBEAT_PATIENCE",
-        "SUPERLINK_NODE_ID",
-        "SYSTEM_TIME_TOLERANCE",
-        "TIMESTAMP_HEADER",
-        "TIMESTAMP_TOLERANCE",
-        "ErrorCode",
-    ),
-    "flwr.common.serde": ("message_from_proto", "message_to_proto"),
-    "flwr.proto.control_pb2": ("ListNodesRequest", "RegisterNodeRequest", "UnregisterNodeRequest"),
-    "flwr.proto.fleet_pb2": ("PullMessagesRequest", "PullMessagesResponse", "PushMessagesRequest"),
-    "flwr.proto.message_pb2": ("ConfirmMessageReceivedRequest", "PullObjectRequest", "PushObjectRequest"),
-    "flwr.proto.node_pb2": ("Node",),
-    "flwr.proto.recorddict_pb2": ("BytesList",),
-    "flwr.proto.runtime_pb2": (
-        "PullAppMessagesRequest",
-        "PullAppMessagesResponse",
-        "PushAppMessagesRequest",
-        "PushAppMessagesResponse",
-    ),
-    "flwr.simulation.run_simulation": ("_run_simulation",),
-    "flwr.supercore": ("log",),
-    "flwr.supercore.cli.flower_superexec": ("flower_superexec",),
-    "flwr.supercore.constant": (
-        "FLEET_HTTP_PUBLIC_KEY_HEADER",
-        "FLEET_HTTP_SIGNATURE_HEADER",
-        "TASK_TOKEN_HEADER",
-    ),
-    "flwr.supercore.control": ("ControlHttpClient",),
-    "flwr.supercore.date": ("now",),
-    "flwr.supercore.dependencies.task": ("authenticate_task",),
-    "flwr.supercore.error": ("FlowerError",),
-    "flwr.supercore.error.catalog": ("API_ERROR_MAP",),
-    "flwr.supercore.inflatable.inflatable_object": (
-        "get_all_nested_objects",
-        "get_object_id",
-        "get_object_tree",
-        "iterate_object_tree",
-        "no_object_id_recompute",
-    ),
-    "flwr.supercore.inflatable.inflatable_utils": ("inflate_object_from_contents",),
-    "flwr.supercore.interceptors": ("RuntimeVersionHttpInterceptor",),
-    "flwr.supercore.primitives.asymmetric": ("bytes_to_public_key", "verify_signature"),
-    "flwr.supercore.run": ("Run",),
-    "flwr.supercore.task_identity": ("TaskIdentity",),
-    "flwr.supercore.telemetry": ("EventType",),
-    "flwr.superlink.cli.flwr_serverapp": ("flwr_serverapp",),
-    "flwr.superlink.dependencies.linkstate": ("get_linkstate",),
-    "flwr.superlink.grid": ("HttpGrid",),
-    "flwr.superlink.routers.fleet.node_auth": ("authenticate_node",),
-}
-"""Functions, classes and constants by the module that they are in."""
 
-MODULES: Mapping[str, str] = {
-    "extensions": "flwr.superlink.extensions",
-    "fleet_handlers": "flwr.superlink.servicer.fleet.fleet_handlers",
-    "heartbeat": "flwr.supercore.heartbeat",
-    "node_requests": "flwr.supernode.fleet_http_connection",
-    "runtime_handlers": "flwr.superlink.servicer.runtime.runtime_handlers",
-    "subprocess_executor": "flwr.supercore.superexec.executor.subprocess_executor",
-    "superlink_program": "flwr.superlink.cli.flower_superlink",
-}
-"""Whole modules, for names that are called or replaced in place."""
+class Part(NamedTuple):
+    """Names inside Flower that fedsw uses to one end, and what would take their place if Flower changed them."""
 
-_MODULE_OF = {name: module for module, names in NAMES.items() for name in names}
+    use: str
+    instead: str
+    names: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, str] = {}
+    """Whole modules, for names that are called or replaced in place."""
+    fields: tuple[str, ...] = ()
+    """Hidden fields and methods of Flower's objects, and names of its classes."""
+
+
+PARTS = (
+    Part(
+        "messages that are made in this process belong to a run and a node, and have a number",
+        "`Grid.create_message` and a public way to number a message; in process, a message class of our own",
+        {"flwr.supercore.task_identity": ("TaskIdentity",)},
+        fields=("_message_id",),
+    ),
+    Part(
+        "a receiver in process has its own record tree over the same arrays, filled without a second check",
+        "`copy.copy` and the constructors of `flwr.app`: the same, slower",
+        {},
+        fields=("_error", "_data", "_content"),
+    ),
+    Part(
+        "a message travels whole in one request, and is checked against its header",
+        "`--stock`: Flower's own requests, one for each object of a message",
+        {
+            "flwr.app.message": ("make_message", "remove_content_from_message"),
+            "flwr.common.constant": ("SUPERLINK_NODE_ID",),
+            "flwr.common.serde": ("message_from_proto", "message_to_proto"),
+            "flwr.proto.fleet_pb2": ("PullMessagesRequest", "PullMessagesResponse", "PushMessagesRequest"),
+            "flwr.proto.message_pb2": ("ConfirmMessageReceivedRequest", "PullObjectRequest", "PushObjectRequest"),
+            "flwr.proto.node_pb2": ("Node",),
+            "flwr.proto.recorddict_pb2": ("BytesList",),
+            "flwr.proto.runtime_pb2": (
+                "PullAppMessagesRequest",
+                "PullAppMessagesResponse",
+                "PushAppMessagesRequest",
+                "PushAppMessagesResponse",
+            ),
+            "flwr.supercore.inflatable.inflatable_object": (
+                "get_all_nested_objects",
+                "get_object_id",
+                "get_object_tree",
+                "iterate_object_tree",
+                "no_object_id_recompute",
+            ),
+            "flwr.supercore.inflatable.inflatable_utils": ("inflate_object_from_contents",),
+        },
+        fields=("_unary_unary", "_runtime_client"),
+    ),
+    Part(
+        "one process of a node answers all messages",
+        "`--stock`: `flower-supernode`, which starts a process for every message",
+        {
+            "flwr.cli.config_utils": ("get_fab_metadata",),
+            "flwr.cli.install": ("install_from_fab",),
+            "flwr.clientapp.utils": ("get_load_client_app_fn",),
+            "flwr.common.config": ("get_fused_config_from_fab", "parse_config_args"),
+            "flwr.common.constant": ("HEARTBEAT_PATIENCE", "ErrorCode"),
+        },
+        {"heartbeat": "flwr.supercore.heartbeat", "node_requests": "flwr.supernode.fleet_http_connection"},
+    ),
+    Part(
+        "the server bounds requests, refuses nodes by name and checks signatures before it reads a body",
+        "`flower-superlink` behind a TCP proxy that limits sizes and rates; refusals then come at the greeting",
+        {
+            "flwr.common.constant": ("SYSTEM_TIME_TOLERANCE", "TIMESTAMP_HEADER", "TIMESTAMP_TOLERANCE"),
+            "flwr.supercore.constant": (
+                "FLEET_HTTP_PUBLIC_KEY_HEADER",
+                "FLEET_HTTP_SIGNATURE_HEADER",
+                "TASK_TOKEN_HEADER",
+            ),
+            "flwr.supercore.dependencies.task": ("authenticate_task",),
+            "flwr.supercore.error": ("FlowerError",),
+            "flwr.supercore.error.catalog": ("API_ERROR_MAP",),
+            "flwr.supercore.primitives.asymmetric": ("bytes_to_public_key", "verify_signature"),
+            "flwr.superlink.dependencies.linkstate": ("get_linkstate",),
+            "flwr.superlink.routers.fleet.node_auth": ("authenticate_node",),
+        },
+        {
+            "extensions": "flwr.superlink.extensions",
+            "fleet_handlers": "flwr.superlink.servicer.fleet.fleet_handlers",
+            "runtime_handlers": "flwr.superlink.servicer.runtime.runtime_handlers",
+            "superlink_program": "flwr.superlink.cli.flower_superlink",
+        },
+    ),
+    Part(
+        "the server's app starts with its libraries loaded",
+        "`--stock`: `flower-superexec` and `flwr-serverapp` as they are, some seconds later",
+        {
+            "flwr.supercore.cli.flower_superexec": ("flower_superexec",),
+            "flwr.superlink.cli.flwr_serverapp": ("flwr_serverapp",),
+            "flwr.superlink.grid": ("HttpGrid",),
+        },
+        {"subprocess_executor": "flwr.supercore.superexec.executor.subprocess_executor"},
+        fields=("_get_superexec_command",),
+    ),
+    Part(
+        "keys are admitted and revoked while the server runs",
+        "`flwr supernode register`, `list` and `unregister`, a process each",
+        {
+            "flwr.cli.supernode.register": ("try_load_public_key",),
+            "flwr.proto.control_pb2": ("ListNodesRequest", "RegisterNodeRequest", "UnregisterNodeRequest"),
+            "flwr.supercore.control": ("ControlHttpClient",),
+            "flwr.supercore.interceptors": ("RuntimeVersionHttpInterceptor",),
+        },
+    ),
+    Part(
+        "a node can demand a bundle by its hash",
+        "`flwr build`, and the hash of its file",
+        {"flwr.cli.build": ("build_fab_from_files",)},
+    ),
+    Part(
+        "the engine `ray`, with observers and Python objects in this process; Flower documents it, as deprecated",
+        "`flwr run`, the one simulation that Flower promises: the engine `flwr`",
+        {"flwr.simulation": ("run_simulation",)},
+        fields=("InMemoryGrid",),
+    ),
+)
+SIMULATED = "InMemoryGrid"
+"""The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""
+
+MODULES = {name: module for part in PARTS for name, module in part.modules.items()}
+MODULE_OF = {name: module for part in PARTS for module, names in part.names.items() for name in names}
+"""The module that each function, class and constant is in."""
+
+log = logging.getLogger("flwr").log
 _LONGEST = 200  # letters of what a sender wrote, in an error
 _SAME = ("run_id", "src_node_id", "dst_node_id", "message_type", "reply_to_message_id")
 _Any = TypeVar("_Any")
@@ -106,16 +165,16 @@ class _Names:
     def __getattr__(self, name: str) -> Any:
         if name in MODULES:
             return importlib.import_module(MODULES[name])
-        if name in _MODULE_OF:
-            return getattr(importlib.import_module(_MODULE_OF[name]), name)
-        raise AttributeError(f"{name!r} is no name of Flower that fedsw stands on; add it to NAMES in {__file__}")
+        if name in MODULE_OF:
+            return getattr(importlib.import_module(MODULE_OF[name]), name)
+        raise AttributeError(f"fedsw does not use {name!r} of Flower; add it to PARTS in {__file__}")
 
 
 _names = _Names()
 
 
 def __getattr__(name: str) -> Any:
-    """Look up one of `NAMES` or `MODULES`."""
+    """Look up a name of `PARTS`."""
     return getattr(_names, name)
 
 
@@ -234,7 +293,7 @@ def signed_by_a_node(scope: Any) -> bool:
         key = b64decode(request.headers[_names.FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
         signature = b64decode(request.headers[_names.FLEET_HTTP_SIGNATURE_HEADER], validate=True)
         stamp = request.headers[_names.TIMESTAMP_HEADER]
-        age = (_names.now() - datetime.datetime.fromisoformat(stamp)).total_seconds()
+        age = (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(stamp)).total_seconds()
         if not -tolerance < age < _names.TIMESTAMP_TOLERANCE + tolerance:
             return False
         if _names.get_linkstate(request).get_node_id_by_public_key(key) is None:
@@ -329,6 +388,20 @@ def node_connection(
     with requests.http_request_response(superlink, False, authority, (key, key.public_key())) as (number_, *calls):
         _, _, get_run, get_fab, *_ = calls
         yield clients[-1], number_, get_run, get_fab
+
+
+def simulate(server_app: Any, client_app: Any, nodes: int, backend: dict[str, Any]) -> None:
+    """Run both apps on Flower's simulation engine, without its advice to use `flwr run`."""
+    logger, advised = logging.getLogger("flwr"), "DEPRECATED FEATURE"
+
+    def other(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith(advised)
+
+    logger.addFilter(other)
+    try:
+        _names.run_simulation(server_app, client_app, nodes, backend_config=backend)
+    finally:
+        logger.removeFilter(other)
 
 
 def control_of(address: str, authority: str) -> Any:

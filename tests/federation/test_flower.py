@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -17,24 +18,51 @@ from tests.syntax import nodes
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(flower.__file__).resolve()
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
-HIDDEN = {"_message_id", "_error", "_data", "_content"}
-"""Fields of Flower's objects, by which `vars(...)` and `__dict__` would reach them."""
-ASKED = {"_unary_unary", "_runtime_client", "_get_superexec_command", "TaskIdentity"}
+NAMES = [*flower.MODULES, *flower.MODULE_OF]
+FIELDS = {field for part in flower.PARTS for field in part.fields}
+OURS = {"_error", "_data", "_content"}
+"""Fields that objects of fedsw have, too: those of Flower's are reached by `vars(...)` and `__dict__`."""
 SOURCES = sorted(path.resolve() for folder in ("clients", "server", "fedsw") for path in (ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("name", [*flower.MODULES, *(name for names in flower.NAMES.values() for name in names)])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_where_it_is_looked_for_and_is_used(name: str) -> None:
     assert getattr(flower, name) is not None
     use = re.compile(rf"\b(_names|flower|_?FLOWER)\.{name}\b")
     assert any(use.search(path.read_text(encoding="utf-8")) for path in SOURCES), f"nothing uses {name}: leave it out"
 
 
-def test_a_name_is_in_the_table_once_and_another_one_is_refused() -> None:
-    names = [*flower.MODULES, *(name for names in flower.NAMES.values() for name in names)]
-    assert len(names) == len(set(names)) and not set(flower.NAMES) & PUBLIC
-    with pytest.raises(AttributeError, match="'Simulation' is no name of Flower.*NAMES"):
+def test_a_name_is_in_the_table_once_with_what_would_replace_it_and_another_one_is_refused() -> None:
+    rows = [
+        *(name for part in flower.PARTS for names in part.names.values() for name in names),
+        *(name for part in flower.PARTS for name in (*part.modules, *part.fields)),
+    ]
+    assert len(rows) == len(set(rows)) and not set(flower.MODULE_OF.values()) & PUBLIC
+    assert all(part.use and part.instead for part in flower.PARTS)
+    assert len({part.instead for part in flower.PARTS}) == len(flower.PARTS)
+    with pytest.raises(AttributeError, match="does not use 'Simulation' of Flower; add it to PARTS"):
         _ = flower.Simulation
+
+
+def looked_up(tree: Iterable[ast.AST]) -> Iterator[str]:
+    """Attributes that a file asks of the table, and hidden ones that it asks of any other object."""
+    for node in tree:
+        of = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+        if of in ("_names", "flower", "FLOWER", "_FLOWER"):
+            yield node.attr
+        hidden = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else ""
+        if isinstance(hidden, str) and re.fullmatch(r"_[a-z]\w*", hidden):
+            yield hidden
+
+
+def test_every_name_that_is_asked_for_has_its_row() -> None:
+    """The table is looked up by attribute, so that nothing else notices a name without a row before it is used."""
+    using = [path for path in SOURCES if path != HERE and re.search(r"\b_?FLOWER\b|import flower\b", path.read_text())]
+    assert len(using) > 5
+    asked = {name for path in using for name in looked_up(nodes(path)) if not name.startswith("_")}
+    asked |= set(looked_up(nodes(HERE)))
+    assert asked - set(NAMES) - FIELDS - set(vars(flower)) == set()
+    assert FIELDS - asked == {"InMemoryGrid"}
 
 
 def test_what_is_replaced_is_there() -> None:
@@ -46,8 +74,9 @@ def test_what_is_replaced_is_there() -> None:
     assert (
         flower.subprocess_executor.subprocess.Popen and flower.HttpGrid.push_messages and flower.HttpGrid.pull_messages
     )
-    assert hasattr(flower.EventType, "PYTHON_API_RUN_SIMULATION_LEAVE")
-    assert flower.Run.create_empty(run_id=5).run_id == 5
+    assert {"server_app", "client_app", "num_supernodes", "backend_config"} <= set(
+        inspect.signature(flower.run_simulation).parameters
+    )
 
 
 def test_hidden_fields_are_those_that_flower_reads() -> None:
@@ -71,9 +100,7 @@ def test_hidden_fields_are_those_that_flower_reads() -> None:
 
 
 def test_clients_of_the_simulation_engine_are_known_by_their_grid() -> None:
-    from fedsw.federation.server import app
-
-    assert import_module("flwr.simulation.run_simulation").InMemoryGrid.__name__ == app._SIMULATION
+    assert import_module("flwr.simulation.run_simulation").InMemoryGrid.__name__ == flower.SIMULATED
 
 
 @pytest.mark.parametrize(
@@ -95,10 +122,10 @@ def insides(tree: Iterable[ast.AST]) -> Iterator[str]:
             yield from () if node.module in PUBLIC else (str(node.module),)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             module = re.fullmatch(r"flwr(\.\w+)+", node.value) is not None and node.value not in PUBLIC
-            yield from (node.value,) if module or node.value in HIDDEN else ()
+            yield from (node.value,) if module or node.value in FIELDS else ()
         elif isinstance(node, ast.Attribute | ast.Name):
             name = node.attr if isinstance(node, ast.Attribute) else node.id
-            yield from (name,) if name in ASKED else ()
+            yield from (name,) if name in FIELDS - OURS | {"TaskIdentity"} else ()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class InProcessGrid(Carrier):
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.run_id = secrets.randbits(62)
-        self._app, self.run = client_app, flower.Run.create_empty(run_id=self.run_id)
+        self._app = client_app
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config, run_config)
@@ -218,16 +218,11 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
 
     own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
     try:
-        flower._run_simulation(
-            num_supernodes=nodes,
-            client_app=client_app,
-            server_app=server_app,
-            exit_event=flower.EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
-            backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)},
-                "init_args": own_machine,
-            },
-            app_dir=str(Path(__file__).resolve().parents[3]),
+        flower.simulate(
+            server_app,
+            client_app,
+            nodes,
+            {"client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)}, "init_args": own_machine},
         )
     finally:
         ray.shutdown()

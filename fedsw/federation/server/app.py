@@ -10,13 +10,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedsw._tools.files import fresh_folder
 from fedsw.experiment import ExperimentError, load_experiment
 from fedsw.experiment.load import SHIPPED
+from fedsw.federation import flower
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.commands import SERVICE
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import tell_run
-
-_SIMULATION = "InMemoryGrid"
-"""The class name of Flower's grid to simulated clients. Under another name clients count as real: that is safe."""
 
 app = ServerApp()
 
@@ -24,7 +22,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration names (`flwr run . -c "experiment='fair-classification'"`)."""
-    job = job_from(context, simulated=type(grid).__name__ == _SIMULATION)
+    job = job_from(context, simulated=type(grid).__name__ == flower.SIMULATED)
     tell_run(job.directory)
     federate(grid, job)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -15,38 +14,29 @@ from fedsw.federation.engines import deployed, inprocess
 from fedsw.runs.run_files import RunFile
 
 
-@pytest.mark.parametrize(("address", "expected"), [(None, {"num_cpus": 3}), ("10.0.0.1:6379", {})])
-def test_a_cluster_that_is_named_is_joined_with_the_cores_that_it_has(
-    address: str | None, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray refuses a number of cores for a cluster that runs already."""
-    found: list[dict[str, Any]] = []
-    simulation = importlib.import_module("flwr.simulation.run_simulation")
-    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if address is not None:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 2)
-    assert [each["init_args"] for each in found] == [expected]
-
-
 @pytest.mark.parametrize(
-    ("device", "address", "share"), [("cpu", None, 0.0), ("cuda", None, 0.5), ("cuda", "10.0.0.1:6379", 1.0)]
+    ("device", "address", "own_machine", "share"),
+    [
+        ("cpu", None, {"num_cpus": 3}, 0.0),
+        ("cpu", "10.0.0.1:6379", {}, 0.0),
+        ("cuda", None, {"num_cpus": 3}, 0.5),
+        ("cuda", "10.0.0.1:6379", {}, 1.0),
+    ],
 )
-def test_every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one(
-    device: str, address: str | None, share: float, monkeypatch: pytest.MonkeyPatch
+def test_a_cluster_is_joined_with_the_cores_that_it_has_and_every_site_has_its_share_of_the_gpus(
+    device: str, address: str | None, own_machine: dict[str, Any], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two GPUs of this machine between four sites; in a cluster one for each."""
+    """Ray refuses a number of cores for a cluster that runs already. Two GPUs of this machine between four sites."""
     found: list[dict[str, Any]] = []
-    simulation = importlib.import_module("flwr.simulation.run_simulation")
-    monkeypatch.setattr(simulation, "_run_simulation", lambda **given: found.append(given["backend_config"]))
+    monkeypatch.setattr("flwr.simulation.run_simulation", lambda *_, backend_config: found.append(backend_config))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
     inprocess.run_on_ray(cast(ServerApp, None), cast(ClientApp, None), 4, device=device)
-    assert [each["client_resources"]["num_gpus"] for each in found] == [share]
+    (given,) = found
+    assert given["init_args"] == own_machine and given["client_resources"]["num_gpus"] == share
 
 
 def test_a_run_that_ray_was_too_slow_to_start_is_submitted_once_more(
