@@ -34,7 +34,7 @@ MODELS = (
 _BYTES_OF_A_RECORD = 16 * 4 + 3 * 8  # float32 features; group, target and number in int64
 _BYTES_A_SECOND = 1e9 / 8
 _SOME_SITES = 100
-NAMES = ("bytes", "seconds", "binds", "histograms")
+NAMES = ("bytes", "seconds", "binds", "histograms", "cluster")
 _NOT_YET = "*Not measured yet; `make bench` measures it and writes this table.*"
 
 
@@ -90,7 +90,13 @@ def _report(what: str, value: float, unit: str) -> dict[str, Any]:
 def tables(folder: Path = table.RESULTS) -> dict[str, str]:
     """The tables of docs/measured/scale.md, by the name of their marks, which are `NAMES`."""
     stored = table.load(folder)
-    return {"bytes": _bytes(), "seconds": _seconds(stored), "binds": _binds(), "histograms": _histograms()}
+    return {
+        "bytes": _bytes(),
+        "seconds": _seconds(stored),
+        "binds": _binds(),
+        "histograms": _histograms(),
+        "cluster": _cluster(stored),
+    }
 
 
 def _batch(clients: int) -> int:
@@ -174,6 +180,37 @@ def _costs(stored: dict[str, dict[str, Any]]) -> tuple[float, float, float, floa
     most = max(grown, key=lambda row: row["clients"])
     client = max(0.0, (most["ours"] - most["other"]) / most["rounds"] / (most["clients"] - 1))
     return max(0.0, most["other"] / most["rounds"] - most["batch"] * record), record, client, message
+
+
+def _cluster(stored: dict[str, dict[str, Any]]) -> str:
+    """Rounds over workers of a cluster beside one process, with what comes before and after them."""
+    found = [row for row in stored.get("cluster", {"rows": []})["rows"] if "job" in row]
+    if not found:
+        return _NOT_YET
+    rows = [
+        [
+            row["job"],
+            *(_time(row[side]) for side in ("ours", "other")),
+            f"{row['ratio']:.2g}",
+            *(_time(row["around"][engine]) for engine in ("inprocess", "ray")),
+            _size(row["worker_bytes"]),
+        ]
+        for row in found
+    ]
+    machine = stored["cluster"]["machine"]
+    about = (
+        f"{machine['cores']} cores, {machine['processor']}, ray {machine['versions']['ray']}, {machine['date'][:10]}."
+    )
+    headings = (
+        "clients, model, batch",
+        "a round, one process",
+        f"4 workers, {found[0]['against'].partition(' workers on ')[2]}",
+        "ratio",
+        "around the rounds, one process",
+        "4 workers",
+        "memory of a worker",
+    )
+    return f"{about}\n\n{markdown_table(headings, rows)}"
 
 
 def _count(number: int) -> str:

@@ -39,13 +39,14 @@ def built_wheel(source: Path, into: Path) -> Path:
     return wheel
 
 
-def empty_environment(folder: Path, *, over: Path | None = None) -> Path:
+def empty_environment(folder: Path, *, over: Path | None = None, by: str = sys.executable) -> Path:
     """A virtual environment; returns its Python.
 
     Args:
         over: a folder of packages that are found where the environment has none of its own.
+        by: the interpreter that it is of.
     """
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([by, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     if over is not None:
         paths = {"base": str(folder), "platbase": str(folder)}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -21,6 +25,7 @@ from fedsw.federation.deploy.processes import free_port
 from fedsw.federation.deploy.serving import PORT
 from fedsw.privacy.accounting.lifetime import ACCOUNTS_VARIABLE
 from fedsw.runs import telemetry
+from fedsw.runs.directory import RunDirectory
 from tests.site.test_documented_commands import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,8 +168,40 @@ def test_every_value_of_the_chart_is_used_and_every_value_used_is_there():
             return {at}
         return {leaf for name, below in tree.items() for leaf in leaves(below, f"{at}.{name}".strip("."))}
 
-    assert used == leaves(VALUES)
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["properties"]
+
+    def known(properties: Any, at: str = "") -> set[str]:
+        below = {name: each.get("properties") for name, each in properties.items() if name != "global"}
+        paths = (known(more, f"{at}{name}.") if more else {f"{at}{name}"} for name, more in below.items())
+        return set().union(*paths)
+
+    assert used == leaves(VALUES) == known(schema)
     assert [VALUES["image"], VALUES["user"]] == ["", USER]
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("image", "fedsw:latest"),
+        ("server.port", "9092"),
+        ("server.ingres", {"enabled": True}),
+        ("server.service", "loadbalancer"),
+        ("site.superlink", "https://fed.example.org:9092"),
+        ("site.number", -1),
+        ("site.state", "a/b"),
+    ],
+)
+def test_helm_refuses_a_value_that_the_chart_cannot_use(path, given):
+    """By the schema, which `helm install` reads first: a misspelled name would be ignored in silence."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    checker = jsonschema.Draft7Validator(schema)
+    assert list(checker.iter_errors(VALUES)) == []
+    changed = copy.deepcopy(VALUES)
+    *parents, name = path.split(".")
+    place = changed[parents[0]] if parents else changed
+    place[name] = given
+    (fault,) = checker.iter_errors(changed)
+    assert name in (*map(str, fault.path), *fault.message.split("'"))
 
 
 def test_each_side_of_the_chart_has_what_a_cluster_keeps_it_by():
@@ -281,22 +318,33 @@ def test_a_batch_script_is_one_and_its_commands_are_understood(script):
 
 @pytest.mark.slow
 def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(tmp_path, monkeypatch):
-    """Slurm's two commands are played on this machine; Ray, its token, its two nodes and the run are real."""
+    """Slurm's two commands are played on this machine; Ray, its token, its two nodes and the run are real.
+
+    Four cores a node, and memory for one site: the run has a place on each.
+    """
     (played := tmp_path / "bin").mkdir()
     here = 'while [ "${1#-}" != "$1" ]; do [ "$1" = -w ] && shift; shift; done; exec "$@"'
     for name, line in {"srun": here, "scontrol": "printf 'one\\ntwo\\n'"}.items():
         (played / name).write_text(f"#!/bin/bash\n{line}\n")
         (played / name).chmod(0o755)
     monkeypatch.setenv("PATH", os.pathsep.join([str(played), str(Path(sys.executable).parent), os.environ["PATH"]]))
-    job = {"JOB_ID": str(os.getpid()), "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "1"}
+    job = {"JOB_ID": str(os.getpid()), "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "4"}
+    job["MEM_PER_NODE"] = "1900"
     for name, said in job.items():
         monkeypatch.setenv(f"SLURM_{name}", said)
     monkeypatch.setenv("RAY_PORT", str(free_port()))
-    settings = ["fair-classification", "federation.clients=2", "training.rounds=2", "data.records=600"]
+    settings = ["fair-classification", "federation.clients=6", "training.rounds=2", "data.records=600"]
     asked = ["bash", str(DEPLOY / "slurm" / "simulation.sbatch"), *settings]
-    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=400)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-3000:]
+    with subprocess.Popen(
+        asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as job_script:
+        try:
+            said, _ = job_script.communicate(timeout=400)
+        finally:  # a node that waits for the other one is left by nobody else
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job_script.pid, signal.SIGKILL)
+    assert job_script.returncode == 0, said[-3000:]
     assert said.count("Ray runtime started") == 2
     (summary,) = tmp_path.glob("runs/*/*/summary.json")
     assert json.loads(summary.read_text())["status"] == "completed"
+    assert RunDirectory(summary.parent).read_config(())[0].federation.sites == 2

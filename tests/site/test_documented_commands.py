@@ -95,7 +95,7 @@ def test_a_service_starts_a_command_that_is_understood(unit):
 def test_a_unit_says_where_accounts_are_and_no_more_and_the_client_s_reads_the_file_that_deploy_names():
     """Accounts are where the service may write: under `ProtectHome` there is no ~/.fedsw."""
     text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert "is in its `/srv/fedsw/node.toml`, not in the" in text
+    assert "A client's settings are in `/srv/fedsw/node.toml`" in text
     for unit in UNITS:
         name, _, place = settings(unit, "Environment").partition("=")
         assert name == ACCOUNTS_VARIABLE and Path(place).is_relative_to(settings(unit, "ReadWritePaths"))

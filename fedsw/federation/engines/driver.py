@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -186,14 +185,14 @@ def _drive(
     moments_alone: bool = False,
 ) -> RunResult:
     require_possible(experiment, task_of(experiment))
-    experiment = _with_sites(experiment, engine)
-    nodes = experiment.federation.sites or experiment.federation.clients
     ledgers = directory / "clients"
     if moments_alone:
         RunDirectory(directory).stop_after_moments()
     observer = observer or NoObserver()
-    hosted = app_for(Job(experiment, directory, engine, observer, resume, metrics or {}, selection))
     try:
+        experiment = _with_sites(experiment, engine)
+        nodes = experiment.federation.sites or experiment.federation.clients
+        hosted = app_for(Job(experiment, directory, engine, observer, resume, metrics or {}, selection))
         if engine in _SUBMITTED and not resume:
             RunDirectory(directory).write_config(experiment, engine)
         if engine == "inprocess":
@@ -265,7 +264,7 @@ def _with_sites(experiment: Experiment, engine: Engine) -> Experiment:
     if settings.sites is not None or engine == "deployed":
         return experiment
     in_process = settings.clients if settings.masks == "real" else 1
-    sites = in_process if engine == "inprocess" else min(settings.clients, os.cpu_count() or 1)
+    sites = in_process if engine == "inprocess" else min(settings.clients, inprocess.places())
     return experiment.with_sections(federation={"sites": sites})
 
 

@@ -212,7 +212,7 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
 
     Ray's workers import the apps anew: they inherit this process' environment, and Flower puts the app's folder on
     their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
-    CPUs as its machines have; every machine needs the same fedsw at the same place.
+    CPUs as its nodes were started with (`ray start --num-cpus`); every machine needs the same fedsw at the same place.
     """
     import ray
 
@@ -224,6 +224,29 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
             nodes,
             {"client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)}, "init_args": own_machine},
         )
+    finally:
+        ray.shutdown()
+
+
+def places() -> int:
+    """Sites that Ray runs side by side: the cores of this machine, or of the cluster that RAY_ADDRESS names.
+
+    Raises:
+        ConnectionError: if that cluster is out of reach.
+    """
+    if not (address := os.environ.get("RAY_ADDRESS")):
+        return os.cpu_count() or 1
+    import ray
+
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError) as fault:
+        raise ConnectionError(
+            f"the Ray cluster at {address} (RAY_ADDRESS) is out of reach: {fault}. Start it (`ray start --head`), or "
+            "unset RAY_ADDRESS to use this machine only"
+        ) from None
+    try:
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
     finally:
         ray.shutdown()
 

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 from fedsw.federation.deploy.certificates import write_federation
 from fedsw.federation.deploy.processes import Processes
+from fedsw.federation.deploy.serving import PORT
 from fedsw.federation.node.roster import read_roster
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.client_status import read_client_status
@@ -28,6 +30,10 @@ from tests.processes import left_of_this_test, mark
 
 pytestmark = pytest.mark.slow
 SITES, ROUNDS = 3, 2
+RELAY = "10.99.0.1"
+RELAYED = {"site0": False, "site1": True}
+"""Sites that reach the server by relay.py, and whether it ends TLS there. The third has a plain wire, which drops."""
+DOWN_SECONDS = 60.0
 AS_A_CONTAINER = """
 set -e
 mount -t tmpfs none /run && mkdir -p /run/secrets /run/records
@@ -76,8 +82,14 @@ def wire(at: dict[str, str]) -> None:
         for name, device, end in ((first, f"wire{number}", 1), (other, "wire", 2)):
             ip("-n", at[name], "address", "add", f"10.77.{number}.{end}/24", "dev", device)
             ip("-n", at[name], "link", "set", device, "up")
-            slow = ["qdisc", "add", "dev", device, "root", "netem", "delay", "50ms", "loss", "1%"]
-            subprocess.run(["tc", "-n", at[name], *slow], capture_output=True)  # not in every kernel
+            netem = ["qdisc", "add", "dev", device, "root", "netem", "delay", "50ms", "loss", "1%"]
+            subprocess.run(["tc", "-n", at[name], *netem], capture_output=True)  # not in every kernel: see `is_slow`
+
+
+def is_slow(namespace: str) -> bool:
+    """True if the wire itself delays and loses what travels."""
+    shown = subprocess.run(["tc", "-n", namespace, "qdisc", "show"], capture_output=True, text=True)
+    return "netem" in shown.stdout
 
 
 def unwire(at: dict[str, str]) -> None:
@@ -98,8 +110,14 @@ class Hosts:
             (here / "records" / "table.csv").write_text("x\n1\n")  # the runs' own records are synthetic
             from_certs = "server" if name == "server" else f"client{number - 1}"
             shutil.copytree(folder / "federation" / from_certs, here / "secrets")
-            address = "127.0.0.1" if name == "server" else f"10.77.{number - 1}.1"
+            address = {"server": "127.0.0.1", **dict.fromkeys(RELAYED, RELAY)}.get(name, f"10.77.{number - 1}.1")
             (here / "hosts").write_text(f"127.0.0.1 localhost\n{address} server\n")
+        for number, (name, ends_tls) in enumerate(RELAYED.items()):
+            ip("-n", at[name], "address", "add", f"{RELAY}/32", "dev", "lo")
+            words = [f"{RELAY}:{PORT}", f"10.77.{number}.1:{PORT}", "--delay", "0" if is_slow(at[name]) else "0.05"]
+            words += ["--tls", str(folder / "federation" / "server")] if ends_tls else []
+            program = [sys.executable, str(Path(__file__).with_name("relay.py"))]
+            processes.start(f"way of {name}", ["nsenter", f"--net=/run/netns/{at[name]}", *program, *words], {})
 
     def command(self, name: str, words: list[str]) -> list[str]:
         inside = ["unshare", "--mount", "sh", "-c", AS_A_CONTAINER, name]
@@ -121,7 +139,7 @@ class Hosts:
     def ask(self, name: str, words: list[str]) -> str:
         """All output of a command that ends well."""
         asked = self.command(name, words)
-        done = subprocess.run(asked, env=self.env(name), capture_output=True, text=True, timeout=180)
+        done = subprocess.run(asked, env=self.env(name), capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self._processes.said(name)}"
         return done.stdout
 
@@ -144,6 +162,16 @@ def documented() -> tuple[list[str], list[str]]:
     page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8").replace("\\\n", " ")
     bundle, submit = (shlex.split(line)[4:] for line in re.findall(r"^kubectl exec .*$", page, flags=re.MULTILINE))
     return bundle, submit
+
+
+def drops(namespace: str, runs: Path) -> None:
+    """Take a site's link down for a minute once its run has released a round: the next needs it."""
+    until = time.monotonic() + 300
+    while not any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl")) and time.monotonic() < until:
+        time.sleep(0.05)
+    ip("-n", namespace, "link", "set", "wire", "down")
+    time.sleep(DOWN_SECONDS)
+    ip("-n", namespace, "link", "set", "wire", "up")
 
 
 def test_hosts_with_addresses_of_their_own_run_every_trust_model_and_charge_what_they_release(tmp_path, monkeypatch):
@@ -177,13 +205,18 @@ def test_hosts_with_addresses_of_their_own_run_every_trust_model_and_charge_what
                 for name, words in sites.items():
                     hosts.start(name, ["fedsw", *(word.replace("fedsw/state", "fedsw/next") for word in words)])
             settings = f"federation.clients={SITES};training.rounds={ROUNDS};data.records=900;privacy.trust={trust}"
+            settings += ";federation.timeout=200.0"
             words = [word.replace("federation.clients=2", settings) for word in submit]
+            drop = threading.Thread(target=drops, args=(at["site2"], tmp_path / "server" / "kept" / "runs"))
+            if trust == "central":
+                drop.start()
             said = hosts.ask("server", words)
             assert "Traceback" not in said, said  # `flwr run` ends well whatever the run does
-            if trust == "central":  # requests of the site are on their way
-                ip("-n", at["site2"], "link", "set", "wire", "down")
-                time.sleep(2)
-                ip("-n", at["site2"], "link", "set", "wire", "up")
+            if trust == "central":
+                drop.join()
+                answers = processes.said("way of site1").split().count("/v1/fleet/give")
+                # One for each exchange, two a round, after roll call, greeting and sizes.
+                assert 2 * ROUNDS <= answers <= 2 * ROUNDS + 3
         runs = sorted((tmp_path / "server" / "kept" / "runs").glob("*/*/"))
         released = [len((run / "metrics.jsonl").read_text().splitlines()) for run in runs]
         assert released == [ROUNDS] * 3

@@ -1,0 +1,80 @@
+"""The package runs on every Python that CI names, where this machine has its interpreter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
+
+pytestmark = pytest.mark.slow
+NAMED = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]["version"]
+HERE = "{}.{}".format(*sys.version_info)
+VERSIONS = [version for version in NAMED["strategy"]["matrix"]["python"] if version != HERE]
+DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+CONSTRAINED = ("--no-compile", "--constraint", str(ROOT / "constraints.txt"))
+TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+QUESTIONS = (
+    ["budget", "--records", "500", "--epsilon", "2", "--json"],
+    ["budget", "--records", "20000", "--steps", "3000", "--noise-multiplier", "1.3", "--json"],
+    ["account", "--help"],
+)
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter that starts: on the path, or where pyenv and uv keep theirs."""
+    places = (f".pyenv/versions/{version}.*/bin/python", f".local/share/uv/python/cpython-{version}.*/bin/python3")
+    for found in (shutil.which(f"python{version}"), *(each for place in places for each in Path.home().glob(place))):
+        asked = [str(found), "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        if found and subprocess.run(asked, capture_output=True, text=True).stdout.strip() == version:
+            return str(found)
+    return None
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(sources(tmp_path_factory.mktemp("source")), tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with fedsw and what it depends on, under constraints.txt, but torch."""
+    if (found := interpreter(request.param)) is None:
+        pytest.skip(f"no Python {request.param} on this machine (looked on the path, in ~/.pyenv, ~/.local/share/uv)")
+    python = empty_environment(tmp_path_factory.mktemp("other") / request.param, by=found)
+    pip(python, "install", *CONSTRAINED, *(name for name in DEPENDENCIES if not name.startswith("torch")))
+    pip(python, "install", "--no-compile", "--no-deps", str(wheel))
+    return python
+
+
+def test_every_file_compiles_without_a_warning_and_the_same_guarantees_are_answered(python: Path, tmp_path: Path):
+    """Without torch, of which the index has a build of gigabytes only: what needs none answers bit for bit alike."""
+    (package,) = python.parent.parent.glob("lib/python*/site-packages/fedsw")
+    run([str(python), "-W", "error", "-m", "compileall", "-q", "-f", str(package)], tmp_path, outside())
+    ours = Path(sys.executable).with_name("fedsw")
+    for words in QUESTIONS:
+        said = [run([str(each), *words], tmp_path, outside()) for each in (python.with_name("fedsw"), ours)]
+        assert said[0] == said[1] and said[0], words
+
+
+def test_a_run_ends_with_the_same_epsilon_where_there_is_a_small_build_of_torch(python: Path, tmp_path: Path):
+    links = [word for place in os.environ.get("PIP_FIND_LINKS", "").split() for word in ("--find-links", place)]
+    small = [str(python), "-m", "pip", "install", "--no-compile", "--no-index", "--no-deps", *links, TORCH]
+    if subprocess.run(small, capture_output=True).returncode:
+        pytest.skip(f"no {TORCH} for this Python in PIP_FIND_LINKS; the index has gigabytes of CUDA for Linux")
+    pip(python, "install", *CONSTRAINED, "flwr[simulation]", "matplotlib", "psutil", "safetensors", TORCH)
+    asked = ["run", "fair-classification", "training.rounds=2", "data.records=600", "seed=3", "--quiet"]
+    epsilons = []
+    for command in (python.with_name("fedsw"), Path(sys.executable).with_name("fedsw")):
+        (folder := tmp_path / f"{len(epsilons)}").mkdir()
+        run([str(command), *asked], folder, outside(OMP_NUM_THREADS="1"))
+        (summary,) = folder.glob("runs/*/*/summary.json")
+        epsilons.append(yaml.safe_load(summary.read_text())["epsilon_spent"])
+    assert epsilons[0] == epsilons[1] > 0
