@@ -92,7 +92,6 @@ LONG = (
     "laws/simulations/test_stock_bytes",
     "runs/report/test_run_page_browser",
     "laws/attacks/test_federation_attack",
-    "federation/engines/test_deployed_stall",
     "desk/planning/test_private_search_selected",
     "cli/test_app_signals",
     "federation/distributed/test_masked_rounds",

@@ -91,7 +91,7 @@ SLOWEST = (
         "no process is left, none of the budget lost",
     ),
     (
-        "federation/engines/test_deployed_stall",
+        "federation/engines/test_deployed",
         "a_node_that_stands_still_for_half_a_minute_ends_no_run",
         50,
         "a stall longer than Flower's lease",

@@ -9,8 +9,7 @@ import pytest
 
 FEW: dict[str, dict[str, int]] = {
     "federation/engines/test_inprocess_ray": {
-        "every_site_has_its_share_of_the_gpus_where_the_model_runs_on_one": 0,
-        "a_cluster_that_is_named_is_joined_with_the_cores_that_it_has": 0,
+        "a_cluster_is_joined_with_the_cores_that_it_has_and_every_site_has_its_share_of_the_gpus": 0,
     },
     "privacy/accounting/test_calibration": {
         "rounding_in_sigma_over_sensitivity_cannot_break_the_budget": 10,

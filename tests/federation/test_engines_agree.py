@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedsw.federation.engines.driver import run
+from tests.federation.local_runs import parameters_of
 from tests.federations import small
 from tests.processes import left_of_this_test, mark, of_this_test
-
-
-def _parameters(directory: Path) -> torch.Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in load_file(directory / "model.safetensors").values()])
 
 
 def test_the_search_finds_a_process_that_left_its_session_and_none_of_another_test(monkeypatch):
@@ -40,7 +35,7 @@ def test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running(tmp
     experiment = small("seed=5", "training.rounds=5", "federation.timeout=600.0", "thresholds.share=0.2")
     ours = run(experiment, runs=tmp_path / "ours")
     theirs = run(experiment, engine=engine, runs=tmp_path / "theirs")
-    assert torch.equal(_parameters(ours.directory), _parameters(theirs.directory))
+    assert torch.equal(parameters_of(ours.directory), parameters_of(theirs.directory))
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
     assert theirs.summary["thresholds"] == ours.summary["thresholds"] and ours.summary["thresholds"]["by_group"]
     assert not left_of_this_test()

@@ -10,18 +10,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedsw._tools.settings import FederationError
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs import checkpoint
 from fedsw.runs.observer import NoObserver
+from tests.federation.local_runs import parameters_of
 from tests.federations import Saboteur, small
-
-
-def parameters(directory) -> torch.Tensor:
-    return torch.cat([t.reshape(-1).double() for t in load_file(directory / "model.safetensors").values()])
-
 
 NO_NOISE = ("seed=5", "privacy.trust=none")
 
@@ -39,7 +34,7 @@ def test_without_noise_the_model_does_not_depend_on_how_records_are_spread(feder
             "training.rounds=10",
         )
         federation.run(experiment)
-        models.append(parameters(federation.folder / f"run{federation.runs}"))
+        models.append(parameters_of(federation.folder / f"run{federation.runs}"))
     for model in models[1:]:
         assert torch.linalg.vector_norm(model - models[0]) <= 1e-6 * torch.linalg.vector_norm(models[0])
 
@@ -47,14 +42,14 @@ def test_without_noise_the_model_does_not_depend_on_how_records_are_spread(feder
 def test_the_same_seed_gives_the_same_model_bit_for_bit_with_noise_too(federation):
     for _ in range(2):
         federation.run(small("seed=5"))
-    first, second = (parameters(federation.folder / f"run{i}") for i in (1, 2))
+    first, second = (parameters_of(federation.folder / f"run{i}") for i in (1, 2))
     assert torch.equal(first, second)
 
 
 def test_without_a_seed_nothing_repeats(federation):
     for _ in range(2):
         federation.run(small("privacy.trust=none"))
-    first, second = (parameters(federation.folder / f"run{i}") for i in (1, 2))
+    first, second = (parameters_of(federation.folder / f"run{i}") for i in (1, 2))
     assert not torch.equal(first, second)
 
 
@@ -190,7 +185,7 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
     stored = torch.load(io.BytesIO(content), weights_only=True)
     assert set(stored) == {"round", "theta", "average", "optimizer", "ledger"}
     assert set(stored["ledger"]) == {"sequence", "digest"}
-    assert state.round == 4 and torch.equal(state.theta.float().sort()[0], parameters(directory).float().sort()[0])
+    assert state.round == 4 and torch.equal(state.theta.float().sort()[0], parameters_of(directory).float().sort()[0])
 
 
 def test_a_record_whose_model_output_overflows_weighs_nothing_and_stops_nobody(federation, monkeypatch):
@@ -206,7 +201,7 @@ def test_a_record_whose_model_output_overflows_weighs_nothing_and_stops_nobody(f
     monkeypatch.setattr(node, "held_records", poisoned)
     experiment = small(*NO_NOISE, "model.kind=mlp", "model.hidden=[4]", "model.activation=relu", "training.rounds=6")
     summary = federation.run(experiment)
-    assert summary["released_rounds"] == 6 and bool(torch.isfinite(parameters(federation.folder / "run1")).all())
+    assert summary["released_rounds"] == 6 and bool(torch.isfinite(parameters_of(federation.folder / "run1")).all())
 
 
 def test_a_held_out_metric_is_there_at_the_asked_rounds_and_at_the_end(federation):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedsw._tools import files
 from fedsw._tools.settings import FederationError
@@ -23,6 +22,7 @@ from fedsw.runs import checkpoint, recovery
 from fedsw.runs.checkpoint import CheckpointDamaged
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.recovery import RunBusy, StorageFault
+from tests.federation.local_runs import parameters_of
 from tests.federations import Saboteur, small
 from tests.laws.chaos.faults import Chaos, ChaosGrid, Fault
 from tests.laws.runs.test_matching_runs import AUTOENCODER, experiment
@@ -58,10 +58,6 @@ def attempts(directory: Path) -> list[str]:
 
 def summary_of(directory: Path) -> dict:
     return json.loads((directory / "summary.json").read_text())
-
-
-def parameters(directory: Path) -> torch.Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in load_file(directory / "model.safetensors").values()])
 
 
 def run_with(directory: Path, fault: str, round_: int, *overrides: str, resume: bool = False, chosen=None) -> dict:
@@ -118,7 +114,7 @@ def test_a_server_killed_outside_of_a_round_resumes_bit_for_bit_in_seeded_mode(h
     assert host.run(tmp_path / "whole", *overrides) == 0
     assert host.run(tmp_path / "broken", *overrides, fault=fault, round_=3) == -9
     assert host.run(tmp_path / "broken", *overrides, resume=True) == 0
-    assert torch.equal(parameters(tmp_path / "whole"), parameters(tmp_path / "broken"))
+    assert torch.equal(parameters_of(tmp_path / "whole"), parameters_of(tmp_path / "broken"))
     assert spent(tmp_path / "whole") == spent(tmp_path / "broken")
 
 
@@ -439,12 +435,12 @@ def test_what_a_run_goes_on_from_is_read_with_its_lock_held(federation, monkeypa
 def test_replies_that_come_twice_or_for_another_round_change_nothing(federation, fault):
     federation.run(small("seed=3"))
     run_with(federation.folder / "disturbed", fault, 2, "seed=3")
-    assert torch.equal(parameters(federation.folder / "run1"), parameters(federation.folder / "disturbed"))
+    assert torch.equal(parameters_of(federation.folder / "run1"), parameters_of(federation.folder / "disturbed"))
 
 
 def test_not_a_number_in_outputs_counts_as_zero_and_the_bound_holds(federation):
     summary = run_with(federation.folder / "run", "NaN outputs", 2)
-    assert summary["status"] == "completed" and bool(torch.isfinite(parameters(federation.folder / "run")).all())
+    assert summary["status"] == "completed" and bool(torch.isfinite(parameters_of(federation.folder / "run")).all())
 
 
 @pytest.mark.parametrize("fault", ["hangs before its outputs", "hangs between the exchanges", "wrong shape of outputs"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,16 +215,19 @@ def run_on_ray(server_app: ServerApp, client_app: ClientApp, nodes: int, *, devi
     their import path. With RAY_ADDRESS in the environment they are those of a cluster that runs already, with as many
     CPUs as its nodes were started with (`ray start --num-cpus`); every machine needs the same fedsw at the same place.
     """
+    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
+    backend = {"client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)}, "init_args": own_machine}
+    with _ray():
+        flower.simulate(server_app, client_app, nodes, backend)
+
+
+@contextlib.contextmanager
+def _ray() -> Iterator[Any]:
+    """Ray, which takes seconds to import; shut down on the way out, whatever started it."""
     import ray
 
-    own_machine: Any = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": os.cpu_count() or 1}
     try:
-        flower.simulate(
-            server_app,
-            client_app,
-            nodes,
-            {"client_resources": {"num_cpus": 1, "num_gpus": _share(nodes, device)}, "init_args": own_machine},
-        )
+        yield ray
     finally:
         ray.shutdown()
 
@@ -236,19 +240,15 @@ def places() -> int:
     """
     if not (address := os.environ.get("RAY_ADDRESS")):
         return os.cpu_count() or 1
-    import ray
-
-    try:
-        ray.init(log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError) as fault:
-        raise ConnectionError(
-            f"the Ray cluster at {address} (RAY_ADDRESS) is out of reach: {fault}. Start it (`ray start --head`), or "
-            "unset RAY_ADDRESS to use this machine only"
-        ) from None
-    try:
+    with _ray() as ray:
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError) as fault:
+            raise ConnectionError(
+                f"the Ray cluster at {address} (RAY_ADDRESS) is out of reach: {fault}. Start it (`ray start --head`), "
+                "or unset RAY_ADDRESS to use this machine only"
+            ) from None
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
-    finally:
-        ray.shutdown()
 
 
 def _share(nodes: int, device: str) -> float:

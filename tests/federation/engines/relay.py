@@ -1,18 +1,18 @@
-"""A long wire, or an ingress that ends TLS: python relay.py AT-HOST:PORT TO-HOST:PORT [--delay SECONDS] [--tls DIR].
+"""A long wire, or an ingress that ends TLS: python relay.py AT-HOST:PORT TO-HOST:PORT SECONDS-EACH-WAY [CERTIFICATES].
 
 Where the kernel has no `tc netem`, bytes wait here as long as on a long way, and every fiftieth piece waits for one
-retransmission more: TCP shows a loss of 2 % as that. With `--tls` it stands for an ingress that is trusted with the
-server's own key: it ends TLS, writes down each request's path, and speaks TLS to the server.
+retransmission more: TCP shows a loss of 2 % as that. With a server's folder of `fedsw certs` it is an
+ingress that has the server's key: it ends TLS, writes down each request's path, and speaks TLS to the server.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import itertools
 import re
 import ssl
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 
@@ -79,10 +79,5 @@ async def relay(at: str, to: str, delay: float, certificates: Path | None) -> No
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("at")
-    parser.add_argument("to")
-    parser.add_argument("--delay", type=float, default=0.0, help="seconds, each way")
-    parser.add_argument("--tls", type=Path, help="a server's folder of `fedsw certs`: end TLS here")
-    asked = parser.parse_args()
-    asyncio.run(relay(asked.at, asked.to, asked.delay, asked.tls))
+    at_, to_, seconds, *folder = sys.argv[1:]
+    asyncio.run(relay(at_, to_, float(seconds), Path(folder[0]) if folder else None))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_federation, write_node_key
@@ -25,6 +25,7 @@ from fedsw.federation.engines.deployed import local_federation
 from fedsw.federation.engines.driver import resume, run
 from fedsw.privacy.accounting import Ledger
 from fedsw.runs.run_files import found_json
+from tests.federation.local_runs import parameters_of
 from tests.federations import small
 from tests.pretended_runs import Watcher
 from tests.processes import interruptible, mark, of_this_test, run_on_stock_clients
@@ -33,10 +34,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 PATIENT = "federation.timeout=600.0"
 CLIENTS = 2
-
-
-def parameters(directory: Path) -> torch.Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in load_file(directory / "model.safetensors").values()])
 
 
 def deployed_processes() -> dict[int, str]:
@@ -58,13 +55,16 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert wait_for(lambda: not deployed_processes(), 30), deployed_processes()
 
 
-def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: Path) -> None:
+def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path, monkeypatch) -> None:
+    """Proxies that are out of reach disturb no run on this machine."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9" if name != "ALL_PROXY" else "socks5://127.0.0.1:9")
     experiment = small("seed=5", "privacy.epsilon=3.0", "federation.clients=3", "federation.sites=3", PATIENT)
     watcher = Watcher()
     ours = run(experiment, runs=tmp_path / "ours")
     theirs = run(experiment, engine="deployed", runs=tmp_path / "theirs", observer=watcher)
-    reference = parameters(ours.directory)
-    assert float((parameters(theirs.directory) - reference).norm()) <= 1e-6 * float(reference.norm())
+    reference = parameters_of(ours.directory)
+    assert float((parameters_of(theirs.directory) - reference).norm()) <= 1e-6 * float(reference.norm())
     for number in ("epsilon", "epsilon_spent", "delta", "released_rounds", "bytes_up", "bytes_down"):
         assert theirs.summary[number] == ours.summary[number], number
     assert [record["round"] for record in watcher.records] == [1, 2, 3, 4]
@@ -72,18 +72,11 @@ def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path: P
     assert not (theirs.directory / "deployment").exists(), "keys and certificates belong to the run only"
 
 
-def test_proxies_that_are_out_of_reach_disturb_no_run_on_this_machine(tmp_path, monkeypatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9" if name != "ALL_PROXY" else "socks5://127.0.0.1:9")
-    ended = run(small("federation.clients=2", "training.rounds=1", PATIENT), engine="deployed", runs=tmp_path)
-    assert ended.summary["status"] == "completed"
-
-
 def test_flower_s_own_executors_end_with_the_same_model(tmp_path: Path) -> None:
     experiment = small("seed=5", "federation.clients=2", "training.rounds=1", PATIENT)
     ours = run(experiment, runs=tmp_path / "ours")
     theirs = run_on_stock_clients(experiment, tmp_path / "theirs")
-    assert torch.equal(parameters(theirs.directory), parameters(ours.directory))
+    assert torch.equal(parameters_of(theirs.directory), parameters_of(ours.directory))
     assert theirs.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
 
 
@@ -307,19 +300,43 @@ def test_no_message_is_taken_from_or_given_to_who_is_no_server_app(federation, p
     assert httpx.post(url, content=b"\xff\xff", verify=context).status_code == 400
 
 
+class Disturbs(Watcher):
+    """Does something once, after a round."""
+
+    def __init__(self, round_: int, disturb: Callable[[], object]) -> None:
+        super().__init__()
+        self._round, self._disturb = round_, disturb
+
+    def round_done(self, record: dict[str, Any]) -> None:
+        super().round_done(record)
+        if record["round"] == self._round:
+            self._disturb()
+
+
+def processes_with(words: str) -> list[psutil.Process]:
+    return [psutil.Process(pid) for pid, line in deployed_processes().items() if words in line]
+
+
 def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
     """The ClientApp's process dies between rounds: an error reply, a fresh process, a fresh attempt."""
-    killed = []
-
-    class Killer(Watcher):
-        def round_done(self, record: dict[str, Any]) -> None:
-            super().round_done(record)
-            if len(self.records) == 2:
-                workers = [pid for pid, line in deployed_processes().items() if "apps.py worker" in line]
-                os.kill(workers[0], signal.SIGKILL)
-                killed.append(workers[0])
-
-    watcher = Killer()
+    kills = Disturbs(2, lambda: processes_with("apps.py worker")[0].kill())
     experiment = small("training.rounds=10", "federation.min_clients=2", PATIENT)
-    result = run(experiment, engine="deployed", runs=tmp_path, observer=watcher)
-    assert killed and result.summary["status"] == "completed" and result.summary["released_rounds"] == 10
+    result = run(experiment, engine="deployed", runs=tmp_path, observer=kills)
+    assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 10
+
+
+def test_a_node_that_stands_still_for_half_a_minute_ends_no_run(tmp_path: Path) -> None:
+    """For longer than a lease of 20 s, while the round needs it."""
+    stopped: list[psutil.Process] = []
+
+    def stall() -> None:
+        node = processes_with("partition-id=1 ")[0]
+        stopped.extend([node, *node.children(recursive=True)])
+        for process in stopped:
+            process.suspend()
+        threading.Timer(30.0, lambda: [process.resume() for process in stopped]).start()
+
+    experiment = small("federation.clients=2", "federation.timeout=120.0")
+    result = run(experiment, engine="deployed", runs=tmp_path, observer=Disturbs(3, stall))
+    assert len(stopped) >= 2, "the node and its worker"
+    assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 4

@@ -114,8 +114,8 @@ class Hosts:
             (here / "hosts").write_text(f"127.0.0.1 localhost\n{address} server\n")
         for number, (name, ends_tls) in enumerate(RELAYED.items()):
             ip("-n", at[name], "address", "add", f"{RELAY}/32", "dev", "lo")
-            words = [f"{RELAY}:{PORT}", f"10.77.{number}.1:{PORT}", "--delay", "0" if is_slow(at[name]) else "0.05"]
-            words += ["--tls", str(folder / "federation" / "server")] if ends_tls else []
+            words = [f"{RELAY}:{PORT}", f"10.77.{number}.1:{PORT}", "0" if is_slow(at[name]) else "0.05"]
+            words += [str(folder / "federation" / "server")] if ends_tls else []
             program = [sys.executable, str(Path(__file__).with_name("relay.py"))]
             processes.start(f"way of {name}", ["nsenter", f"--net=/run/netns/{at[name]}", *program, *words], {})
 

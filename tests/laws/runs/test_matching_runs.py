@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.federation import messages
 from fedsw.privacy.sensitivity import SLACK
+from tests.federation.local_runs import parameters_of
 from tests.federations import Saboteur, digits_for_images
 
 GENERATOR = {
@@ -52,10 +52,6 @@ def experiment(base: dict, *overrides: str) -> Experiment:
 
 def summary_of(directory: Path) -> dict:
     return json.loads((directory / "summary.json").read_text())
-
-
-def parameters_of(directory: Path) -> torch.Tensor:
-    return torch.cat([t.reshape(-1).double() for t in load_file(directory / "model.safetensors").values()])
 
 
 def test_a_generators_target_never_meets_the_model(federation):
