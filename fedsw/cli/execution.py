@@ -23,7 +23,7 @@ from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.run_documents import summary_screen
 from fedsw.runs.run_files import RunFile, ended_early, has_asked, has_ended
-from fedsw.runs.view import read_run
+from fedsw.runs.view import read_run, with_shapes
 from fedsw.runs.write import draw_run, write_card
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
     if quiet and not as_json:
         echo(directory)
         return
-    view = read_run(directory)
+    view = with_shapes(read_run(directory))
     view = facts.coded(view) if coded else view
     if as_json:
         echo_json(facts.plain(view))

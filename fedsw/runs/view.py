@@ -171,14 +171,19 @@ def read_whole_run(directory: Path) -> RunView:
         LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledgers`.
     """
     from fedsw.runs.accounts import read_ledgers
-    from fedsw.runs.additive_shapes import read_shapes
 
     view = read_run(directory)
     spending = None
     with contextlib.suppress(FileNotFoundError):  # before the first release there is no ledger
         spending = read_ledgers(directory, view.names, view.experiment.data.unit)
-    shapes, seconds = tuple(read_shapes(directory)), tuple(round_seconds(directory))
-    return replace(view, whole=True, spending=spending, shapes=shapes, seconds=seconds)
+    return replace(with_shapes(view), whole=True, spending=spending, seconds=tuple(round_seconds(directory)))
+
+
+def with_shapes(view: RunView) -> RunView:
+    """Add the functions of an additive model that a run kept; of other models there are none."""
+    from fedsw.runs.additive_shapes import read_shapes
+
+    return replace(view, shapes=tuple(read_shapes(view.directory)))
 
 
 def require_whole(view: RunView) -> RunView:

@@ -15,7 +15,7 @@ from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, pictur
 from fedsw.runs.report.render import written
 from fedsw.runs.report.run_documents import WhatIfs, card, page
 from fedsw.runs.run_files import RunFile
-from fedsw.runs.view import RunView, read_run, read_whole_run
+from fedsw.runs.view import RunView, read_run, read_whole_run, with_shapes
 
 
 def write_page(
@@ -43,7 +43,7 @@ def write_card(directory: Path, path: Path | None = None) -> Path:
     Raises:
         ValueError: if it is not a run, or has not ended. LedgerReplaced: if its ledger is older than its summary.
     """
-    view = read_run(directory)
+    view = with_shapes(read_run(directory))
     require_remembered(directory, missing_ok=True)
     if not view.summary:
         raise ValueError(

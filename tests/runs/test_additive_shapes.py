@@ -223,3 +223,20 @@ def test_columns_are_sorted_by_what_they_do_and_one_that_does_nearly_all_is_aske
     assert leading_column([function_of("age", 1.0), function_of("pay", 1.0)]) == ""
     assert "'age' does 50 %" in leading_column([function_of("age", 1.0), function_of("pay", 1.0)], accuracy=1.0)
     assert leading_column([function_of("age", 0.01), function_of("pay", 0.01)]) == "" == leading_column(shapes[1:2])
+
+
+@pytest.mark.slow
+def test_a_column_that_does_nearly_all_is_asked_about_on_screen_card_page_and_in_json(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = finished / "shapes.json"
+    kept = json.loads(path.read_text())
+    made = [function_of("age", 0.1), function_of("work", 2.0)]
+    path.write_text(json.dumps(kept | {"shapes": [shape.content() for shape in made]}))
+    asked = "'work' does"
+    assert main(["show", str(finished), "--json"]) == 0
+    assert asked in json.loads(capsys.readouterr().out)["leading_column"]
+    assert main(["show", str(finished)]) == 0 and asked in capsys.readouterr().out
+    assert main(["show", str(finished), "card"]) == 0 and asked in (finished / "card.md").read_text()
+    assert main(["report", str(finished), "-o", str(finished / "page.html")]) == 0
+    assert "does 100 %" in (finished / "page.html").read_text()

@@ -17,6 +17,7 @@ from fedsw.experiment.task_kinds import MODELS
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.report._parts import FactTable
 from fedsw.runs.report.metric_names import group_table, headline, metric_name, ordered_metrics, says_nothing, scores
+from fedsw.runs.report.shapes import leading_column
 from fedsw.runs.view import RunView
 
 
@@ -483,6 +484,11 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
             yield f"{above}{name}", json_text(value, indent=None)
 
 
+def leading(view: RunView) -> str:
+    """A question about the column that does nearly all of what an additive model does; empty if none does."""
+    return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
+
+
 def plain(view: RunView) -> dict[str, Any]:
     """A run as plain values, for JSON: its summary, folder and plots; what there is of one that has not ended."""
     summary = view.summary or {
@@ -493,4 +499,5 @@ def plain(view: RunView) -> dict[str, Any]:
         "epsilon_spent": view.last.get("epsilon", 0.0),
     }
     plots = [str(view.directory / "plots" / name) for name in view.plots]
-    return {**summary, "directory": str(view.directory), "plots": plots}
+    asked = {"leading_column": said} if (said := leading(view)) else {}
+    return {**summary, **asked, "directory": str(view.directory), "plots": plots}

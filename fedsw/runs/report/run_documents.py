@@ -29,7 +29,7 @@ from fedsw.runs.report.figures import Picture, picture
 from fedsw.runs.report.metric_names import measured_cell, metric_name, ordered_metrics
 from fedsw.runs.report.person import for_a_person, in_a_sentence, worst_meaning
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_runs, draw_worth, pictures_of
-from fedsw.runs.report.shapes import contributions, draw_shapes, leading_column, shapes_in_words
+from fedsw.runs.report.shapes import contributions, draw_shapes, shapes_in_words
 from fedsw.runs.view import OPERATORS, RunView, require_whole
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def summary_screen(view: RunView) -> Document:
                 ("histograms", [_histograms(summary["histograms"])] if summary.get("histograms") else []),
                 ("moments", _moments(summary["moments"]) if summary.get("moments") else []),
                 ("coefficients", [_coefficients(summary)]),
-                ("columns", [leading] if (leading := _leading(view)) else []),
+                ("columns", [leading] if (leading := facts.leading(view)) else []),
                 ("thresholds", [", ".join(cuts), *facts.threshold_sentences(view)]),
                 ("signal", [facts.signal(view)]),
                 ("by group", [Listed("", facts.by_group(view, measured_cell))]),
@@ -220,10 +220,6 @@ def _worth(view: RunView) -> list[Part]:
     ]
 
 
-def _leading(view: RunView) -> str:
-    return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
-
-
 def _released_beside(view: RunView) -> Iterator[tuple[str, list[Part]]]:
     """Sections on releases beside the rounds: coefficients and thresholds."""
     yield (
@@ -233,7 +229,7 @@ def _released_beside(view: RunView) -> Iterator[tuple[str, list[Part]]]:
             Listed("Coefficients by released moments, the surest first", facts.coefficients(view.summary)),
         ],
     )
-    leading = _leading(view)
+    leading = facts.leading(view)
     table = [Listed("What each column does, the most first", contributions(view.shapes))] if view.shapes else []
     yield "What each column does", [*([Strong(leading)] if leading else []), *table]
     cuts = Listed("Thresholds by group", facts.thresholds(view))
