@@ -1,4 +1,4 @@
-"""Seconds and memory of `check`, `run` and `predict` on a table of a million rows, against pandas' reading of the same files.
+"""Seconds and memory of `init`, `check`, `run` and `predict` on a million rows, against pandas' reading of the same files.
 
 A made-up table of 20 columns (13 numbers, one of them with gaps, 2 whole numbers, 3 of categories, groups, classes) lies
 in folders of 4 clients, as CSV and as Parquet, and once more in one file to predict from; with a column that says whose a
@@ -10,6 +10,9 @@ greeting, calibration, the held-out file, metrics, what it leaves; `check` makes
 made-up records. Seconds are those of the processor, of all threads together, which other work on the machine moves
 least; `clock` in the JSON has the least seconds by the clock. Memory is the peak above that of the process before the
 large table, in float32 tables of 20 columns (4 bytes a cell); Linux tells it.
+
+`init` drafts from the tables themselves (--from-public): what a person waits for who says that they are public. FEDSW_EARLIER
+names a checkout of an earlier commit: then `init` and `check` are timed against its own, too, in turns on the same files.
 
 `python -m benchmarks.performance million` measures, and removes its files; who else uses the machine is not known but by
 the load.
@@ -39,11 +42,15 @@ _CLIENTS, _COLUMNS, _SMALL, _TURNS = 4, 20, 2_000, 3
 _NUMBERS = [f"number{place}" for place in range(13)]
 _CATEGORIES = {"work": ("private", "public", "self", "none"), "region": ("north", "south", "east"),
                "school": ("primary", "secondary", "tertiary")}  # fmt: skip
-_LONGEST, _MOST_TABLES = 1.5, 4.0
+_LONGEST, _MOST_TABLES, _SLOWER = 1.5, 4.0, 1.3
 _VERBS = ("check", "run", "predict")
+_EARLIER = "FEDSW_EARLIER"
+_DRAFTING = ("init", "check", "persons")
+_WORDS = {"persons": "check, under a unit", "init": "init --from-public"}
 _Spent = tuple[float, float]
 """Seconds of rounds, by the clock and of the processor."""
 _NOTES = {
+    "init": "every cell is read as text: what a column is follows from all of its cells",
     "check": "by its profile four fifths are pyarrow's parsing of the blocks of CSV, as long as all that pandas does, or "
     "its reading of Parquet",
     "run": "as check; and what does not grow with the table: calibration, the first metrics, figures, files on disk",
@@ -69,13 +76,40 @@ def measure(quick: bool) -> Iterator[Row]:
                 ways = (verb, *(f"{_read_by(verb)} {reader}" for reader in readers))
                 found = [{way: _turn(folder, way, kind) for way in ways} for _ in range(turns)]
                 yield from _rows(rows, verb, kind, found)
+            for verb in _DRAFTING if _EARLIER in os.environ else ():
+                sides = {"now": _ROOT, "earlier": Path(os.environ[_EARLIER])}
+                found = [{side: _turn(folder, verb, kind, root) for side, root in sides.items()} for _ in range(turns)]
+                yield _beside_earlier(rows, verb, kind, found)
+
+
+def _beside_earlier(rows: int, verb: str, kind: str, turns: list[dict[str, dict[str, float]]]) -> Row:
+    """A verb's seconds against those of the earlier checkout."""
+    seconds = {side: statistics.median(turn[side]["busy"] for turn in turns) for side in turns[0]}
+    commit = subprocess.run(
+        ["git", "log", "-1", "--format=%h, %as"], cwd=os.environ[_EARLIER], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    ratio = seconds["now"] / seconds["earlier"]
+    return {
+        "what": f"{_WORDS.get(verb, verb)}, {rows} rows of {_COLUMNS} columns, {kind}",
+        "against": f"fedsw of {commit}",
+        "ours": seconds["now"],
+        "other": seconds["earlier"],
+        "ratio": ratio,
+        "goal": f"<= {_SLOWER:g} times the processor time",
+        "met": ratio <= _SLOWER,
+        "spread": ", ".join(
+            f"{side} {min(t[side]['busy'] for t in turns):.3g} to {max(t[side]['busy'] for t in turns):.3g}"
+            for side in seconds
+        ),
+        "note": "",
+    }
 
 
 def _rows(rows: int, verb: str, kind: str, turns: list[dict[str, dict[str, float]]]) -> Iterator[Row]:
     seconds = {way: statistics.median(turn[way]["busy"] for turn in turns) for way in turns[0]}
     others = {way: each for way, each in seconds.items() if way != verb}
     quickest = min(others, key=lambda way: others[way])
-    words = "check, under a unit" if verb == "persons" else verb
+    words = _WORDS.get(verb, verb)
     spans = [
         f"{way} {min(t[way]['busy'] for t in turns):.3g} to {max(t[way]['busy'] for t in turns):.3g}" for way in seconds
     ]
@@ -117,10 +151,10 @@ def _read_by(verb: str) -> str:
     return {"predict": "whole", "persons": "persons"}.get(verb, "clients")
 
 
-def _turn(folder: Path, way: str, kind: str) -> dict[str, float]:
-    """Seconds and bytes of one process."""
-    command = [sys.executable, "-m", "benchmarks.performance.million", str(folder), kind, *way.split()]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+def _turn(folder: Path, way: str, kind: str, root: Path = _ROOT) -> dict[str, float]:
+    """Seconds and bytes of one process, of the fedsw in a checkout."""
+    command = [sys.executable, "-P", __file__, str(folder), kind, *way.split()]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{way}, {kind}: {done.stderr}")
@@ -192,6 +226,7 @@ target = {{name = "ill", values = ["no", "yes"]}}
 def _alone(folder: Path, kind: str, way: str, reader: str) -> dict[str, float]:
     """One side in this process: on the small table, then, on the clock, on the large one."""
     ways: dict[str, Callable[[Path], _Spent]] = {
+        "init": functools.partial(_init, folder, kind),
         "check": functools.partial(_check, folder, kind, "clients"),
         "persons": functools.partial(_check, folder, kind, "persons"),
         "run": functools.partial(_run, folder, kind),
@@ -226,6 +261,17 @@ def _pandas(kind: str, way: str, reader: str, tables: Path) -> _Spent:
     read = pandas.read_parquet if kind == "parquet" else functools.partial(pandas.read_csv, engine=reader)
     for path in sorted((tables / kind / way).rglob("train.*")):
         read(path)
+    return 0.0, 0.0
+
+
+def _init(folder: Path, kind: str, tables: Path) -> _Spent:
+    from fedsw.cli.app import main
+
+    written = str(folder / "drafted.toml")
+    named = ["init", str(tables / kind / "clients"), "--from-public", "--target", "ill", "--group", "sex"]
+    said = main([*named, "-o", written, "--force"])
+    if said:
+        raise RuntimeError(f"init ended with {said}")
     return 0.0, 0.0
 
 

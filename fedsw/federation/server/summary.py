@@ -150,7 +150,7 @@ def described(
         "name": experiment.name,
         "title": experiment.title,
         **numbers,
-        **held_out.said(experiment.data.columns),
+        **held_out.said(),
         "measured_on": measured_on(experiment),
         "seed": experiment.seed,
         "versions": versions(*packages),

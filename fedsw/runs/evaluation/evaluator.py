@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw.data import Records
-from fedsw.data.columns.declaration import Columns
 from fedsw.data.sources import load_class_names, load_held_out
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.choices import load_metrics, require_names
@@ -141,7 +140,8 @@ _DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """A model's worth on held-out records: `metrics` by name, and a table of them by group.
+    """A model's worth on held-out records: `metrics` by name, and tables of them by group, and by column
+    of groups that several make.
 
     `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
     metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
@@ -156,16 +156,17 @@ class HeldOutMetrics:
     start: float | None = None
     missing: str = ""
     rise: Gain | None = None
+    by_column: GroupTable = GroupTable({}, {})
 
-    def said(self, columns: Columns | None = None) -> dict[str, Any]:
-        """The summary's part about it; by each of the ``columns`` that make groups together, too."""
-        quality, gain, single = self.quality, self.quality.gain, by_column(columns, self.by_group)
+    def said(self) -> dict[str, Any]:
+        """The summary's part about it."""
+        quality, gain = self.quality, self.quality.gain
         return {
             "held_out": dict(self.metrics),
             "held_out_intervals": plain(quality.intervals),
             "held_out_standard_errors": quality.standard_errors,
             **_table("held_out_by_group", self.by_group),
-            **(_table("held_out_by_column", single) if single.numbers else {}),
+            **(_table("held_out_by_column", self.by_column) if self.by_column.numbers else {}),
             "held_out_measured_on": dict(self.measured_on),
             "constant": dict(quality.constant),
             "constant_intervals": plain(quality.constant_intervals),
@@ -264,7 +265,9 @@ def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int
         )
     size = {"records": len(records), "of": of} | ({"directions": measured.directions} if measured.directions else {})
     report = dict(measured.report) | {name: value for name, (value, _) in scored.items()}
-    return HeldOutMetrics(report, by_group(task, outputs, records), size, quality)
+    return HeldOutMetrics(
+        report, by_group(task, outputs, records), size, quality, by_column=by_column(task, outputs, records)
+    )
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:

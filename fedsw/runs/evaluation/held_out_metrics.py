@@ -32,7 +32,9 @@ from fedsw.runs.evaluation.quality import (
     Measured,
     Quality,
     class_named,
+    columns_of_groups,
     equal_impact,
+    joined,
     metrics_of_tables,
     with_root,
     worst_of,
@@ -121,57 +123,69 @@ class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them.
 
     `chances` (groups, classes, bins) are the counts by the probability of a record's own class, and `rest`, as many,
-    those by a class's probability for records of all others.
+    those by a class's probability for records of all others. Sums over groups have the noise of each that has records:
+    `_sigmas` (groups,).
     """
 
-    def __init__(self, tally: Counts, tallied: Tallied, positive: int | None, *, hidden: bool = False) -> None:
-        """With `hidden` the number of records is known from these counts only: a share is of a noised number."""
-        self.groups, self.classes, self.positive, self._hidden = tally.groups, tally.classes, positive, hidden
-        self.records, self._sigma = tallied.records, tallied.sigma
+    def __init__(
+        self,
+        tally: Counts,
+        tallied: Tallied,
+        positive: int | None,
+        *,
+        hidden: bool = False,
+        merged: Array | None = None,
+    ) -> None:
+        """With `hidden` the number of records is known from these counts only: a share is of a noised number.
+
+        Groups may be ``merged``, (merged, groups) of 0 and 1.
+        """
+        merged = np.eye(tally.groups) if merged is None else merged
+        self.groups, self.classes, self.positive, self.hidden = len(merged), tally.classes, positive, hidden
         answered, scored, *rest = np.split(tallied.values, np.cumsum(tally.lengths)[:-1], axis=1)
         seen = answered.sum(axis=1) if hidden else tallied.records
+        self._sigmas = tallied.sigma * np.sqrt(merged @ (np.ones(tally.groups) if hidden else tallied.records > 0))
+        self.records = (merged @ seen).round().astype(np.int64)
         if hidden:  # a group of no more records than noise hides has none of its own to speak of
-            self.records = np.where(seen > _HIDES * tally.classes * self._sigma, seen.round(), 0).astype(np.int64)
-        self.counts = as_many(answered, seen).reshape(tally.groups, tally.classes, tally.classes)
-        self.chances = as_many(scored / SCORED, seen).reshape(tally.groups, tally.classes, -1)
+            self.records = np.where(merged @ seen > _HIDES * tally.classes * self._sigmas, self.records, 0)
+        shape = (self.groups, tally.classes, -1)
+        self.counts = (merged @ as_many(answered, seen)).reshape(shape)
+        self.chances = (merged @ as_many(scored / SCORED, seen)).reshape(shape)
+        self._weights = (SCORED, tally.of_rest if rest else SCORED)
         if rest:
-            self._sigmas = (self._sigma / SCORED, self._sigma / tally.of_rest)
-            others = as_many(rest[0] / tally.of_rest, seen * (tally.classes - 1))
-            self.rest = others.reshape(tally.groups, tally.classes, -1)
+            self.rest = (merged @ as_many(rest[0] / tally.of_rest, seen * (tally.classes - 1))).reshape(shape)
         else:  # of two classes one's probability is 1 less the other's
-            self._sigmas = (self._sigma / SCORED, self._sigma / SCORED)
             self.rest = self.chances[:, ::-1, ::-1]
 
     @property
     def total(self) -> float:
         """Number of records: the public one, or by the counts."""
-        return float(self.counts.sum()) if self._hidden else float(self.records.sum())
+        return float(self.counts.sum()) if self.hidden else float(self.records.sum())
 
-    @property
-    def _present(self) -> int:
-        """Groups that a sum over all of them has noise of."""
-        return self.groups if self._hidden else int((self.records > 0).sum())
+    def _sigma(self, group: int | None = None) -> float:
+        """Standard deviation of the noise in one count of a group, or of all groups together."""
+        return float(np.linalg.norm(self._sigmas if group is None else self._sigmas[group]))
 
-    def noise(self, weights: Array, groups: int | None = None) -> float:
-        """Standard deviation of the noise in a weighted sum (classes, classes) of some groups' counts, or all groups'.
+    def noise(self, weights: Array, group: int | None = None) -> float:
+        """Standard deviation of the noise in a weighted sum (classes, classes) of a group's counts, or all groups'.
 
         What all counts of a group were moved by, where their number is public, is in it.
         """
-        moved = 0.0 if self._hidden else float(weights.sum()) ** 2 / weights.size
+        moved = 0.0 if self.hidden else float(weights.sum()) ** 2 / weights.size
         squares = float(np.square(weights).sum()) - moved
-        return self._sigma * math.sqrt(max(0.0, squares) * (groups or self._present))
+        return self._sigma(group) * math.sqrt(max(0.0, squares))
 
     def share(self, cells: NDArray[np.bool_], group: int | None = None) -> Rate:
         """The share of all records, or of a group's, that are in these cells (classes, classes)."""
         rows = slice(None) if group is None else slice(group, group + 1)
-        if self._hidden and self._sigma:
+        if self.hidden and self._sigma():
             hits, all_ = float(self.counts[rows, cells].sum()), float(self.counts[rows].sum())
 
             def spread(hit: float, miss: float) -> float:
-                return self.noise(np.where(cells, hit, miss), None if group is None else 1)
+                return self.noise(np.where(cells, hit, miss), group)
 
             return noised_rate(hits, all_ - hits, spread, math.inf)
-        noise = self.noise(cells.astype(np.float64), None if group is None else 1)
+        noise = self.noise(cells.astype(np.float64), group)
         return intervals.counted(float(self.counts[rows, cells].sum()), int(self.records[rows].sum()), noise)
 
     def right(self, group: int) -> Rate:
@@ -187,13 +201,19 @@ class _Table(Answers):
         row, width = self.counts[group, label], self.classes
 
         def spread(hit: float, miss: float) -> float:
-            whole = 0.0 if self._hidden else hit + (width - 1) * miss
-            return self._sigma * math.sqrt(max(0.0, hit**2 + (width - 1) * miss**2 - (whole / width) ** 2))
+            whole = 0.0 if self.hidden else hit + (width - 1) * miss
+            squares = hit**2 + (width - 1) * miss**2 - (whole / width) ** 2
+            return self._sigma(group) * math.sqrt(max(0.0, squares))
 
         hits, total = float(row[answer]), float(row.sum())
-        if not self._sigma:
+        if not self._sigma(group):
             return intervals.counted(hits, total)
-        return noised_rate(hits, total - hits, spread, math.inf if self._hidden else int(self.records[group]))
+        return noised_rate(hits, total - hits, spread, math.inf if self.hidden else int(self.records[group]))
+
+    def table(self, group: int) -> Array:
+        """See `Answers`."""
+        counts: Array = self.counts[group]
+        return counts
 
     def log_loss(self) -> tuple[float, Interval]:
         """The mean log loss of all records, each taken to lie evenly in its bin."""
@@ -211,10 +231,10 @@ class _Table(Answers):
         """The mean of losses (k,) by counts (k,), each with so many times the noise's variance in a group."""
         n, far = self.total, losses - losses.mean()
         value = float(counts @ losses) / n
-        noise = self._sigma * math.sqrt(times * self._present)
+        noise = self._sigma() * math.sqrt(times)
         square = float(counts @ np.square(losses - value)) + noise * float(np.linalg.norm(np.square(far)))
         spread = math.hypot(noise * float(np.linalg.norm(far)) / n, math.sqrt(max(0.0, square)) / n)
-        if self._hidden:  # the noised number, which the counts were moved to
+        if self.hidden:  # the noised number, which the counts were moved to
             of_number = self.noise(np.ones((self.classes, self.classes)))
             spread = math.hypot(spread, abs(float(losses.mean()) - value) * of_number / n)
         reach = intervals.normal(LEVEL) * spread
@@ -234,11 +254,15 @@ class _Table(Answers):
         ones, rest = (
             (part.sum(axis=0) if group is None else part[group])[counted] for part in (self.chances, self.rest)
         )
-        sigma, of_rest = np.array(self._sigmas) * math.sqrt(self._present if group is None else 1)
+        sigma, of_rest = (self._sigma(group) / weight for weight in self._weights)
         return {
             "auc": _area(ones, rest, sigma, of_rest),
             "calibration_error": _miscalibration(ones, rest, sigma, of_rest),
         }
+
+    def by_group(self, names: Sequence[str]) -> GroupTable:
+        """The table by group, of these names."""
+        return _by_group(self.records, names, [self.of_group(group) for group in range(self.groups)])
 
     def margin(self, constant: int, level: float) -> Gain:
         """Accuracy of the model less that of a constant of that class."""
@@ -246,7 +270,7 @@ class _Table(Answers):
         better[constant] -= 1.0
         both = np.abs(better)
         more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
-        of_one = better - more / self.total if self._hidden else better
+        of_one = better - more / self.total if self.hidden else better
         return noised_gain(more, differing + self.noise(both), self.total, self.noise(of_one), level)
 
 
@@ -281,8 +305,17 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
         noised=tallied.sigma > 0,
         impact_of=table.impact_of(names),
     )
-    by_group = [table.of_group(group) for group in range(tally.groups)]
-    return HeldOutMetrics(metrics, _by_group(table.records, groups, by_group), size, quality)
+    columns = []
+    for name, values, places in columns_of_groups(task):
+        merged = _Table(tally, tallied, task.positive, hidden=table.hidden, merged=_merging(places, len(values)))
+        columns.append((name, merged.by_group(values), merged.gaps()))
+    return HeldOutMetrics(metrics, table.by_group(groups), size, quality, by_column=joined(columns))
+
+
+def _merging(places: NDArray[np.int64], values: int) -> Array:
+    """Which groups (groups,) have each of some values, as 0 and 1 (values, groups)."""
+    matrix: Array = (places == np.arange(values)[:, None]).astype(np.float64)
+    return matrix
 
 
 def _area(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[float, Interval]:
@@ -333,7 +366,7 @@ _WITHIN = 6.0
 """The part of a bin's width that is a standard deviation of its mean score about the middle."""
 
 
-def _by_group(records: NDArray[np.int64], groups: tuple[str, ...], measures: Sequence[Measured]) -> GroupTable:
+def _by_group(records: NDArray[np.int64], groups: Sequence[str], measures: Sequence[Measured]) -> GroupTable:
     """Table of each group's metrics, by its name, beside its records; empty for one group."""
     if len(measures) < 2:
         return GroupTable({}, {})
@@ -438,18 +471,24 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
         gain=whole.gain,
         noised=tallied.sigma > 0,
     )
-    measures: list[Measured] = []
-    for group, records in enumerate(map(int, tallied.records)):
-        errors_of_group = _Errors.of(cut, values[group], records, sigma).times(width**2) if records else None
-        measures.append(
-            {}
-            if errors_of_group is None
-            else {
-                "mean_squared_error": (errors_of_group.error, errors_of_group.around[0]),
-                "r2": errors_of_group.explained,
-            }
-        )
-    return HeldOutMetrics(metrics, _by_group(tallied.records, groups, measures), size, quality)
+
+    def table(names: Sequence[str], merged: Array) -> GroupTable:
+        """By group, of groups that are merged as 0 and 1 say, (merged, groups)."""
+        measures: list[Measured] = []
+        records, noises = merged @ tallied.records, np.sqrt(merged @ (tallied.records > 0))
+        for sums, count, noise in zip(merged @ values, records, noises, strict=True):
+            if not count:
+                measures.append({})
+                continue
+            errors = _Errors.of(cut, sums, int(count), sigma * noise).times(width**2)
+            measures.append({"mean_squared_error": (errors.error, errors.around[0]), "r2": errors.explained})
+        return _by_group(records, names, measures)
+
+    columns = joined(
+        (name, table(of_column, _merging(places, len(of_column))), {})
+        for name, of_column, places in columns_of_groups(task)
+    )
+    return HeldOutMetrics(metrics, table(groups, np.eye(tally.groups)), size, quality, by_column=columns)
 
 
 def _bias_of_bins(

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import abc
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +23,6 @@ from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsw.data.columns.declaration import Columns
     from fedsw.learning.tasks.problem import Problem
 
 Array = NDArray[Any]
@@ -246,8 +244,15 @@ class Answers(abc.ABC):
     def answered(self, group: int, answer: int, label: int | None = None) -> Rate:
         """The share of a group's records, or of its records of one class, that get an answer."""
 
+    @abc.abstractmethod
+    def table(self, group: int) -> Array:
+        """A group's records by class and answer (classes, classes)."""
+
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
         """One group's row of the table by group: each rate by its name, and where it lies."""
+        return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in self._rates(group).items()}
+
+    def _rates(self, group: int) -> dict[str, Rate]:
         rates = {"accuracy": self.right(group)}
         if self.classes > 2 or self.positive is None:
             rates |= {f"selection_rate_{c}": self.answered(group, c) for c in range(self.classes)}
@@ -255,17 +260,18 @@ class Answers(abc.ABC):
             rates["selection_rate"] = self.answered(group, self.positive)
             rates["true_positive_rate"] = self.answered(group, self.positive, label=self.positive)
             rates["false_positive_rate"] = self.answered(group, self.positive, label=1 - self.positive)
-        return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in rates.items()}
+        return rates
 
-    def between_groups(self) -> dict[str, Interval]:
-        """Where everything lies that compares groups; empty for one group."""
-        if self.groups < 2:
+    def between_groups(self, groups: Sequence[int] | None = None) -> dict[str, Interval]:
+        """Where everything lies that compares all groups, or these; empty for one group."""
+        groups = range(self.groups) if groups is None else groups
+        if len(groups) < 2:
             return {}
         judged = list(range(self.classes)) if self.positive is None else [self.positive]
         every = judged if self.classes == 2 else list(range(self.classes))  # rates of one of two say everything
 
         def rates(label: int | None = None) -> dict[int, list[Rate]]:
-            return {c: [self.answered(group, c, label) for group in range(self.groups)] for c in every}
+            return {c: [self.answered(group, c, label) for group in groups] for c in every}
 
         def ratio(shares: Mapping[int, list[Rate]], of: Sequence[int]) -> Interval:
             return intervals.smallest_ratio([shares[c] for c in of])
@@ -281,6 +287,25 @@ class Answers(abc.ABC):
             ),
         }
         return ratios | gaps | {f"eo_{y}": ratio(shares, judged) for y, shares in enumerate(odds)}
+
+    def gaps(self) -> dict[str, tuple[float, Interval]]:
+        """Return what compares groups with records: the largest gap of each rate of `of_group`, ratios and gaps of all.
+
+        Empty for one group.
+        """
+        present = [group for group in range(self.groups) if math.isfinite(self.right(group).value)]
+        rows = [self._rates(group) for group in present]
+        if len(rows) < 2:
+            return {}
+        gaps = {}
+        for name in rows[0]:
+            rates = [row[name] for row in rows if math.isfinite(row[name].value)]
+            if len(rates) > 1:
+                values = [rate.value for rate in rates]
+                gaps[name] = (max(values) - min(values), intervals.largest_gap([rates]))
+        tables = np.array([self.table(group) for group in present])
+        values_of_all, around = metrics_of_tables(tables[None], self.positive), self.between_groups(present)
+        return gaps | {name: (float(values_of_all[name][0]), around[name]) for name in around if name in values_of_all}
 
     def impact_of(self, names: Sequence[str]) -> str:
         """The class that the disparate impact is of, by its name: the positive one, or the one that is worst off."""
@@ -316,6 +341,13 @@ class AnswersByRecord(Answers):
         """See `Answers`."""
         rows = self.sensitive == group
         return self._rate(self.predicted == answer, rows if label is None else rows & (self.target == label))
+
+    def table(self, group: int) -> Array:
+        """See `Answers`."""
+        counts = np.zeros((self.classes, self.classes))
+        rows = (self.sensitive == group) & (self.predicted >= 0)
+        np.add.at(counts, (self.target[rows], self.predicted[rows]), 1.0)
+        return counts
 
     def _rate(self, hits: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Rate:
         return intervals.rate_of(hits[rows], self.units[rows])
@@ -406,61 +438,55 @@ class GroupTable(NamedTuple):
         )
 
 
-_MEANS = re.compile(r"accuracy|selection_rate(_\d+)?|mean_(squared|absolute)_error")
-"""Metrics of a group that are means over its records."""
+def columns_of_groups(task: Problem) -> Iterator[tuple[str, tuple[str, ...], Array]]:
+    """Yield each column of groups that several make: its name, its values, and the value that each group has (g,).
 
-
-def by_column(columns: Columns | None, cells: GroupTable) -> GroupTable:
-    """The same by each column of groups that several make, and the largest gap of every rate between its values.
-
-    Each value's metrics are the means of its groups', weighted by their records: computed from that table alone, noise
-    and all. Groups of other combinations say no column's value and are left out. Empty for groups of one column.
+    Groups of other combinations together have no column's value: -1.
     """
+    columns = task.experiment.data.columns
     group = None if columns is None else columns.sensitive
+    for position, part in enumerate(() if group is None or len(task.groups) < 2 else group.of):
+        values = [None if name == group.other else group.parts_of(at)[position] for at, name in enumerate(task.groups)]
+        yield (
+            part.name,
+            tuple(part.values),
+            np.array([-1 if value is None else part.values.index(value) for value in values]),
+        )
+
+
+def joined(tables: Iterable[tuple[str, GroupTable, Measured]]) -> GroupTable:
+    """One table of those of several columns, with what compares the values of each, in a row of its own."""
     numbers: dict[str, dict[str, float]] = {}
     around: dict[str, dict[str, Interval]] = {}
-    if group is None or not cells.numbers:
-        return GroupTable(numbers, around)
-    told = [(name, group.parts_of(at)) for at, name in enumerate(group.values) if group.of and name != group.other]
-    means = [name for name in next(iter(cells.numbers.values())) if _MEANS.fullmatch(name)]
-    for position, part in enumerate(group.of):
-        rates: dict[str, list[Rate]] = {name: [] for name in means}
-        for value in part.values:
-            within = [name for name, values in told if values[position] == value and cells.numbers[name]["count"] > 0]
-            counts = np.array([cells.numbers[name]["count"] for name in within])
-            row = f"{part.name} = {value}"
-            numbers[row], around[row] = {"count": float(counts.sum())}, {}
-            for metric in means:
-                seen = np.array([cells.numbers[name][metric] for name in within])
-                ends = np.array([cells.around[name].get(metric, WHOLE) for name in within]).reshape(-1, 2)
-                rate = _pooled(counts / max(1.0, counts.sum()), seen, ends)
-                numbers[row][metric], around[row][metric] = rate.value, rate.at(intervals.LEVEL)
-                rates[metric] += [rate] if within else []
-        row = f"{part.name}: largest gap"
-        compared = {name: values for name, values in rates.items() if "error" not in name and len(values) > 1}
-        numbers[row] = {
-            name: max(rate.value for rate in values) - min(rate.value for rate in values)
-            for name, values in compared.items()
-        }
-        around[row] = {name: intervals.largest_gap([values]) for name, values in compared.items()}
+    for name, table, gaps in tables:
+        numbers |= {f"{name} = {value}": dict(row) for value, row in table.numbers.items()}
+        around |= {f"{name} = {value}": dict(row) for value, row in table.around.items()}
+        numbers[f"{name}: largest gap"] = {metric: value for metric, (value, _) in gaps.items()}
+        around[f"{name}: largest gap"] = {metric: interval for metric, (_, interval) in gaps.items()}
     return GroupTable(numbers, around)
 
 
-def _pooled(weights: Array, seen: Array, ends: Array) -> Rate:
-    """The weighted mean of independent numbers (g,) with intervals of 95 % (g, 2)."""
-    value, possible = float(weights @ seen) if len(seen) else math.nan, np.clip(seen, ends[:, 0], ends[:, 1])
-    middle = float(weights @ possible)
-    below, above = (float(np.linalg.norm(weights * (possible - ends[:, end]))) for end in (0, 1))
+def by_column(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
+    """The same as `by_group` by each column of groups that several make, and the largest gap of every rate.
 
-    def at(level: float) -> Interval:
-        wider = intervals.normal(level) / intervals.normal(intervals.LEVEL)
-        return Interval(max(0.0, middle - wider * below), middle + wider * above) if len(seen) else WHOLE
+    Records of other combinations say no column's value and are left out. Empty for groups of one column.
+    """
+    facts, tables = task.task.facts, list[tuple[str, GroupTable, Measured]]()
+    for name, values, places in columns_of_groups(task) if facts.supervised else ():
+        place = torch.from_numpy(places)[records.sensitive.cpu()]
+        told = place >= 0
+        some, answered = replace(records.to(place.device), sensitive=place).take(told), outputs.cpu()[told]
+        gaps: dict[str, tuple[float, Interval]] = {}
+        if facts.classifies and len(some):
+            gaps = AnswersByRecord(answered, some, len(values), task.classes, task.positive).gaps()
+        tables.append((name, by_group(task, answered, some, values), gaps))
+    return joined(tables)
 
-    return Rate(value, at)
 
+def by_group(task: Problem, outputs: Tensor, records: Records, groups: Sequence[str] | None = None) -> GroupTable:
+    """For every group, the task's or these, its records and what the model is worth on them.
 
-def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
-    """For every group its records and what the model is worth on them; empty for one group, and for other tasks.
+    Empty for one group, and for other tasks.
 
     Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
     `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
@@ -468,15 +494,15 @@ def by_group(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`. What a group's records do not
     define is nan, and all of it where an output of theirs is not finite.
     """
-    facts = task.task.facts
-    if not facts.supervised or len(task.groups) < 2:
+    facts, groups = task.task.facts, task.groups if groups is None else groups
+    if not facts.supervised or len(groups) < 2:
         return GroupTable({}, {})
     answers = None
     if facts.classifies:
-        answers = AnswersByRecord(outputs, records, len(task.groups), task.classes, task.positive)
+        answers = AnswersByRecord(outputs, records, len(groups), task.classes, task.positive)
     counts: dict[str, float] = {}
     measures: dict[str, Measured] = {}
-    for group, name in enumerate(task.groups):
+    for group, name in enumerate(groups):
         rows = (records.sensitive == group).cpu().numpy()
         counts[name] = int(rows.sum())
         if not counts[name] or not bool(outputs[rows].isfinite().all()):
