@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import audits, forecast, forecast_local, masks, report
+from benchmarks import audits, complaints, forecast, forecast_local, masks, report
 from benchmarks.own_data import page as own_data
 from benchmarks.performance import scale
 from benchmarks.performance import table as performance
@@ -53,6 +53,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
         f"{name}: python -m benchmarks.performance": functools.partial(lambda name: scale.tables()[name], name)
         for name in scale.NAMES
     },
+    "complaints: python -m benchmarks.complaints": complaints.content,
     "masks: python -m benchmarks.masks": masks.content,
     "masked: python -m simulations.masked": functools.partial(_masked, _MASKED),
     "sketches: python -m simulations.masked": functools.partial(_masked, _MASKED / "sketches"),

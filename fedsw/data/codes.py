@@ -193,7 +193,17 @@ def what_is_in(folder: Path) -> str:
     """List what a folder holds, as the end of a message that something is missing there; "" for an empty folder."""
     names = sorted(map(_shown_in, (child for child in folder.iterdir() if not child.name.startswith("."))))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"; it has {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+    ways = {way for name in names for ends, way in _CONVERTED.items() if name.lower().endswith(ends)}
+    return f"; it has {', '.join(names[:_MOST_NAMED])}{more}{''.join(sorted(ways))}" if names else ""
+
+
+_CONVERTED = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), ": save its sheet as CSV UTF-8"),
+    ".sav": ": pandas.read_spss(file).to_parquet(table) makes a table of it",
+    ".dta": ": pandas.read_stata(file).to_parquet(table) makes a table of it",
+    ".sas7bdat": ": pandas.read_sas(file).to_parquet(table) makes a table of it",
+}
+"""Ways to a table from files that are not read, by the ends of their names."""
 
 
 def _shown_in(child: Path) -> str:

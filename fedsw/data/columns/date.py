@@ -16,8 +16,14 @@ from fedsw.data.columns.number import IntegerKind
 
 EPOCH = datetime.date(1970, 1, 1)
 _DATED, _LISTED = ("low", "high", "fill"), ("knots", "edges")
-FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d")
+FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d") + (
+    "%d-%b-%Y", "%d%b%Y", "%d %b %Y",
+)  # fmt: skip
 _YEARS = (1900, 2100)
+_LIKE_A_DAY = re.compile(
+    r"\d{1,4}[-./ ]+(\d{1,2}|[^\W\d_]{3,12}\.?)[-./, ]+\d{2,4}\.?( .*)?|"
+    r"[^\W\d_]{3,12}\.? \d{1,2},? \d{2,4}|\d{4}[年년].*"
+)
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp][Mm])?")
 
 
@@ -163,6 +169,11 @@ def date_in(text: str, written: str | None) -> datetime.date | None:
 def is_time(text: str) -> bool:
     """Say whether a text is a time of day without a date, as 13:45."""
     return _TIME.fullmatch(text.strip()) is not None
+
+
+def seems_dated(text: str) -> bool:
+    """Say whether a text looks like a day in whatever way, as 3/5/68, 5. März 2020 or March 5, 2020."""
+    return _LIKE_A_DAY.fullmatch(text.strip()) is not None
 
 
 def is_date(text: str, written: str | None) -> bool:

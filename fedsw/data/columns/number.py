@@ -219,6 +219,14 @@ def is_amount(text: str) -> bool:
 _AMOUNT = re.compile(r"(?=.*[$€£¥%()]|.*-$)\(?[+-]?\s*[$€£¥]?\s*[+-]?\d[\d.,' \u00a0\u202f]*\s*[$€£¥%]?\)?-?")
 
 
+def is_measured(text: str) -> bool:
+    """Say whether a text is a number with its unit of measurement, or two numbers: 50 kg, 120/80."""
+    return _MEASURED.fullmatch(text.strip()) is not None
+
+
+_MEASURED = re.compile(r"[+-]?\d[\d.,]* ?[^\W\d_]{1,6}(/[^\W\d_]{1,4})?\.?|\d+ ?/ ?\d+")
+
+
 @functools.cache
 def _grouped(thousands: str, decimal: str) -> re.Pattern[str]:
     """A number with separated thousands, as 1,234,567.8 and 12,34,567."""

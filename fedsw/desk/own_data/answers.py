@@ -108,7 +108,8 @@ def read_cells(path: Path, separator: str, *, skip: int = 0) -> Mapping[str, lis
 
 
 _TOTALS = re.compile(
-    "(grand )?(sub)?totals?|sum(me|ma)?|gesamt|insgesamt|total g[ée]n[ée]ral|totale|合计|合計|итого|razem",
+    "(grand )?(sub)?totals?( g[ée]n[ée]ral| geral| general)?|totale?( generale)?|totaa?lt?|sum(me|ma|a)?|(ins)?gesamt|"
+    "(end|gesamt)summe|razem|ogółem|celkem|итого|всего|toplam|yhteensä|összesen|σύνολο|المجموع|总计|總計|小计|合计|合計|합계|총계",
     re.IGNORECASE,
 )
 _MOST_ODD_ROWS = 3

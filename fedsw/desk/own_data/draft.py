@@ -18,9 +18,9 @@ from fedsw._tools.text import nearest
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING
 from fedsw.data.columns.column import PLAIN, Spelling
-from fedsw.data.columns.date import is_time
+from fedsw.data.columns.date import is_time, seems_dated
 from fedsw.data.columns.declared_kinds import CROSS, LONGEST_NAME
-from fedsw.data.columns.number import SPELLINGS, as_number, is_amount, readings
+from fedsw.data.columns.number import SPELLINGS, as_number, is_amount, is_measured, readings
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import Spelt, Values, normal, number_text, numbers_rows
 from fedsw.data.formats import SEPARATORS
@@ -41,7 +41,7 @@ from fedsw.desk.own_data.answers import (
     read_header,
 )
 from fedsw.desk.own_data.apart import require_no_client_s
-from fedsw.desk.own_data.examine import named_as_identifier
+from fedsw.desk.own_data.examine import at_one_client, named_as_identifier
 from fedsw.desk.own_data.positive import Positive, positive_of
 from fedsw.desk.own_data.understood import Understood, as_comments, of_answer
 from fedsw.experiment import DEFAULT_DELTA, ExperimentError, parse_experiment
@@ -146,8 +146,8 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     tables = [source.table for source in sources]
     names, separator, partly = _header(tables)
     _require_known(request, names, partly)
-    public, origin = _public(request, tables, separator)
-    seen = public or (_cells(tables, separator, request.skip_rows) if request.guess else {})
+    public, origin, sizes = _public(request, tables, separator)
+    seen = public or (_cells(tables, separator, request.skip_rows)[0] if request.guess else {})
     cuts = None if request.group is None else request.words.edges.get(request.group)
     forms = {column: form_of(cells, odd=public is not None) for column, cells in seen.items()}
     numbers = Numerals.of(seen, forms, request, public=public is not None)
@@ -187,14 +187,19 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     taken = {request.target, unit, request.group if cuts is None else None, *request.crossed}
     inputs = [column for column in names if column not in taken]
     named = [name for name in names if named_as_identifier(name) and name not in request.words.drop]
+
+    def alone(line: Understood, declared: ColumnAnswer) -> Understood:
+        said = "" if line.look or not sizes else _at_one_client(declared, seen[line.column], sizes)
+        return replace(line, look=said) if said else line
+
     features, understood = list[str](), [_understood_unit(unit, persons, named, asked=asked)]
     if numbers.lines:
         said, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
         understood.append(Understood("(numbers)", "written", said, "--decimal, --thousands", look))
     if request.group is not None:
-        understood.append(of_answer(request.group, "group", group))
+        understood.append(alone(of_answer(request.group, "group", group), group))
     understood += [Understood(column, "group, combined", "", f"--group {column}") for column in request.crossed]
-    of_target = of_answer(request.target, "predicted", target)
+    of_target = alone(of_answer(request.target, "predicted", target), target)
     if positive is not None:
         look = of_target.look or ("" if positive.sure else "which class is wanted")
         said = f"{of_target.understood}; {positive.why}"
@@ -211,7 +216,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         declared, drop = of(column, classes=False), column in request.words.drop
         cells = (public or {}).get(column)
         features.append(_feature(column, declared, drop=drop, cells=cells, persons=persons.get(column)))
-        line = of_answer(column, "input", declared)
+        line = alone(of_answer(column, "input", declared), declared)
         if (reason := features[-1].partition("left out: ")[2]) and features[-1].startswith("  # {"):
             line = Understood(column, "no input", reason, line.change, "" if drop else "left out")
         understood.append(line)
@@ -474,19 +479,20 @@ def _require_known(request: DraftRequest, names: Sequence[str], partly: Sequence
             )
 
 
-def _public(request: DraftRequest, tables: Sequence[Path], separator: str) -> tuple[dict[str, list[str]] | None, str]:
+def _public(
+    request: DraftRequest, tables: Sequence[Path], separator: str
+) -> tuple[dict[str, list[str]] | None, str, list[int]]:
+    """Cells of public tables by column, where they come from, and how many rows each client's table has."""
     if (table := request.public_table) is not None:
         if not table.is_file():
             raise FileNotFoundError(f"there is no public table {table}")
         say = "If the clients' tables are public, say --from-public; else name another table"
         require_no_client_s(table, tables, option="--public-table", remedy=say)
-        return _cells([table], read_header(table)[1], request.skip_rows), f"the public table {table}"
+        return _cells([table], read_header(table)[1], request.skip_rows)[0], f"the public table {table}", []
     if request.from_public:
-        tables = [*tables, *_held_out_beside(request, tables)]
-        return _cells(
-            tables, separator, request.skip_rows
-        ), f"the tables in {request.folder}, which their operator says are public"
-    return None, ""
+        cells, rows = _cells([*tables, *_held_out_beside(request, tables)], separator, request.skip_rows)
+        return cells, f"the tables in {request.folder}, which their operator says are public", rows[: len(tables)]
+    return None, "", []
 
 
 def _held_out_beside(request: DraftRequest, tables: Sequence[Path]) -> list[Path]:
@@ -499,12 +505,29 @@ def _held_out_beside(request: DraftRequest, tables: Sequence[Path]) -> list[Path
     return [beside] if set(names) <= set(held) and separator == parted else []
 
 
-def _cells(tables: Sequence[Path], separator: str, skip: int) -> dict[str, list[str]]:
-    by_column: dict[str, list[str]] = {}
+def _cells(tables: Sequence[Path], separator: str, skip: int) -> tuple[dict[str, list[str]], list[int]]:
+    """The cells of all tables by column, and how many rows each table has."""
+    by_column, rows = dict[str, list[str]](), []
     for table in tables:
-        for column, cells in read_cells(table, separator, skip=skip).items():
+        read = read_cells(table, separator, skip=skip)
+        rows.append(max(map(len, read.values()), default=0))
+        for column, cells in read.items():
             by_column.setdefault(column, []).extend(cells)
-    return by_column
+    return by_column, rows
+
+
+def _at_one_client(declared: ColumnAnswer, cells: Sequence[str], rows: Sequence[int]) -> str:
+    """Say which values of a column the rows of one client alone have, as another spelling would be."""
+    if len(rows) < 2 or not declared.categories:
+        return ""
+    reader, counts, first = Values(declared.categories, spelt=Spelt(declared.same, empty=declared.empty)), {}, 0
+    for client, size in enumerate(rows):
+        places = Counter[int]()
+        for cell, times in Counter(cells[first : first + size]).items():
+            places[reader.place(cell)] += times
+        counts[f"client {client}"] = {value: places[at] for at, value in enumerate(declared.categories)}
+        first += size
+    return at_one_client(counts)
 
 
 def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], forms: Mapping[str, ColumnForm]) -> bool:
@@ -643,8 +666,20 @@ def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -
     if listing and declared.categories:
         if all(map(is_time, declared.categories)):
             return "it holds times of day, which are not read; write hours as numbers, 13.75, if it is an input"
+        if all(map(seems_dated, declared.categories)):
+            return (
+                f"it seems to hold dates; say how they are written with --dates {column}=FORMAT, as %d. %B %Y, after "
+                "years of two digits are written with four"
+            )
+        if all(text.startswith('="') for text in declared.categories):
+            return 'its cells are formulas of a spreadsheet; write their values, 0844 for ="0844", if it is an input'
         if all(map(is_amount, declared.categories)):
             return "its numbers have signs of money or percent; write plain ones, 12 for 12%, if it is an input"
+        if len(declared.categories) > _MOST_NUMBERS and all(map(is_measured, declared.categories)):
+            return (
+                f"its cells are as {declared.categories[0]!r}: write plain numbers, their unit in a code book, and a "
+                "column for each of two numbers, if it is an input"
+            )
         if len(declared.categories) > MOST_CATEGORIES:
             return (
                 f"it has {len(declared.categories)} categories, over {MOST_CATEGORIES}; list them in a code book or "

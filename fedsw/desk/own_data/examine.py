@@ -380,25 +380,30 @@ _CHANCE = 1e-4
 """Probability below which a value that one client alone has is spoken of: one that is rare everywhere is not."""
 
 
+def at_one_client(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Say which values of a column one client alone has, not by chance, of counts by client and value; else empty."""
+    totals = {client: sum(held.values()) for client, held in counts.items()}
+    alone: dict[str, list[str]] = {client: [] for client in counts}
+    for value in next(iter(counts.values())):
+        held = [client for client in counts if counts[client][value]]
+        if len(held) != 1:
+            continue
+        (client,) = held
+        others = sum(totals.values()) - totals[client]
+        if others and math.exp(-counts[client][value] * others / totals[client]) < _CHANCE:
+            alone[client].append(value)
+    return "; ".join(f"{_quoted(values)} at {client} alone" for client, values in alone.items() if values)
+
+
 def _at_one_client(files: Sequence[Examined]) -> Iterator[str]:
     """Yield a warning for each column with values of one client only, which may be another's in other spelling."""
     if len(files) < 2 or any(file.broken is not None for file in files):
         return
     for column in files[0].listed:
-        totals = [sum(file.listed[column].values()) for file in files]
-        alone: dict[str, list[str]] = {file.name: [] for file in files}
-        for value in files[0].listed[column]:
-            held = [at for at, file in enumerate(files) if file.listed[column][value]]
-            if len(held) != 1:
-                continue
-            count, others = files[held[0]].listed[column][value], sum(totals) - totals[held[0]]
-            if others and math.exp(-count * others / totals[held[0]]) < _CHANCE:
-                alone[files[held[0]].name].append(value)
-        if any(alone.values()):
-            parts = [f"{_quoted(values)} at {name} alone" for name, values in alone.items() if values]
+        if said := at_one_client({file.name: file.listed[column] for file in files}):
             yield (
-                f"column {column!r} has {'; '.join(parts)}. If two of its values are one in two spellings, declare it, "
-                f'as in same = {{no = ["nein", "0"]}}'
+                f"column {column!r} has {said}. If two of its values are one in two spellings, declare it, as in "
+                'same = {no = ["nein", "0"]}'
             )
 
 

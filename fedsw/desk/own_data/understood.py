@@ -37,12 +37,20 @@ class Understood:
 def of_answer(column: str, role: str, declared: ColumnAnswer) -> Understood:
     """The line of a column as a draft declares it."""
     look = "fill in" if declared.doubt or _is_blank(declared) else ""
-    odd = [cell for cell in declared.missing if cell not in MISSING]
+    odd = [cell for cell in declared.missing if cell not in MISSING or _may_be_value(cell, declared.categories)]
     if odd and declared.source.startswith("read off"):
         look = look or f"taken for missing: {', '.join(map(repr, odd[:_MOST_VALUES]))}"
     if declared.merged:
         look = look or f"taken for one value: {declared.merged}"
     return Understood(column, role, "; ".join(_of_answer(declared)), _option(column, declared.kind), look)
+
+
+def _may_be_value(marker: str, values: Sequence[str]) -> bool:
+    """Say whether a word for missing cells may be one of a column's values: NA among codes, None among words."""
+    letters = bool(values) and marker.isalpha() and all(value.replace(" ", "").isalpha() for value in values)
+    return letters and (
+        marker == "None" or all(len(value) <= 3 and value.isupper() == marker.isupper() for value in values)
+    )
 
 
 def _is_blank(declared: ColumnAnswer) -> bool:

@@ -366,7 +366,7 @@ _WITHIN = 6.0
 """The part of a bin's width that is a standard deviation of its mean score about the middle."""
 
 
-def _by_group(records: NDArray[np.int64], groups: Sequence[str], measures: Sequence[Measured]) -> GroupTable:
+def _by_group(records: NDArray[np.int64] | Array, groups: Sequence[str], measures: Sequence[Measured]) -> GroupTable:
     """Table of each group's metrics, by its name, beside its records; empty for one group."""
     if len(measures) < 2:
         return GroupTable({}, {})
@@ -475,7 +475,8 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
     def table(names: Sequence[str], merged: Array) -> GroupTable:
         """By group, of groups that are merged as 0 and 1 say, (merged, groups)."""
         measures: list[Measured] = []
-        records, noises = merged @ tallied.records, np.sqrt(merged @ (tallied.records > 0))
+        records: Array = merged @ tallied.records
+        noises = np.sqrt(merged @ (tallied.records > 0))
         for sums, count, noise in zip(merged @ values, records, noises, strict=True):
             if not count:
                 measures.append({})

@@ -445,7 +445,9 @@ def columns_of_groups(task: Problem) -> Iterator[tuple[str, tuple[str, ...], Arr
     """
     columns = task.experiment.data.columns
     group = None if columns is None else columns.sensitive
-    for position, part in enumerate(() if group is None or len(task.groups) < 2 else group.of):
+    if group is None or len(task.groups) < 2:
+        return
+    for position, part in enumerate(group.of):
         values = [None if name == group.other else group.parts_of(at)[position] for at, name in enumerate(task.groups)]
         yield (
             part.name,
