@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -19,7 +22,6 @@ from fedsw.privacy.mechanisms import exact_normals, gaussian_sigma, laplace_nois
 from tests.doors import privatised
 
 DIGITS = 150
-GOLDEN = [-2764, 296, -399, 629, -2546, 3521]  # steps of a release
 
 
 def _pair(radius: list[int], angle: list[int]) -> tuple[mp.mpf, mp.mpf]:
@@ -33,7 +35,7 @@ def _pair(radius: list[int], angle: list[int]) -> tuple[mp.mpf, mp.mpf]:
     return length * mp.cos(turn), length * mp.sin(turn)
 
 
-def _exactly(vector: torch.Tensor, sigma: float, stream: Stream) -> torch.Tensor:
+def _exactly_normal(vector: torch.Tensor, sigma: float, stream: Stream) -> torch.Tensor:
     """The oracle: every coordinate of one block from 256-bit uniforms, in 150 digits."""
     refinement = Stream(stream.words(4).tobytes()).child(0)
     pairs = (len(vector) + 1) // 2
@@ -49,40 +51,32 @@ def _exactly(vector: torch.Tensor, sigma: float, stream: Stream) -> torch.Tensor
     return released
 
 
-def _on_boundaries(sigma: float, count: int, seed: int) -> torch.Tensor:
-    """A vector whose noised coordinates, in the seeded stream, are half-way between grid points as nearly as can be."""
-    stream = Stream.seeded(seed)
-    stream.words(4)
-    normals, step = torch.from_numpy(stream.normals(count)), spacing(sigma)
-    halves = (torch.arange(count, dtype=torch.float64) - count // 2 + 0.5) * step
-    return halves - sigma * normals
+def _standard(bits: list[int]) -> mp.mpf:
+    """A Laplace variate by mpmath: the words are a signed integer W, (W + 1/2) / 2^(b-1) a uniform with a sign."""
+    whole = int.from_bytes(b"".join(word.to_bytes(8, "big") for word in bits), "big", signed=True)
+    uniform = (whole + mp.mpf(1) / 2) / mp.mpf(2) ** (64 * len(bits) - 1)
+    return -mp.sign(uniform) * mp.log(abs(uniform))
 
 
-@pytest.mark.parametrize("sigma", [1.0, 0.3, 1.9999, 7e-5, 3e11])
-def test_every_coordinate_is_the_exact_sum_rounded_to_the_grid(sigma):
-    vector = sigma * torch.linspace(-3, 3, 301, dtype=torch.float64)
-    assert torch.equal(noised(vector, sigma, Stream.seeded(1)), _exactly(vector, sigma, Stream.seeded(1)))
+def _exactly_laplace(vector: torch.Tensor, scale: float, stream: Stream) -> torch.Tensor:
+    """The oracle: every coordinate of one block from 1024-bit uniforms, in 400 digits."""
+    refinement = Stream(stream.words(4).tobytes()).child(0)
+    words, step, released = stream.words(len(vector)).tolist(), spacing(scale), torch.empty_like(vector)
+    with mp.workdps(400):
+        for i, word in enumerate(words):
+            variate = _standard([word, *refinement.child(i).words(15).tolist()])
+            steps = (mp.mpf(vector[i].item()) + mp.mpf(scale) * variate) / mp.mpf(step)
+            released[i] = float(mp.nint(steps) * mp.mpf(step))
+    return released
 
 
-DOUBTS = pytest.mark.parametrize(
-    ("doubt", "exact"), [(noise._DOUBT, True), (-1.0, False)], ids=["as it is", "mutant: float64 believed"]
-)
+def _scaled_laplace(stream: Stream, count: int, scale: float) -> torch.Tensor:
+    with mp.workdps(40):
+        variates = [float(scale * _standard([word])) for word in stream.words(count).tolist()]
+    return torch.tensor(variates, dtype=torch.float64)
 
 
-@DOUBTS
-def test_sums_that_float64_cannot_round_are_rounded_exactly(monkeypatch, doubt, exact):
-    vector = _on_boundaries(0.7, 400, seed=2)
-    monkeypatch.setattr(noise, "_DOUBT", doubt)
-    agree = noised(vector, 0.7, Stream.seeded(2)) == _exactly(vector, 0.7, Stream.seeded(2))
-    assert agree.all() if exact else (~agree).sum() > 20
-
-
-@DOUBTS
-def test_the_last_bits_of_logarithms_and_sines_change_nothing(monkeypatch, doubt, exact):
-    """Functions that are wrong by 2000 units in the last place stand for another processor and other builds."""
-    vector = _on_boundaries(0.7, 400, seed=3)
-    monkeypatch.setattr(noise, "_DOUBT", doubt)
-    here = noised(vector, 0.7, Stream.seeded(3))
+def _wrong_box_muller(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
 
     def elsewhere(words, out):
@@ -91,13 +85,124 @@ def test_the_last_bits_of_logarithms_and_sines_change_nothing(monkeypatch, doubt
         return extremes
 
     monkeypatch.setattr(noise, "box_muller", elsewhere)
-    there = noised(vector, 0.7, Stream.seeded(3))
-    assert torch.equal(here, there) is exact
 
 
-def test_a_seeded_release_is_the_same_on_every_machine():
-    steps = noised(torch.zeros(BLOCK + 3, dtype=torch.float64), 1.0, Stream.seeded(4)) / spacing(1.0)
-    assert steps[[0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 2]].tolist() == GOLDEN
+def _wrong_logarithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+
+    class Elsewhere:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def log(self, values):
+            return np.log(values) * (1 + 2000 * 2.0**-53 * rng.uniform(-1, 1, len(values)))
+
+    monkeypatch.setattr(noise, "np", Elsewhere())
+
+
+@dataclass(frozen=True)
+class Law:
+    """A noise on the grid, and what it is held against.
+
+    Attributes:
+        release: from a sum, a scale and a stream to what leaves.
+        exactly: the same by mpmath.
+        scaled: variates of the words of a stream, times a scale, in float64.
+        elsewhere: lets functions be wrong by 2000 units in the last place, as on another processor or build.
+        golden: steps of a seeded release, by place.
+        law: scipy's.
+        edges: steps about the mode from which on the tails are one bin.
+    """
+
+    release: Callable[[torch.Tensor, float, Stream], torch.Tensor]
+    exactly: Callable[[torch.Tensor, float, Stream], torch.Tensor]
+    scaled: Callable[[Stream, int, float], torch.Tensor]
+    elsewhere: Callable[[pytest.MonkeyPatch], None]
+    golden: dict[int, int]
+    law: Any
+    edges: tuple[int, int]
+
+
+LAWS = {
+    "gaussian": Law(
+        noised,
+        _exactly_normal,
+        lambda stream, count, scale: scale * torch.from_numpy(stream.normals(count)),
+        _wrong_box_muller,
+        {0: -2764, 1: 296, 2: -399, BLOCK - 1: 629, BLOCK: -2546, BLOCK + 2: 3521},
+        stats.norm,
+        (-400, 401),
+    ),
+    "laplace": Law(
+        laplace_noised,
+        _exactly_laplace,
+        _scaled_laplace,
+        _wrong_logarithms,
+        {0: -2539, 1: 692, BLOCK + 2: 733},
+        stats.laplace,
+        (-400, 1001),
+    ),
+}
+every = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+
+
+def _on_boundaries(law: Law, scale: float, count: int, seed: int) -> torch.Tensor:
+    """A vector whose noised coordinates, in the seeded stream, are half-way between grid points as nearly as can be."""
+    stream = Stream.seeded(seed)
+    stream.words(4)
+    halves = (torch.arange(count, dtype=torch.float64) - count // 2 + 0.5) * spacing(scale)
+    return halves - law.scaled(stream, count, scale)
+
+
+@every
+@pytest.mark.parametrize("scale", [1.0, 0.3, 1.9999, 7e-5, 3e11])
+def test_every_coordinate_is_the_exact_sum_rounded_to_the_grid(law, scale):
+    vector = scale * torch.linspace(-3, 3, 301, dtype=torch.float64)
+    assert torch.equal(law.release(vector, scale, Stream.seeded(1)), law.exactly(vector, scale, Stream.seeded(1)))
+
+
+DOUBTS = pytest.mark.parametrize(
+    ("doubt", "exact"), [(noise._DOUBT, True), (-1.0, False)], ids=["as it is", "mutant: float64 believed"]
+)
+
+
+@every
+@DOUBTS
+def test_sums_that_float64_cannot_round_are_rounded_exactly(monkeypatch, law, doubt, exact):
+    vector = _on_boundaries(law, 0.7, 400, seed=2)
+    monkeypatch.setattr(noise, "_DOUBT", doubt)
+    monkeypatch.setattr(noise, "_LEAST", noise._LEAST if exact else 0.0)
+    agree = law.release(vector, 0.7, Stream.seeded(2)) == law.exactly(vector, 0.7, Stream.seeded(2))
+    assert agree.all() if exact else (~agree).sum() > 20
+
+
+@every
+@DOUBTS
+def test_the_last_bits_of_a_processors_functions_change_nothing(monkeypatch, law, doubt, exact):
+    vector = _on_boundaries(law, 0.7, 400, seed=3)
+    monkeypatch.setattr(noise, "_DOUBT", doubt)
+    here = law.release(vector, 0.7, Stream.seeded(3))
+    law.elsewhere(monkeypatch)
+    assert torch.equal(here, law.release(vector, 0.7, Stream.seeded(3))) is exact
+
+
+@every
+def test_a_seeded_release_is_the_same_on_every_machine(law):
+    steps = law.release(torch.zeros(BLOCK + 3, dtype=torch.float64), 1.0, Stream.seeded(4)) / spacing(1.0)
+    assert {place: steps[place] for place in law.golden} == law.golden
+
+
+@every
+def test_the_released_steps_follow_the_rounded_law(law):
+    """Chi-square of every step near the mode, and Kolmogorov-Smirnov of the whole, for a sum off the grid."""
+    scale, mean, count = 1.0, 0.123456789, 1_000_000
+    released = law.release(torch.full((count,), mean, dtype=torch.float64), scale, Stream.seeded(6)).numpy()
+    assert stats.kstest(released, law.law(mean, scale).cdf).pvalue > 1e-3
+    edges = np.concatenate([[-np.inf], (np.arange(*law.edges) + 0.5) * spacing(scale), [np.inf]])
+    observed, expected = np.histogram(released, bins=edges)[0], np.diff(law.law.cdf(edges, mean, scale)) * count
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+    assert abs(released.std() - law.law(mean, scale).std()) < 0.006
+    assert abs(np.corrcoef(released[:-1], released[1:])[0, 1]) < 0.004
 
 
 class _Scripted(Stream):
@@ -106,6 +211,10 @@ class _Scripted(Stream):
     def __init__(self, words: list[int]) -> None:
         super().__init__(bytes(32))
         self._script = [super().words(4), np.array(words, dtype=np.uint64)]
+
+    def after_the_key(self) -> _Scripted:
+        self._script.pop(0)
+        return self
 
     def words(self, count):
         assert count == len(self._script[0])
@@ -118,7 +227,7 @@ def test_extreme_radii_are_refined():
     angles = [2**60 + 12345] * len(radii)
     zeros = torch.zeros(2 * len(radii), dtype=torch.float64)
     released = noised(zeros, 1.0, _Scripted(radii + angles))
-    assert torch.equal(released, _exactly(zeros, 1.0, _Scripted(radii + angles)))
+    assert torch.equal(released, _exactly_normal(zeros, 1.0, _Scripted(radii + angles)))
     length = torch.hypot(released[:8], released[8:])
     assert (length[:3] > 9.2).all() and (length[3:6] < 2 * spacing(1.0)).all()
 
@@ -148,21 +257,59 @@ def test_exact_normals_agree_with_mpmath_to_110_digits():
                 assert abs(mp.mpf(str(ours)) - theirs) < mp.mpf(10) ** -110
 
 
-def test_the_released_steps_follow_the_rounded_normal_law():
-    """Chi-square of every step near the mode, and Kolmogorov-Smirnov of the whole, for a sum off the grid."""
-    sigma, mean, count = 1.0, 0.123456789, 1_000_000
-    released = noised(torch.full((count,), mean, dtype=torch.float64), sigma, Stream.seeded(6)).numpy()
-    step = spacing(sigma)
-    assert stats.kstest(released, stats.norm(mean, sigma).cdf).pvalue > 1e-3
-    edges = (np.arange(-400, 401) + 0.5) * step
-    observed = np.histogram(released, bins=np.concatenate([[-np.inf], edges, [np.inf]]))[0]
-    expected = np.diff(stats.norm.cdf(np.concatenate([[-np.inf], edges, [np.inf]]), mean, sigma)) * count
-    assert stats.chisquare(observed, expected).pvalue > 1e-3
-    assert abs(released.std() - sigma) < 0.004
+def test_the_longest_and_the_shortest_noise_are_refined():
+    """Words at both ends of their range: uniforms of no 64 bits yet, and uniforms next to 1."""
+    words = [0, 1, 2**64 - 1, 2**64 - 2, 2**63 - 1, 2**63, 2**63 + 1, 2**40, 2**64 - 2**40]
+    zeros = torch.zeros(len(words), dtype=torch.float64)
+    released = laplace_noised(zeros, 1.0, _Scripted(words))
+    assert torch.equal(released, _exactly_laplace(zeros, 1.0, _Scripted(words)))
+    assert (released[:2] > 42).all() and (released[2:4] < -42).all() and (released[4:7] == 0).all()
+    assert released[7] > 0 > released[8]
+
+
+@pytest.mark.parametrize("zeros", [3, 7, 15])
+@pytest.mark.parametrize("word", [0, 2**64 - 1], ids=["positive", "negative"])
+def test_a_uniform_is_extended_until_its_ends_round_alike(zeros, word):
+    """Words that leave the uniform next to 0 for 256, 512 or 1024 bits: no length of it is given up."""
+
+    class More:
+        drawn = [word] * zeros + [12345] * 100
+
+        def words(self, count):
+            taken, self.drawn = self.drawn[:count], self.drawn[count:]
+            return np.array(taken, dtype=np.uint64)
+
+    move = noise._exact_move(word, 0.25, 3000.0, More())
+    length = [3, 4, 8, 16, 32]
+    used = next(total for total in np.cumsum(length) if total > zeros)
+    with mp.workdps(900):
+        variate = _standard([word] * (zeros + 1) + [12345] * (int(used) - zeros))
+        assert move == int(mp.nint(mp.mpf("0.25") + 3000 * variate))
+
+
+def test_float64_sums_are_as_accurate_as_the_proof_asks(monkeypatch):
+    """The bound 2^-24 steps on the error of a sum, over random words and words at the edge of what is trusted."""
+    words = Stream.seeded(5).words(3000)
+    words[:4] = [2**43, 2**43 + 12345, 2**63 - 2**10, 2**64 - 2**43]
+    sums = []
+
+    class Watched:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def rint(self, values):
+            sums.extend(values.tolist())
+            return np.rint(values)
+
+    monkeypatch.setattr(noise, "np", Watched())
+    noise._laplace_moves(np.zeros(3000), 4095.0, _Scripted(words.tolist()).after_the_key(), Stream.seeded(6))
+    with mp.workdps(60):
+        pairs = zip(words.tolist(), sums, strict=True)
+        assert max(abs(float(4095 * _standard([word]) - found)) for word, found in pairs) < 2.0**-28
 
 
 numbers = st.floats(-1e15, 1e15, allow_subnormal=False)
-either = pytest.mark.parametrize("noise_of", [noised, laplace_noised], ids=["Gaussian", "Laplace"])
+either = pytest.mark.parametrize("noise_of", [law.release for law in LAWS.values()], ids=LAWS)
 
 
 @either
@@ -286,8 +433,7 @@ def test_noise_follows_its_law_and_its_scale(mechanism):
     rows = torch.full((1000, 200), 0.7, dtype=torch.float64)
     drawn = (privatised(mechanism, rows, 2.5, Stream.seeded(11, "noise")) - rows).numpy()
     assert drawn.dtype == np.float64 and drawn.shape == (1000, 200)
-    law = stats.norm(0, 2.5) if mechanism == "gaussian" else stats.laplace(0, 2.5)
-    assert stats.kstest(drawn.ravel(), law.cdf).pvalue > 1e-3
+    assert stats.kstest(drawn.ravel(), LAWS[mechanism].law(0, 2.5).cdf).pvalue > 1e-3
     assert abs(np.corrcoef(np.abs(drawn[:, 0]), drawn[:, 1])[0, 1]) < 0.15
     assert abs(np.corrcoef(drawn.ravel()[:-1], drawn.ravel()[1:])[0, 1]) < 0.01
 
