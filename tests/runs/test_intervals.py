@@ -24,6 +24,7 @@ from fedsw.runs.evaluation.intervals import (
     rate_of,
     share,
     smallest_ratio,
+    sum_of_sizes,
 )
 from fedsw.runs.evaluation.quality import by_group, quality_of_classes, quality_of_numbers
 from tests.federations import small
@@ -128,6 +129,12 @@ def records(target, sensitive=None, unit=None) -> Records:
     sensitive = torch.arange(len(target)) % 2 if sensitive is None else torch.as_tensor(sensitive)
     unit = None if unit is None else torch.as_tensor(unit)
     return Records(torch.zeros((len(target), 1)), sensitive, target, torch.arange(len(target)), unit=unit)
+
+
+def test_no_calibration_error_is_above_1_however_little_is_known_of_it():
+    for seen in (0.02, 0.3):
+        low, high = sum_of_sizes(np.full(10, seen), np.full(10, 0.5))
+        assert 0 <= low <= high == 1
 
 
 @pytest.mark.parametrize(("common", "classes", "count"), [(0.5, 2, 60), (0.9, 2, 400), (0.4, 3, 150)])

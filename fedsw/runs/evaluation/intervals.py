@@ -233,12 +233,13 @@ def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL
 def sum_of_sizes(sizes: Array, errors: Array) -> Interval:
     """Where a sum of absolute values lies, of what was seen (k,) and standard errors (k,); never too narrow.
 
-    By the triangle's inequality it moves by at most the sum of the errors' sizes.
+    By the triangle's inequality it moves by at most the sum of the errors' sizes. It is a calibration error, so that
+    it is at most 1.
     """
     total = float(np.abs(sizes).sum())
     reach = math.sqrt(2 / math.pi) * float(errors.sum())
     reach += normal(0.9) * math.sqrt((1 - 2 / math.pi) * float(np.square(errors).sum()))
-    return Interval(max(0.0, total - reach), total + reach)
+    return Interval(min(1.0, max(0.0, total - reach)), min(1.0, total + reach))
 
 
 def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
