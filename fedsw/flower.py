@@ -20,7 +20,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp import strategy as strategies
 from numpy.typing import NDArray
 
 from fedsw._tools import files
@@ -179,7 +179,7 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
     return mod
 
 
-class MaskedUpdates(Strategy):
+class MaskedUpdates(strategies.Strategy):
     """Any strategy over the noised sum of masked updates, of clients whose mod is `private_updates` with the same plan.
 
     Every round asks the nodes that the strategy chose for their keys, and sends those that answer one cohort. The
@@ -196,7 +196,7 @@ class MaskedUpdates(Strategy):
         ValueError: if the plan has no masks, or the strategy sends different content to two nodes.
     """
 
-    def __init__(self, strategy: Strategy, plan: SumPlan, *, timeout: float = 600.0) -> None:
+    def __init__(self, strategy: strategies.Strategy, plan: SumPlan, *, timeout: float = 600.0) -> None:
         if plan.colluding is None:
             raise ValueError("the plan is one without masks: plan_sum(..., vectors=T, colluding=C) makes one with them")
         self.strategy, self.plan, self.timeout = strategy, plan, timeout
