@@ -200,14 +200,23 @@ def entropic_denoising(
     return made(clean)
 
 
+_ROUNDED = 1e-4  # what a sum of many float32 masses may differ from 1 by
+
+
 def barycenter(A: Any, edges: Any, weights: Any = None) -> Any:
     """The W2 barycentre (b,) of histograms on one axis, columns of (b, k) as in POT; bins lie between `edges` (b + 1,).
 
     As `ot.lp.barycenter(A, M, weights)` for the squared distances M of the bins' middles: a linear program, exact. Of
-    histograms that were released it is post-processing.
+    histograms that were released it is post-processing. ValueError unless each is of masses that sum to 1.
     """
     (columns, at), made = _taken(A, edges)
-    k = columns.shape[1]
+    k, columns = columns.shape[1], columns.double()
+    totals = columns.sum(0)
+    if bool((columns < 0).any()) or not bool(((totals - 1).abs() < _ROUNDED).all()):
+        raise ValueError(
+            f"columns of A sum to {', '.join(f'{total:.6g}' for total in totals.tolist()[:3])}; each is a histogram of "
+            "masses, 0 or more, that sum to 1: divide by A.sum(axis=0)"
+        )
     shares = np.full(k, 1 / k) if weights is None else np.asarray(_taken(weights)[0][0])
-    maps = fair_maps(columns.double().numpy().T, shares, at.double().numpy(), 0.0)
+    maps = fair_maps((columns / totals).numpy().T, shares, at.double().numpy(), 0.0)
     return made(torch.from_numpy(maps.barycentre))

@@ -140,6 +140,11 @@ def test_polars_frames_are_read_too() -> None:
     same = quick(bounds=(-3, 3)).fit(pd.DataFrame(inputs, columns=["a", "b"]), classes)
     assert list(fitted.feature_names_in_) == ["a", "b"]
     assert np.array_equal(fitted.predict_proba(inputs), same.predict_proba(inputs))
+    frame = polars.DataFrame({"age": inputs[:, 0], "sex": ["f", "m"] * (len(classes) // 2), "ill": classes})
+    mixed = quick(alpha=0.5, categories={"sex": ["f", "m"]}, bounds={"age": (-3, 3)})
+    mixed.fit(frame[["age", "sex"]], frame["ill"], sensitive_features=frame[["sex", "ill"]])
+    assert mixed._trained.groups == ("f × no", "f × yes", "m × no", "m × yes")
+    assert set(mixed.predict(frame[["age", "sex"]])) <= {"no", "yes"}
 
 
 def test_a_model_goes_through_pickle_and_joblib_without_its_run(tmp_path: Path) -> None:

@@ -191,3 +191,28 @@ def test_losses_of_tensors_are_differentiable():
         point = x.clone().requires_grad_()
         loss(point).backward()
         assert float(point.grad.norm()) > 0
+
+
+def test_masses_that_are_no_histograms_are_refused_with_what_to_divide_by():
+    columns = np.array([[0.5, 2.0], [0.5, 1.0]])
+    for wrong in (columns, np.array([[1.5, 0.5], [-0.5, 0.5]])):
+        with pytest.raises(ValueError, match=r"divide by A.sum\(axis=0\)"):
+            ours.barycenter(wrong, [0.0, 0.5, 1.0])
+
+
+def test_arrays_of_jax_come_back_as_arrays_of_jax_with_numpys_numbers():
+    jax = pytest.importorskip("jax")
+    x, y = pair(30, 20, 3, shift=1.0)
+    columns = np.abs(x[:5]) / np.abs(x[:5]).sum(axis=0)
+
+    def every(convert):
+        a, b, costs = convert(x), convert(y), convert(np.square(x[:, None] - y).sum(-1))
+        yield ours.sliced_wasserstein_distance(a, b, n_projections=16, seed=0)
+        yield ours.sinkhorn_divergence(a, b, reg=0.5)
+        yield ours.sinkhorn(costs, 1.0)
+        yield ours.entropic_denoising(a, scale=0.3, points=5, seed=0)
+        yield ours.barycenter(convert(columns), convert(np.linspace(0, 1, 6)))
+
+    for theirs, numbers in zip(every(jax.numpy.asarray), every(np.asarray), strict=True):
+        assert isinstance(theirs, jax.Array)
+        np.testing.assert_allclose(np.asarray(theirs), numbers, rtol=1e-4, atol=1e-5)
