@@ -180,7 +180,7 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 
 
 class MaskedUpdates(strategies.Strategy):
-    """Any strategy over the noised sum of masked updates, of clients whose mod is `private_updates` with the same plan.
+    """Any strategy over the noised sum of masked updates: the mod of clients is `private_updates` with the same plan.
 
     Every round asks the nodes that the strategy chose for their keys, and sends those that answer one cohort. The
     strategy gets the replies with the mean of all updates, added to what was sent, in each: one that averages gets it

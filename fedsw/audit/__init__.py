@@ -14,10 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from fedsw._tools.settings import ExperimentError
+from fedsw.runs.report.answer import Answer
+from fedsw.runs.run_files import find_run, is_run
+
 if TYPE_CHECKING:
     from fedsw.audit.finding import Finding
     from fedsw.experiment import Experiment
-    from fedsw.runs.report.answer import Answer
 
 __all__ = [
     "bounds", "canary", "canary_masked", "canary_once", "canary_pairs", "finding", "neighbours", "one_run", "record",
@@ -49,11 +52,8 @@ class Verb(ModuleType):
         Raises:
             ExperimentError: for what does not go together, or cannot be attacked.
         """
-        from fedsw.experiment import ExperimentError
         from fedsw.experiment.load import experiment_of
         from fedsw.runs.directory import RunDirectory
-        from fedsw.runs.report.answer import Answer
-        from fedsw.runs.run_files import find_run, is_run
 
         attacked, named = canary or one_run is not None, isinstance(target, str | Path)
         for refused, why in (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedsw._tools.settings import ExperimentError, FederationError
+from fedsw.experiment.load import experiment_of, find_experiment, in_folder
 from fedsw.runs.report.answer import Answer
 from fedsw.runs.run_files import find_run, is_run
 
@@ -44,7 +45,6 @@ def check(
     from fedsw.desk.own_data.draft import MOST_GROUPS
     from fedsw.desk.own_data.examine import examine
     from fedsw.desk.own_data.screen import as_plain, examination_view
-    from fedsw.experiment.load import experiment_of
 
     chosen = experiment_of(experiment, settings, data_dir)
     if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
@@ -83,7 +83,6 @@ def describe(
     from fedsw.desk.own_data.description_page import page_of
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.load import experiment_of
     from fedsw.federation.engines.driver import run
 
     if isinstance(source, str | Path) and is_run(Path(source)):
@@ -120,7 +119,6 @@ def forecast(
     """
     from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
     from fedsw.desk.planning.run_plan import planned
-    from fedsw.experiment.load import experiment_of
     from fedsw.learning.tasks.needs import require_possible
     from fedsw.learning.tasks.own_task import task_of
 
@@ -174,7 +172,6 @@ def tune(
         said: called after each try.
     """
     from fedsw.desk.planning.search import candidates, metric_of, on_twins, tried_view
-    from fedsw.experiment.load import find_experiment, in_folder
 
     changes = [*settings, *in_folder(data_dir)]
     tried = candidates(find_experiment(str(experiment)), list(tries), changes)
@@ -197,7 +194,6 @@ def synthesize(
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import as_synthesis, learnt
     from fedsw.experiment.choices import modules_of
-    from fedsw.experiment.load import experiment_of
     from fedsw.federation.engines.driver import run
 
     other = None

@@ -34,7 +34,7 @@ _UPDATE = "update"
 
 
 @dataclass(frozen=True)
-class Asked:
+class DueShare:
     """A training message that a node may answer with its share, of this attempt; nothing is charged yet."""
 
     ring: Keyring
@@ -44,7 +44,7 @@ class Asked:
 
 
 def question() -> RecordDict:
-    """What a node is asked before a sum: whether it is ready."""
+    """The content of a message that asks whether a node is ready for a sum."""
     return RecordDict({READY: ConfigRecord()})
 
 
@@ -69,7 +69,7 @@ def ready(plan: SumPlan, ledger: Ledger, context: Context) -> RecordDict:
     return RecordDict({READY: ConfigRecord(said)})
 
 
-def asked(plan: SumPlan, content: RecordDict, context: Context) -> Asked:
+def asked(plan: SumPlan, content: RecordDict, context: Context) -> DueShare:
     """Take the cohort out of a training message, and check it as `site` does; nothing is charged.
 
     ValueError, NotInRoster if a client is not in this one's roster or is there twice, there are fewer than the noise is
@@ -84,15 +84,15 @@ def asked(plan: SumPlan, content: RecordDict, context: Context) -> Asked:
         raise RuntimeError("this node gave no nonce for a sum, or has answered it; the server must ask it again")
     request, text = digest_of(_named(content, context.run_id)), str(content.config_records[COHORT][COHORT])
     del content[COHORT]
-    ring, given = _ring(plan, context), context.state.config_records[_NONCE]
+    ring, kept = _ring(plan, context), context.state.config_records[_NONCE]
     cohort = Cohort.read(text)
     clients, held = np.array([_site(context)]), np.ones((1, 1), dtype=np.int64)
-    party_of(cohort, ring, bytes(given["nonce"]).hex(), clients, held, *_assumed(plan))  # type: ignore[arg-type]
+    party_of(cohort, ring, bytes(kept["nonce"]).hex(), clients, held, *_assumed(plan))  # type: ignore[arg-type]
     _share(plan, len(cohort.parties))
-    return Asked(ring, cohort, int(given["attempt"]), request)  # type: ignore[arg-type]
+    return DueShare(ring, cohort, int(kept["attempt"]), request)  # type: ignore[arg-type]
 
 
-def share(asked: Asked, plan: SumPlan, bounded: Bounded, ledger: Ledger, context: Context) -> Whole:
+def share(due: DueShare, plan: SumPlan, bounded: Bounded, ledger: Ledger, context: Context) -> Whole:
     """Charge the attempt, then this node's clipped update with its share of noise and its mask, (n,) mod 2^64.
 
     Guarantee: docs/guarantees/units.md, Theorem U5. The charge is on disk before noise is drawn, and an attempt is
@@ -102,13 +102,13 @@ def share(asked: Asked, plan: SumPlan, bounded: Bounded, ledger: Ledger, context
         BudgetExhausted, AlreadySpent: nothing has left.
     """
     part = Part.of(_UPDATE, bounded.sensitivity, plan.sigma)
-    paid = pay(ledger, asked.attempt, 0, bounded.charges, plan.sigma, [part])
+    paid = pay(ledger, due.attempt, 0, bounded.charges, plan.sigma, [part])
     del context.state[_NONCE]
-    mask = asked.ring.key.mask(asked.cohort.others(asked.ring.key.public.hex()), asked.request, bounded.shape[0])
+    mask = due.ring.key.mask(due.cohort.others(due.ring.key.public.hex()), due.request, bounded.shape[0])
     stream = Stream.secure()
     if plan.seed is not None:
-        stream = Stream.seeded(plan.seed, f"share of {_site(context)}", asked.attempt, 0)
-    return release_share(bounded, [paid], _UPDATE, _share(plan, len(asked.cohort.parties)), mask, stream)
+        stream = Stream.seeded(plan.seed, f"share of {_site(context)}", due.attempt, 0)
+    return release_share(bounded, [paid], _UPDATE, _share(plan, len(due.cohort.parties)), mask, stream)
 
 
 def party_in(said: RecordDict) -> Party:
@@ -128,7 +128,7 @@ def total(plan: SumPlan, shares: Sequence[Whole]) -> Tensor:
 
 
 def digest(content: RecordDict) -> bytes:
-    """What masks depend on of a training message's content; nodes with another get masks that do not cancel."""
+    """Digest of a training message's content: masks of nodes with another one do not cancel."""
     return digest_of(_named(content, 0))
 
 
