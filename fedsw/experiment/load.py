@@ -24,12 +24,11 @@ from fedsw._tools.settings import (
 )
 from fedsw._tools.text import Short, nearest
 from fedsw.experiment.choices import Settings, load_metrics, require_references
-from fedsw.experiment.compatibility import misfit
+from fedsw.experiment.compatibility import TAGGED, misfit, only_read, tagged, without_unread
 from fedsw.experiment.penalty_names import NO_PENALTY
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.sections import ObjectiveSettings, Privacy
 from fedsw.experiment.synonyms import SYNONYMS
-from fedsw.experiment.tagged import TAGGED, only_read, tagged, without_unread
 from fedsw.experiment.task_kinds import shipped_task
 from fedsw.experiment.trust import trust_model, trust_models
 

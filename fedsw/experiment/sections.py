@@ -2,7 +2,7 @@
 
 Sections of learning come first, then [privacy] and [local], which depend on the trust model, and how a delta is read.
 What goes together within a section are its `rules`, rows of the table that `fedsw.experiment.compatibility` has between
-sections. Section [sketch] is in `sketch_section`; what nothing reads is refused by `tagged`.
+sections. Section [sketch] is in `sketch_section`; what nothing reads is refused by `compatibility`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import pytest
 from fedsw._tools.settings import ExperimentError
 from fedsw.desk.compare import methods
 from fedsw.experiment import parse_experiment
+from fedsw.experiment.compatibility import only_read
 from fedsw.experiment.load import load_experiment, shipped
-from fedsw.experiment.tagged import only_read
 from fedsw.experiment.task_kinds import MODELS, TASKS, Facts
 from fedsw.learning.tasks.problem import Problem
 from simulations.papers import cells
