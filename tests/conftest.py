@@ -90,7 +90,7 @@ LONG = (
     "desk/planning/test_forecast",
     "laws/simulations/test_ended_runs",
     "laws/simulations/test_stock_bytes",
-    "runs/report/test_run_page_browser",
+    "runs/report/test_run_documents_browser",
     "laws/attacks/test_federation_attack",
     "desk/planning/test_private_search_selected",
     "cli/test_app_signals",

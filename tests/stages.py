@@ -158,7 +158,7 @@ FEW: dict[str, dict[str, int]] = {
     "runs/test_group_thresholds": {
         "noise_leaves_a_share_inside_its_band_as_often_as_said": 0,
     },
-    "runs/report/test_run_page": {
+    "runs/report/test_run_documents_page": {
         "the_page_says_what_the_summary_says": 2,
         "several_runs_say_what_they_cost_together_before_anything_else": 0,
     },
@@ -309,7 +309,7 @@ FEW: dict[str, dict[str, int]] = {
     "learning/sketches/test_table_counts_marginals": {
         "where_nothing_drifts_intervals_hold_0_and_doubts_are_seldom_small": 0,
     },
-    "learning/sketches/test_one_sided": {
+    "learning/sketches/test_parts_one_sided": {
         "a_hostile_network_changes_nothing_but_the_result": 10,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
         "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 1,
@@ -328,7 +328,7 @@ FEW: dict[str, dict[str, int]] = {
     "laws/test_malformed": {
         "a_malformed_input_is_named_and_nothing_is_spent": 8,
     },
-    "learning/objectives/test_matching": {
+    "learning/objectives/test_distances_matching": {
         "replacing_one_private_record_never_exceeds_the_bound": 5,
     },
     "learning/models/test_models": {
@@ -490,7 +490,7 @@ FEW: dict[str, dict[str, int]] = {
     "mathematics/clipping/test_clipped_terms_nonfinite": {
         "the_sum_is_that_of_the_other_records": 10,
     },
-    "cli/test_budget": {
+    "cli/test_plan_budget": {
         "what_makes_no_sense_is_one_line_and_code_2": 7,
     },
     "privacy/accounting/test_epsilons_flower": {
