@@ -559,6 +559,15 @@ VARIANTS = (
         ("texts",),
     ),
     Complaint(
+        "the target holds counts, most of them 0",
+        "",
+        "",
+        text({**people(), "chosen": [0 if row % 4 else row // 4 % 9 for row in range(_ROWS)]}),
+        "--bounds chosen=0:9",
+        None,
+        ("chosen", "most numbers are small"),
+    ),
+    Complaint(
         "favourable: death, in French",
         "",
         "",

@@ -200,6 +200,9 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         understood.append(alone(of_answer(request.group, "group", group), group))
     understood += [Understood(column, "group, combined", "", f"--group {column}") for column in request.crossed]
     of_target = alone(of_answer(request.target, "predicted", target), target)
+    if regression and public is not None and not of_target.look and _most_are_small(public[request.target]):
+        said = f"{of_target.understood}; most are small: answers will be too small on average, the run says by how much"
+        of_target = replace(of_target, understood=said, look="most numbers are small")
     if positive is not None:
         look = of_target.look or ("" if positive.sure else "which class is wanted")
         said = f"{of_target.understood}; {positive.why}"
@@ -584,6 +587,16 @@ def _falls_as_counts(cells: Sequence[str]) -> bool:
     return _RARER * max(often[(len(often) + 1) // 2 :]) < max(often)
 
 
+def _most_are_small(cells: Sequence[str]) -> bool:
+    """Say whether the mean of numbers without signs is far above their median, as that of counts and costs may be."""
+    numbers = sorted(number for cell in cells if (number := as_number(cell)) is not None)
+    if not numbers or numbers[0] < 0:
+        return False
+    return numbers[len(numbers) // 2] < _FAR_BELOW * sum(numbers) / len(numbers)
+
+
+_FAR_BELOW = 0.7
+"""Part of its mean below which the median of numbers draws answers away from it; that of wages is some .9."""
 _FEWEST_COUNTS, _RARER = 4, 5
 """Different counts, and how many times as frequent as any of their upper half the most frequent one is."""
 

@@ -12,6 +12,7 @@ from fedsw._tools.text import apart, number, upward
 from fedsw.desk.planning.forecast import ABOUT_ALL, FEASIBLE
 from fedsw.desk.planning.run_forecast import Forecast
 from fedsw.desk.planning.run_plan import Planned
+from fedsw.experiment import Experiment
 from fedsw.experiment.load import of_unit
 from fedsw.experiment.penalty_names import PENALTIES
 from fedsw.runs.report.document import Conclusion, Document, Part, named, sections
@@ -62,7 +63,9 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
     if forecast is not None and plan.multiplier:
         yield "signal", _signal(forecast.strength)
         yield "without privacy", _learnt(forecast)
-        yield "forecast", _kept(forecast)
+        yield "forecast", _kept(forecast) + _with_penalty(plan)
+        if _may_be_counts(plan.experiment):
+            yield "means", _OF_COUNTS
         if forecast.log_loss is not None:
             yield "probabilities", _probabilities(plan, *forecast.log_loss)
         if plan.weakened:
@@ -198,6 +201,29 @@ def _kept(forecast: Forecast) -> str:
     middle = max(0.0, min(1.0, forecast.share_left))
     between = f" ({100 * least:.0f} to {100 * most:.0f} %, by how much there is to learn)" if least < most else ""
     return f"{100 * middle:.0f} % of what {forecast.reference} gains over a constant is left{between}, on public twins"
+
+
+def _with_penalty(plan: Planned) -> str:
+    """Say what is left under the penalty, by what it costs in groups of the run's sizes; empty without one."""
+    if not plan.bought or plan.forecast is None:
+        return ""
+    (_, without), (alpha, weighed) = plan.bought.items()
+    if without.gain <= 0 or plan.forecast.share_left <= 0:
+        return f"; of which α = {number(alpha)} leaves nothing that can be told"
+    left = max(0.0, min(1.0, weighed.gain / without.gain)) * min(1.0, plan.forecast.share_left)
+    return f"; with α = {number(alpha)}, in groups of these sizes, {100 * left:.0f} %"
+
+
+def _may_be_counts(experiment: Experiment) -> bool:
+    """Say whether what is predicted are numbers from 0, as counts and costs are, by its declaration."""
+    columns = experiment.data.columns
+    return columns is not None and any(number.low == 0 for number in columns.targets)
+
+
+_OF_COUNTS = (
+    "clipped errors draw answers to the median: if most of these numbers are small, answers and their sums are too "
+    "small on average. The run says by how much if it keeps records: read that before you add predictions up"
+)
 
 
 def _probabilities(plan: Planned, model: float, shares: float) -> str:

@@ -277,6 +277,9 @@ def test_what_columns_with_tight_bounds_would_not_learn_is_not_called_feasible()
     assert planned(asked(data=data, **given, privacy={"epsilon": 8}), SIZES, strengths=FEW).forecast.tight is None
 
 
+SIGNED = {"name": "y", "low": -9, "high": 9}
+
+
 def test_numbers_most_of_which_are_small_are_not_promised_what_others_are():
     """Whether they are, as counts and costs are, is nobody's knowledge but the owner's."""
     columns = columns_of(target=None, targets=[{"name": "y", "low": 0, "high": 9}])
@@ -288,6 +291,10 @@ def test_numbers_most_of_which_are_small_are_not_promised_what_others_are():
         "numbers to predict use more than a tenth of their bounds (counts, most of them small," in found.verdict
         and found.forecast.depends
     )
+    assert "too small on average" in dict(rows(found))["means"]
+    signed = columns.model_copy(update={"targets": columns_of(target=None, targets=[SIGNED]).targets})
+    other = found.experiment.model_copy(update={"data": found.experiment.data.model_copy(update={"columns": signed})})
+    assert "means" not in dict(rows(replace(found, experiment=other)))
     target = drawn(columns, SIZES, SKEWED[0], seed=0).target.double()
     assert target.median() < target.mean() < 0.06 < target.std()
 
@@ -326,6 +333,8 @@ def test_a_plan_with_a_penalty_says_what_it_buys_beside_none():
     said = dict(rows(found))["penalty buys"]
     assert said.startswith("at α = 0.5 the gap between groups in a class's rate is ") and "at 0 " in said
     assert set(as_plain(found)["penalty_buys"]) == {"0.0", "0.5"} and "tails" not in said
+    left = int(dict(rows(found))["forecast"].split("with α = 0.5, in groups of these sizes, ")[1].split(" %")[0])
+    assert left == round(100 * found.forecast.share_left * min(1.0, weighed.gain / without.gain)) > 0
     third = found.experiment.objective.model_copy(update={"order": 3.0})
     other = found.experiment.model_copy(update={"objective": third})
     assert "not that of tails, for which order 3 is" in dict(rows(replace(found, experiment=other)))["penalty buys"]
