@@ -1,4 +1,4 @@
-"""Seconds and memory of `init`, `check`, `run` and `predict` on a million rows, against pandas' reading of the same files.
+"""Seconds and memory of `check`, `run` and `predict` on a table of a million rows, against pandas' reading of the same files.
 
 A made-up table of 20 columns (13 numbers, one of them with gaps, 2 whole numbers, 3 of categories, groups, classes) lies
 in folders of 4 clients, as CSV and as Parquet, and once more in one file to predict from; with a column that says whose a
@@ -10,9 +10,6 @@ greeting, calibration, the held-out file, metrics, what it leaves; `check` makes
 made-up records. Seconds are those of the processor, of all threads together, which other work on the machine moves
 least; `clock` in the JSON has the least seconds by the clock. Memory is the peak above that of the process before the
 large table, in float32 tables of 20 columns (4 bytes a cell); Linux tells it.
-
-`init` drafts from the tables themselves (--from-public): what a person waits for who says that they are public. FEDSW_EARLIER
-names a checkout of an earlier commit: then `init` and `check` are timed against its own, too, in turns on the same files.
 
 `python -m benchmarks.performance million` measures, and removes its files; who else uses the machine is not known but by
 the load.
@@ -38,19 +35,15 @@ import numpy as np
 from benchmarks.performance.comparing import Row
 
 _ROOT = Path(__file__).parents[2]
-_CLIENTS, _COLUMNS, _SMALL, _TURNS = 4, 20, 2_000, 3
+_CLIENTS, COLUMNS, SMALL, _TURNS = 4, 20, 2_000, 3
 _NUMBERS = [f"number{place}" for place in range(13)]
 _CATEGORIES = {"work": ("private", "public", "self", "none"), "region": ("north", "south", "east"),
                "school": ("primary", "secondary", "tertiary")}  # fmt: skip
-_LONGEST, _MOST_TABLES, _SLOWER = 1.5, 4.0, 1.3
+_LONGEST, _MOST_TABLES = 1.5, 4.0
 _VERBS = ("check", "run", "predict")
-_EARLIER = "FEDSW_EARLIER"
-_DRAFTING = ("init", "check", "persons")
-_WORDS = {"persons": "check, under a unit", "init": "init --from-public"}
 _Spent = tuple[float, float]
 """Seconds of rounds, by the clock and of the processor."""
 _NOTES = {
-    "init": "every cell is read as text: what a column is follows from all of its cells",
     "check": "by its profile four fifths are pyarrow's parsing of the blocks of CSV, as long as all that pandas does, or "
     "its reading of Parquet",
     "run": "as check; and what does not grow with the table: calibration, the first metrics, figures, files on disk",
@@ -65,58 +58,31 @@ def measure(quick: bool) -> Iterator[Row]:
     rows, turns = (20_000, 1) if quick else (1_000_000, _TURNS)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        for name, size in (("small", _SMALL), ("large", rows)):
-            _write(folder / name, size)
-        (folder / "own.toml").write_text(_experiment(unit=False), encoding="utf-8")
-        (folder / "persons.toml").write_text(_experiment(unit=True), encoding="utf-8")
-        _turn(folder, "train", "csv")
+        for name, size in (("small", SMALL), ("large", rows)):
+            write_tables(folder / name, size)
+        (folder / "own.toml").write_text(experiment(unit=False), encoding="utf-8")
+        (folder / "persons.toml").write_text(experiment(unit=True), encoding="utf-8")
+        timed_turn(folder, "train", "csv")
         for kind in ("csv",) if quick else ("csv", "parquet"):
             readers = ("c", "pyarrow") if kind == "csv" else ("parquet",)
             for verb in (*_VERBS, "persons"):
                 ways = (verb, *(f"{_read_by(verb)} {reader}" for reader in readers))
-                found = [{way: _turn(folder, way, kind) for way in ways} for _ in range(turns)]
+                found = [{way: timed_turn(folder, way, kind) for way in ways} for _ in range(turns)]
                 yield from _rows(rows, verb, kind, found)
-            for verb in _DRAFTING if _EARLIER in os.environ else ():
-                sides = {"now": _ROOT, "earlier": Path(os.environ[_EARLIER])}
-                found = [{side: _turn(folder, verb, kind, root) for side, root in sides.items()} for _ in range(turns)]
-                yield _beside_earlier(rows, verb, kind, found)
-
-
-def _beside_earlier(rows: int, verb: str, kind: str, turns: list[dict[str, dict[str, float]]]) -> Row:
-    """A verb's seconds against those of the earlier checkout."""
-    seconds = {side: statistics.median(turn[side]["busy"] for turn in turns) for side in turns[0]}
-    commit = subprocess.run(
-        ["git", "log", "-1", "--format=%h, %as"], cwd=os.environ[_EARLIER], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    ratio = seconds["now"] / seconds["earlier"]
-    return {
-        "what": f"{_WORDS.get(verb, verb)}, {rows} rows of {_COLUMNS} columns, {kind}",
-        "against": f"fedsw of {commit}",
-        "ours": seconds["now"],
-        "other": seconds["earlier"],
-        "ratio": ratio,
-        "goal": f"<= {_SLOWER:g} times the processor time",
-        "met": ratio <= _SLOWER,
-        "spread": ", ".join(
-            f"{side} {min(t[side]['busy'] for t in turns):.3g} to {max(t[side]['busy'] for t in turns):.3g}"
-            for side in seconds
-        ),
-        "note": "",
-    }
 
 
 def _rows(rows: int, verb: str, kind: str, turns: list[dict[str, dict[str, float]]]) -> Iterator[Row]:
     seconds = {way: statistics.median(turn[way]["busy"] for turn in turns) for way in turns[0]}
     others = {way: each for way, each in seconds.items() if way != verb}
     quickest = min(others, key=lambda way: others[way])
-    words = _WORDS.get(verb, verb)
+    words = "check, under a unit" if verb == "persons" else verb
     spans = [
         f"{way} {min(t[way]['busy'] for t in turns):.3g} to {max(t[way]['busy'] for t in turns):.3g}" for way in seconds
     ]
     ratio = seconds[verb] / seconds[quickest]
     fixed = statistics.median(turn[verb]["fixed"] for turn in turns)
     yield {
-        "what": f"{words}, {rows} rows of {_COLUMNS} columns, {kind}",
+        "what": f"{words}, {rows} rows of {COLUMNS} columns, {kind}",
         "against": f"pandas, {quickest.split()[1]}",
         "ours": seconds[verb],
         "other": seconds[quickest],
@@ -124,14 +90,14 @@ def _rows(rows: int, verb: str, kind: str, turns: list[dict[str, dict[str, float
         "goal": f"<= {_LONGEST:g} times the processor time",
         "met": ratio <= _LONGEST,
         "spread": ", ".join(spans),
-        "note": "" if ratio <= _LONGEST else f"{_NOTES[verb]}; a table of {_SMALL} rows takes {fixed:.2g} s of it",
+        "note": "" if ratio <= _LONGEST else f"{_NOTES[verb]}; a table of {SMALL} rows takes {fixed:.2g} s of it",
         "fixed": fixed,
         "least": {way: min(turn[way]["busy"] for turn in turns) for way in seconds},
         "rounds": statistics.median(turn[verb]["rounds"] for turn in turns),
         "clock": {way: min(turn[way]["seconds"] for turn in turns) for way in seconds},
         "versions": {name: importlib.metadata.version(name) for name in ("pandas", "pyarrow")},
     }
-    table, peak = 4.0 * _COLUMNS * rows, max(turn[verb]["bytes"] for turn in turns)
+    table, peak = 4.0 * COLUMNS * rows, max(turn[verb]["bytes"] for turn in turns)
     yield {
         "what": f"{words}, peak memory, {kind}",
         "against": "the table in float32",
@@ -151,7 +117,7 @@ def _read_by(verb: str) -> str:
     return {"predict": "whole", "persons": "persons"}.get(verb, "clients")
 
 
-def _turn(folder: Path, way: str, kind: str, root: Path = _ROOT) -> dict[str, float]:
+def timed_turn(folder: Path, way: str, kind: str, root: Path = _ROOT) -> dict[str, float]:
     """Seconds and bytes of one process, of the fedsw in a checkout."""
     command = [sys.executable, "-P", __file__, str(folder), kind, *way.split()]
     environment = {**os.environ, "PYTHONPATH": str(root)}
@@ -162,12 +128,12 @@ def _turn(folder: Path, way: str, kind: str, root: Path = _ROOT) -> dict[str, fl
     return found
 
 
-def _write(folder: Path, rows: int) -> None:
+def write_tables(folder: Path, rows: int) -> None:
     """The tables of one size: `clients` and `persons` in folders, `whole` in one, and a small held-out one."""
     import pandas
 
-    table = pandas.DataFrame(_columns(rows + _SMALL))
-    held_out, table = table.iloc[:_SMALL], table.iloc[_SMALL:]
+    table = pandas.DataFrame(_columns(rows + SMALL))
+    held_out, table = table.iloc[:SMALL], table.iloc[SMALL:]
     share = -(-rows // _CLIENTS)
     for name, part in [("held_out", held_out.drop(columns="person")), ("whole", table.drop(columns="person"))]:
         _store(part, folder / name)
@@ -200,7 +166,7 @@ def _columns(rows: int) -> dict[str, Any]:
     return columns
 
 
-def _experiment(*, unit: bool) -> str:
+def experiment(*, unit: bool) -> str:
     gaps = ', missing = [""], fill = 0'
     features = [f'{{name = "{name}", low = -5, high = 5{gaps if name == _NUMBERS[-1] else ""}}}' for name in _NUMBERS]
     features += [f'{{name = "count{place}", kind = "integer", low = 0, high = 99}}' for place in range(2)]

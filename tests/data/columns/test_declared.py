@@ -289,7 +289,7 @@ class Stream(IterableDataset):
             "column 'x' has 2 numbers a record; 3 are declared",
         ),
         (np.zeros((3, 2)), {"features": [{"name": "x"}]}, "column 'x' has 2 numbers a record; declare count = 2"),
-        (np.zeros((3, 2)), {"group": np.zeros((3, 2))}, "group has 2 numbers a record; an array with one cell"),
+        (np.zeros((3, 2)), {"group": np.zeros((3, 2))}, "column 'group0' holds one value only; declare groups="),
         (np.zeros((3, 2), dtype=complex), {}, "is complex128; numbers, truth values or text"),
         (np.zeros(()), {}, "is a single value; one cell a record is expected"),
         (

@@ -275,7 +275,9 @@ def test_folders_with_names_are_refused_with_the_command_that_renames_them_also_
 def test_what_a_folder_has_in_place_of_tables_is_said(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "records.xlsx").write_text("x")
-    with pytest.raises(FileNotFoundError, match=r"no table \(.csv, .tsv, .*it has old/, records.xlsx$"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no table \(.csv, .tsv, .*it has old/, records.xlsx: save its sheet as CSV UTF-8$"
+    ):
         places(tmp_path)
 
 
