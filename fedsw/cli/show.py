@@ -300,7 +300,9 @@ def report_command(
     if registry:
         _answer_path("entry", run_pages.write_entry(folders[0], output), as_json=as_json)
     else:
-        forecast = [_what_ifs(folder, tuple(allow_module or ())) for folder in folders] if what_ifs else []
+        sizes = (moments_plan.sizes_of(folder, tuple(allow_module or ())) for folder in folders if what_ifs)
+        plans = (plan_words.as_plain(run_plan.planned(*known)) for known in sizes)
+        forecast = [run_documents.WhatIfs.of_plan(plan) for plan in plans]
         path = run_pages.write_page(folders, output, operator=operator, what_ifs=forecast)
         _answer_path("report", path, as_json=as_json)
 
@@ -323,12 +325,6 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
     if path.suffix == ".json" and path.is_file():
         return plan_words.plan_document(run_files.read_json(path) or {}), path.with_suffix(".html"), [path]
     return None
-
-
-def _what_ifs(folder: Path, allow_modules: tuple[str, ...]) -> run_documents.WhatIfs | None:
-    return run_documents.WhatIfs.of_plan(
-        plan_words.as_plain(run_plan.planned(*moments_plan.sizes_of(folder, allow_modules)))
-    )
 
 
 Trials = Annotated[int | None, typer.Option(min=100, help="Releases that --canary draws, of each neighbour.")]

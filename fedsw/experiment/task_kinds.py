@@ -226,10 +226,6 @@ class ModelSizes:
     codes: tuple[tuple[int, int], ...] = ()
 
 
-def _fits(settings: Any) -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class ModelKind:
     """How a kind of model is made of [model] and `ModelSizes`, the ``roles`` that it plays in tasks, and what differs.
@@ -260,7 +256,7 @@ class ModelKind:
     critic: bool = False
     beside: Literal["nothing", "codes", "any"] = "nothing"
     chosen: tuple[str, ...] = ()
-    misfit: Callable[[Any], str | None] = _fits
+    misfit: Callable[[Any], str | None] = lambda settings: None
     dimension: Callable[[Any, Any], int] | None = None
 
     def __post_init__(self) -> None:

@@ -115,7 +115,8 @@ def prepare(problem: Problem, moments: Moments) -> Preparation:
         stretch *= min(max(1.0, math.sqrt(USUAL_STEEPNESS / _steepness(moments))), MOST_STRETCHED)
     square = min(stretch**2 * varied, 100.0 * moments.layout.features)
     scale = math.sqrt(1 + square) * (1.0 if moments.layout.classes else _gradient(moments, whitening))
-    calm = _calming(square, scale * noise_of_rounds(problem, moments), _most_shaken(moments)) if linear else 1.0
+    most = SHAKEN if moments.layout.classes else SHAKEN_ERROR * _span(moments, LEAST_RESIDUAL**2)
+    calm = _calming(square, scale * noise_of_rounds(problem, moments), most) if linear else 1.0
     matrix = torch.from_numpy(calm * stretch * whitening)
     return Preparation(torch.from_numpy(moments.mean.copy()), matrix, calm * scale)
 
@@ -164,12 +165,6 @@ def _calming(square: float, noise: float, most: float) -> float:
     if noise * math.sqrt(1 + square) <= most:
         return 1.0
     return math.sqrt((math.sqrt(1 + 4 * square * (most / noise) ** 2) - 1) / (2 * square))
-
-
-def _most_shaken(moments: Moments) -> float:
-    if moments.layout.classes:
-        return SHAKEN
-    return SHAKEN_ERROR * _span(moments, LEAST_RESIDUAL**2)
 
 
 def _span(moments: Moments, least: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -170,10 +169,6 @@ def _sites(layer: Convolution, values: Tensor) -> Tensor:
     return values.reshape(n, layer.groups, width, sites)
 
 
-def _least_dims(layer: Any) -> int:
-    return 2 + len(layer.stride)
-
-
 def _worst(layer: Convolution) -> list[Worst]:
     """An image so large that the kernel stops at several places, also where padding crops what is made of it."""
     sides = []
@@ -186,7 +181,7 @@ def _worst(layer: Convolution) -> list[Worst]:
 
 
 CONVOLUTION = Rule(
-    least_dims=_least_dims,
+    least_dims=lambda layer: 2 + len(layer.stride),
     factored=Factored(
         gram=_gram,
         gradient=_gradient,

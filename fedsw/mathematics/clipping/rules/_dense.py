@@ -142,10 +142,6 @@ def _embedding_gradient(layer: nn.Embedding, a: Tensor, delta: Tensor, factors: 
     return {"weight": table.index_add_(0, a.reshape(-1), rows)}
 
 
-def _embedding_reach(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
-    return total_squares(delta).mul_(_embedding_sites(layer, a, delta))
-
-
 def _embedding_sites(layer: nn.Embedding, a: Tensor, delta: Tensor) -> Tensor:
     """How many sites of a record (n,) have a part in its gradient."""
     return met(delta.reshape(len(a), a.shape[1:].numel(), layer.embedding_dim)).sum(1, dtype=torch.float64)
@@ -190,7 +186,7 @@ EMBEDDING = Rule(
     factored=Factored(
         gram=_embedding_gram,
         gradient=_embedding_gradient,
-        reach=_embedding_reach,
+        reach=lambda layer, a, delta: total_squares(delta).mul_(_embedding_sites(layer, a, delta)),
         sizes=lambda layer, a, delta: (1 + layer.embedding_dim) * _embedding_sites(layer, a, delta),
     ),
     refusal=_refusal,
@@ -275,21 +271,9 @@ def _rule(
     )
 
 
-def _layer_standardise(layer: nn.LayerNorm, a: Tensor) -> Tensor:
-    return F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
-
-
 def _layer_reduce(layer: nn.LayerNorm | nn.RMSNorm, values: Tensor) -> Tensor:
     shared = values.dim() - len(layer.normalized_shape)
     return values.sum(tuple(range(1, shared))) if shared > 1 else values
-
-
-def _rms_standardise(layer: nn.RMSNorm, a: Tensor) -> Tensor:
-    return F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps)
-
-
-def _group_standardise(layer: nn.GroupNorm, a: Tensor) -> Tensor:
-    return F.group_norm(a, layer.num_groups, eps=layer.eps)
 
 
 def _group_reduce(layer: nn.GroupNorm, values: Tensor) -> Tensor:
@@ -304,10 +288,6 @@ def _layer_dims(layer: nn.LayerNorm | nn.RMSNorm) -> int:
     return 1 + len(layer.normalized_shape)
 
 
-def _instance_standardise(layer: InstanceNorm, a: Tensor) -> Tensor:
-    return F.instance_norm(a, eps=layer.eps)
-
-
 def _instance_dims(layer: InstanceNorm) -> int:
     """Records, channels and 1, 2 or 3 axes of sites: with one axis less, torch reads records as channels."""
     return 2 + next(axes for axes, kind in enumerate(INSTANCE_NORMS, 1) if isinstance(layer, kind))
@@ -316,12 +296,23 @@ def _instance_dims(layer: InstanceNorm) -> int:
 InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
-LAYER_NORM = _rule(_layer_standardise, _layer_reduce, _layer_shape, _layer_dims)
-RMS_NORM = _rule(_rms_standardise, _layer_reduce, _layer_shape, _layer_dims)
+LAYER_NORM = _rule(
+    lambda layer, a: F.layer_norm(a, layer.normalized_shape, eps=layer.eps), _layer_reduce, _layer_shape, _layer_dims
+)
+RMS_NORM = _rule(
+    lambda layer, a: F.rms_norm(a, list(layer.normalized_shape), eps=layer.eps),
+    _layer_reduce,
+    _layer_shape,
+    _layer_dims,
+)
 INSTANCE_NORM = _rule(
-    _instance_standardise,
+    lambda layer, a: F.instance_norm(a, eps=layer.eps),
     _group_reduce,
     lambda layer: (layer.num_features, *[1] * (_instance_dims(layer) - 3), 2),
     _instance_dims,
 )
-GROUP_NORM = _rule(_group_standardise, _group_reduce, lambda layer: (layer.num_channels, 2))
+GROUP_NORM = _rule(
+    lambda layer, a: F.group_norm(a, layer.num_groups, eps=layer.eps),
+    _group_reduce,
+    lambda layer: (layer.num_channels, 2),
+)
