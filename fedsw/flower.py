@@ -12,6 +12,7 @@ import logging
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedsw.federation.engines.inprocess import InProcessGrid, context, delivered
 from fedsw.federation.trust.distributed import updates as masked
 from fedsw.federation.trust.distributed.members import Party
 from fedsw.federation.wire import SERVER_NODE
-from fedsw.privacy.accounting import Ledger
+from fedsw.privacy.accounting import Head, Ledger
 from fedsw.privacy.bounded_sums import SumPlan
 from fedsw.privacy.release import release
 
@@ -39,6 +40,7 @@ SHARE = "share"
 """The array of a masked reply."""
 
 STATE = "state-dir"
+_HEAD = "fedsw-ledger"
 """The key of a node's configuration with the folder in which its ledger is."""
 
 NodeConfig = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
@@ -139,13 +141,15 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 
     Args:
         plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
-            round is refused at the node (BudgetExhausted), for good. For masks also `vectors` and `colluding`.
+            round is refused at the node (BudgetExhausted) for as long as its folder has its ledger, which a run in
+            progress remembers (LedgerReplaced). For masks also `vectors` and `colluding`.
         public: names of metrics that leave as they are: numbers that are public, or that you publish.
         weight: the metric that a strategy weighs replies by; 1 for every client unless it is declared public.
 
     The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses. For
     masks it also has `partition-id`, and what `fedsw certs roster` makes: `roster`, `mask-key`, and `colluding`, the
-    number of colluding clients that its operator takes into account. Simulated nodes need neither.
+    number of colluding clients that its operator takes into account. Simulated nodes need none of it, if their
+    configuration has nothing but `state-dir`.
 
     Source: docs/guarantees/units.md, Theorems U4 and U5.
     """
@@ -174,6 +178,7 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
                     if summed is None
                     else ArrayRecord({SHARE: Array(masked.share(summed, plan, bounded, ledger, context))})
                 )
+            context.state[_HEAD] = ConfigRecord(asdict(ledger.head()))
         return Message(content, reply_to=message)
 
     return mod
@@ -329,11 +334,14 @@ def _updates_ledger(plan: SumPlan, context: Context) -> Ledger:
         raise ValueError(f"this node's configuration names no {STATE!r}: a folder for its ledger, which is kept")
     folder = files.private_folder(Path(str(context.node_config[STATE])))
     path = folder / f"updates-{context.node_config.get('partition-id', 'own')}.sqlite"
-    if not path.exists():
-        return Ledger.create(path, plan)
-    ledger = Ledger.open(path)
-    promised = (ledger.groups, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal)
-    if promised != (plan.strata, plan.epsilon, plan.delta, plan.accountant, plan.nominal):
+    ledger = Ledger.open(path) if path.exists() else Ledger.create(path, plan)
+    try:
+        promised = (ledger.groups, ledger.budget, ledger.delta, ledger.accountant, ledger.nominal)
+        if promised != (plan.strata, plan.epsilon, plan.delta, plan.accountant, plan.nominal):
+            raise ValueError(f"{path} is the ledger of another plan; what both spend adds up. Nothing was charged")
+        if _HEAD in context.state.config_records:
+            ledger.require(Head.of(context.state.config_records[_HEAD]), "this node's state")
+    except BaseException:
         ledger.close()
-        raise ValueError(f"{path} is the ledger of another plan; what both spend adds up. Nothing was charged")
+        raise
     return ledger

@@ -19,16 +19,16 @@ _RECORDS = 3
 def magnitudes(inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """Batches of made-up records like the given ones, with numbers far beyond them.
 
-    Normal ones; the same, filled up with zeros as sequences of several lengths are, of which a batch reaches as far as
-    the longest (what has no fractions with ones, too); one batch of many sizes, with outliers of either sign and a
-    record of equal numbers; and a batch of each size. What has no fractions is taken from the given ones in turn: where
-    nothing else is given, there are no sizes.
+    Normal ones; the same, filled up with zeros (what has no fractions with ones, too) at either end, as sequences of
+    several lengths are, of which a batch reaches as far as the longest; one batch of many sizes, with outliers of
+    either sign and a record of equal numbers; and a batch of each size. What has no fractions is taken from the given
+    ones in turn: where nothing else is given, there are no sizes.
     """
     generator = torch.Generator().manual_seed(0)
     normal = [_normal(value, generator) for value in inputs]
     yield normal
-    for mark in (False, True):
-        yield [_filled_up(value, mark) for value in normal]
+    for mark, left in ((0, False), (1, False), (0, True)):
+        yield [_filled_up(value, mark, left) for value in normal]
     if not any(isinstance(value, Tensor) and value.is_floating_point() for value in inputs):
         return
     for sizes in (_TOGETHER, *([size] * _RECORDS for size in _APART)):
@@ -42,16 +42,17 @@ def _normal(value: Any, generator: torch.Generator) -> Any:
     return drawn.to(value.device, value.dtype)
 
 
-def _filled_up(value: Any, mark: bool) -> Any:
+def _filled_up(value: Any, mark: int, left: bool) -> Any:
     """The records with zeros for all numbers but the first: of the first record all stay, of the next a half, ...
 
-    Where an input has no fractions, 0 or 1 may stand for *nothing more*: ``mark`` says which.
+    Where an input has no fractions, 0 or 1 may stand for *nothing more*: ``mark`` says which. ``left``: but the last.
     """
     if not isinstance(value, Tensor) or value.numel() == 0:
         return value
     flat = value.reshape(len(value), -1)
     lengths = [-(-flat.shape[1] // part) for part in range(1, len(flat) + 1)]
     real = torch.arange(flat.shape[1]) < torch.tensor(lengths).unsqueeze(1)
+    real = real.flip(1) if left else real
     fill = flat.new_tensor(0 if value.is_floating_point() else mark)
     return torch.where(real.to(value.device), flat, fill).reshape(value.shape)
 

@@ -355,7 +355,9 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
 
     `record` does this itself for code that it does not know, on records that it makes up. It leaves out a module that
     passed here, without `heads`, on inputs of the same shapes and types. What it cannot see: a forward that mixes
-    records only for values that were not given, or only in batches larger than the ones given.
+    records only for values that were not given, or only in batches larger than the ones given; or that cuts a batch to
+    its longest record where nothing but other values than 0 and 1 tell how long that is. (Then a long record may choose
+    how all are measured: sums were seen to move by 5e-7 of one record's limit, which the factor 1.001 covers.)
 
     There are at least two distinct made-up records; heads are made of `Tape.raw`, by default the outputs themselves.
     UnsupportedModule names what differs; ValueError for fewer than two records, or outputs that are not finite.
@@ -417,7 +419,8 @@ def _require_alike(
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
-        size = max(float(value[i].abs().amax()) if value[i].numel() else 0.0 for value in tensors if not _bools(value))
+        sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and not _bools(value))
+        size = max(sizes, default=0.0)
         try:
             measured, own = _measure(model, single, heads)
             separate = measured, _squared_gradients(model, single, heads)

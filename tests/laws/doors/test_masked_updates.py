@@ -28,13 +28,20 @@ def planned(**other) -> fedsw.SumPlan:
 
 
 def client_app(plan, step: Callable[[int], Any]) -> ClientApp:
-    app = ClientApp(mods=[private_updates(plan)])
+    """Clients of one plan, or each of the one that it is given by its number."""
+
+    def mod(message: Message, context: Context, call) -> Message:
+        own = plan(context.node_config["partition-id"]) if callable(plan) else plan
+        return private_updates(own)(message, context, call)
+
+    app = ClientApp(mods=[mod])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         w = message.content["arrays"]["w"].numpy()
         moved = ArrayRecord({"w": Array(w + step(int(context.node_config["partition-id"])))})
         metrics = MetricRecord({"num-examples": 41, "loss": 0.25})
+        context.state = RecordDict()  # an app may do so
         return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
 
     return app
@@ -150,6 +157,30 @@ def test_nodes_that_are_asked_other_things_have_masks_that_do_not_cancel(tmp_pat
     asked(planned(), tmp_path, talk)
 
 
+def test_clients_of_unlike_plans_have_masks_that_do_not_cancel(tmp_path):
+    """Else noise of plans with less of it, or with a seed that others know, would be part of the sum's."""
+    other = planned(epsilon=3.9)
+    assert updates._share(other, CLIENTS).step == updates._share(planned(), CLIENTS).step
+
+    def talk(send) -> None:
+        parties = parties_of(send(updates.question()))
+        total = shares(send(training(parties, size=5_000))).sum(axis=0).view(np.int64)
+        assert np.abs(total).astype(float).mean() > 2**61
+
+    asked(lambda part: other if part == 0 else planned(), tmp_path, talk)
+
+
+def test_a_ledger_that_was_taken_away_while_a_run_goes_on_is_missed(tmp_path):
+    def talk(send) -> None:
+        content = training(parties_of(send(updates.question())))
+        assert not any(reply.has_error() for reply in send(content))
+        for file in tmp_path.glob("updates-*"):
+            file.unlink()
+        assert all("LedgerReplaced" in reply.error.reason for reply in send(updates.question()))
+
+    asked(planned(), tmp_path, talk)
+
+
 def test_the_charge_is_on_disk_before_a_share_is_made(tmp_path, monkeypatch):
     made = []
 
@@ -232,6 +263,17 @@ def test_a_cohort_that_the_noise_is_not_for_is_refused_before_anything_is_charge
 
     asked(planned(), tmp_path, talk, node_config=real(tmp_path, **about))
     assert not any(charged(tmp_path, part) for part in range(CLIENTS))
+
+
+def test_a_node_of_several_clients_which_would_have_the_noise_of_one_is_refused(tmp_path):
+    def talk(send) -> None:
+        mine, other = parties_of(send(updates.question()))[:2]
+        several = other.model_copy(update={"clients": [7, 8, 9], "sizes": [[1]] * 3})
+        (reply,) = send(training([mine, several]), [0])
+        assert "has 3 clients; a node's update is one's" in reply.error.reason
+
+    asked(planned(), tmp_path, talk)
+    assert not charged(tmp_path, 0)
 
 
 def test_noise_that_is_short_of_what_an_operator_takes_into_account_is_refused(tmp_path, caplog):

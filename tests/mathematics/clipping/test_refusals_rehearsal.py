@@ -86,14 +86,18 @@ def test_what_mixes_records_is_refused_when_it_is_recorded(name, n):
 class CutToLongest(nn.Module):
     """A sum over real sites, formed after the batch was cut to its longest record: exact, but of a private length."""
 
-    def __init__(self, pad=None):
+    def __init__(self, pad=None, left=False):
         super().__init__()
+        self.left = left
         self.pad, self.table = pad, nn.Embedding(9, 3).requires_grad_(False)
         self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
 
     def forward(self, x, real=None):
         if real is None:
             real = x.abs().sum(-1) != 0 if self.pad is None else x != self.pad
+        if self.left:
+            x, real = x.flip(1), real.flip(1)
+        real = real != 0
         longest = max(int((real * torch.arange(1, real.shape[1] + 1)).max()), 1)
         x, real = x[:, :longest], real[:, :longest].unsqueeze(2)
         return self.last((torch.tanh(self.first(x if self.pad is None else self.table(x))) * real).sum(1))
@@ -102,6 +106,8 @@ class CutToLongest(nn.Module):
 CUT = {
     "numbers": lambda: (CutToLongest(), torch.randn(4, 12, 3)),
     "numbers of a mask": lambda: (CutToLongest(), torch.randn(4, 12, 3), torch.ones(4, 12, dtype=torch.bool)),
+    "numbers after zeros": lambda: (CutToLongest(left=True), torch.randn(4, 12, 3)),
+    "indices after zeros": lambda: (CutToLongest(0, left=True), torch.randint(2, 9, (4, 12))),
     "indices up to a 0": lambda: (CutToLongest(0), torch.randint(2, 9, (4, 12))),
     "indices up to a 1": lambda: (CutToLongest(1), torch.randint(2, 9, (4, 12))),
     "indices of a mask": lambda: (CutToLongest(0), torch.randint(2, 9, (4, 12)), torch.ones(4, 12, dtype=torch.int64)),
@@ -273,3 +279,15 @@ def test_what_is_remembered_of_a_module_goes_with_it():
     del model
     gc.collect()
     assert len(rehearsal._passed) == before
+
+
+def test_a_module_of_truth_values_alone_is_recorded():
+    class Marked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(4, 1)
+
+        def forward(self, marks):
+            return self.last(marks.float())
+
+    record(Marked(), torch.ones(5, 4, dtype=torch.bool))

@@ -82,10 +82,16 @@ def asked(plan: SumPlan, content: RecordDict, context: Context) -> DueShare:
         )
     if _NONCE not in context.state.config_records:
         raise RuntimeError("this node gave no nonce for a sum, or has answered it; the server must ask it again")
-    request, text = digest_of(_named(content, context.run_id)), str(content.config_records[COHORT][COHORT])
+    kept = context.state.config_records[_NONCE]
+    del context.state[_NONCE]
+    request, text = _request(plan, content, context.run_id), str(content.config_records[COHORT][COHORT])
     del content[COHORT]
-    ring, kept = _ring(plan, context), context.state.config_records[_NONCE]
-    cohort = Cohort.read(text)
+    ring, cohort = _ring(plan, context), Cohort.read(text)
+    for party in cohort.parties:
+        if len(party.clients) != 1:  # noise comes by node, and is whole for as many nodes as the plan has clients
+            raise ValueError(
+                f"site {party.site} of the cohort has {len(party.clients)} clients; a node's update is one's"
+            )
     clients, held = np.array([_site(context)]), np.ones((1, 1), dtype=np.int64)
     party_of(cohort, ring, bytes(kept["nonce"]).hex(), clients, held, *_assumed(plan))  # type: ignore[arg-type]
     _share(plan, len(cohort.parties))
@@ -102,9 +108,8 @@ def share(due: DueShare, plan: SumPlan, bounded: Bounded, ledger: Ledger, contex
         BudgetExhausted, AlreadySpent: nothing has left.
     """
     part = Part.of(_UPDATE, bounded.sensitivity, plan.sigma)
-    paid = pay(ledger, due.attempt, 0, bounded.charges, plan.sigma, [part])
-    del context.state[_NONCE]
     mask = due.ring.key.mask(due.cohort.others(due.ring.key.public.hex()), due.request, bounded.shape[0])
+    paid = pay(ledger, due.attempt, 0, bounded.charges, plan.sigma, [part])
     stream = Stream.secure()
     if plan.seed is not None:
         stream = Stream.seeded(plan.seed, f"share of {_site(context)}", due.attempt, 0)
@@ -125,6 +130,12 @@ def cohort_of(parties: Sequence[Party]) -> ConfigRecord:
 def total(plan: SumPlan, shares: Sequence[Whole]) -> Tensor:
     """The noised sum (n,) of all clients' clipped updates, of the share of every client of a cohort; float64."""
     return summed(shares, _share(plan, len(shares)).step)
+
+
+def _request(plan: SumPlan, content: RecordDict, run: int) -> bytes:
+    """Digest of what a node is asked and of its own plan: noise of unlike plans must not add up to too little."""
+    asked_for = (plan.norm, plan.sigma, plan.sizes, plan.colluding, plan.rounds, plan.delta, plan.seed)
+    return digest_of({**_named(content, run), "plan": repr(asked_for)})
 
 
 def digest(content: RecordDict) -> bytes:
