@@ -23,6 +23,7 @@ TESTS = [
     "tests/federation/deploy/test_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
     "tests/federation/deploy/test_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
+    "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[ray]",
     "tests/federation/engines/test_deployed.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
     "tests/federation/engines/test_deployed.py::test_an_unknown_node_key_is_refused[False]",
 ]

@@ -22,8 +22,8 @@ DEPENDENCIES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8
 CONSTRAINED = ("--no-compile", "--constraint", str(ROOT / "constraints.txt"))
 TORCH = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
 QUESTIONS = (
-    ["budget", "--records", "500", "--epsilon", "2", "--json"],
-    ["budget", "--records", "20000", "--steps", "3000", "--noise-multiplier", "1.3", "--json"],
+    ["budget", "--records", "500", "--epsilon", "2", "--json", "--no-compare"],
+    ["budget", "--records", "20000", "--steps", "3000", "--noise-multiplier", "1.3", "--json", "--no-compare"],
     ["account", "--help"],
 )
 

@@ -62,6 +62,7 @@ def test_a_release_is_built_checked_and_signed_in_this_order_and_says_that_it_ha
     build, sign = workflow["jobs"].values()
     commands = "".join(step.get("run", "") for step in build["steps"])
     assert commands.index("-m build") < commands.index("twine check --strict") < commands.index("fedsw --version")
+    assert commands.index("--require-hashes") < commands.index("fedsw --version")
     assert commands.index("fedsw --version") < commands.index("--output-file dist/sbom.json")
     assert sign["needs"] == "build" and "attest" in "".join(step.get("uses", "") for step in sign["steps"])
     attested = [step["with"]["sbom-path"] for step in sign["steps"] if "attest-sbom" in step.get("uses", "")]

@@ -69,10 +69,10 @@ class LocalFederation:
         link.register(self._public_keys)
         return link
 
-    def start_node(self, client: int) -> None:
-        """Start the SuperNode of a client; `is_online` tells when it is connected."""
+    def start_node(self, client: int, *, through: str | None = None) -> None:
+        """Start the SuperNode of a client, by another address that leads to the SuperLink's; see `is_online`."""
         node = NodeSettings(
-            superlink=f"127.0.0.1:{self._port}",
+            superlink=through or f"127.0.0.1:{self._port}",
             authority=self._certificates.authority,
             key=self._keys[client],
             server_key=self._certificates.signing_public,
