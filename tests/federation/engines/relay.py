@@ -13,7 +13,6 @@ import itertools
 import re
 import ssl
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 
 _PIECE = 2**16
@@ -22,39 +21,18 @@ _REQUEST = re.compile(rb"^(?:GET|POST) (\S+) HTTP/1\.1\r\n", re.MULTILINE)
 
 
 async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter, delay: float, seen: bool) -> None:
-    """Carry what comes from one side to the other until it ends, each piece `delay` seconds later."""
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
-
-    async def deliver() -> None:
-        while True:
-            due, piece = await queue.get()
-            await asyncio.sleep(due - loop.time())
-            target.write(piece)
-            await target.drain()
-            queue.task_done()
-
-    async def receive() -> None:
-        for count in itertools.count(1):
-            piece = await source.read(_PIECE)
-            if not piece:
-                return await queue.join()
-            for path in _REQUEST.findall(piece) if seen else ():
-                print(path.decode("ascii", "replace"), flush=True)
-            lost = _RETRANSMISSION if delay and count % _ONE_OF == 0 else 0.0
-            queue.put_nowait((loop.time() + delay + lost, piece))
-
-    await first_of(deliver(), receive())
-
-
-async def first_of(*ways: Coroutine[None, None, None]) -> None:
-    """Run all until one ends; a connection that broke is an end."""
-    tasks = [asyncio.ensure_future(way) for way in ways]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    """Carry what comes from one side to the other until it ends, each piece `delay` seconds later and in order."""
+    loop, due = asyncio.get_running_loop(), 0.0
+    for count in itertools.count(1):
+        piece = await source.read(_PIECE)
+        for path in _REQUEST.findall(piece) if seen else ():
+            print(path.decode("ascii", "replace"), flush=True)
+        lost = _RETRANSMISSION if delay and count % _ONE_OF == 0 else 0.0
+        due = max(due + 1e-6, loop.time() + delay + lost)
+        if not piece:
+            loop.call_at(due, target.close)
+            return
+        loop.call_at(due, target.write, piece)
 
 
 async def relay(at: str, to: str, delay: float, certificates: Path | None) -> None:
@@ -69,9 +47,11 @@ async def relay(at: str, to: str, delay: float, certificates: Path | None) -> No
         host, port = to.rsplit(":", 1)
         with contextlib.suppress(OSError):
             back, forth = await asyncio.open_connection(host, int(port), ssl=theirs, server_hostname=named)
-            await first_of(carry(reader, forth, delay, theirs is not None), carry(back, writer, delay, False))
-            forth.transport.abort()
-        writer.transport.abort()
+            try:
+                await asyncio.gather(carry(reader, forth, delay, theirs is not None), carry(back, writer, delay, False))
+            finally:
+                forth.close()
+        writer.close()
 
     host, port = at.rsplit(":", 1)
     async with await asyncio.start_server(connect, host, int(port), ssl=ours) as server:
