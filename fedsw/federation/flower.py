@@ -40,7 +40,7 @@ PARTS = (
     Part(
         "messages that are made in this process belong to a run and a node, and have a number",
         "`Grid.create_message` and a public way to number a message; in process, a message class of our own",
-        {"flwr.supercore.task_identity": ("TaskIdentity",)},
+        {"flwr.supercore.run": ("Run",), "flwr.supercore.task_identity": ("TaskIdentity",)},
         fields=("_message_id",),
     ),
     Part(

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -48,6 +49,7 @@ def delivered(message: Message) -> Message:
 
 _FIRST_NODE = 1000
 _PULL_SECONDS = 0.5
+_PROBE_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
 """After which an idle thread ends, so that a grid that was forgotten leaves none behind."""
 
@@ -68,7 +70,7 @@ class InProcessGrid(Carrier):
         run_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.run_id = secrets.randbits(62)
-        self._app = client_app
+        self._app, self.run = client_app, flower.Run.create_empty(run_id=self.run_id)
         identify(self.run_id)
         self._contexts = {
             _FIRST_NODE + i: context(self.run_id, _FIRST_NODE + i, config, run_config)
@@ -240,14 +242,17 @@ def places() -> int:
     """
     if not (address := os.environ.get("RAY_ADDRESS")):
         return os.cpu_count() or 1
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), _PROBE_SECONDS).close()
+    except OSError as fault:
+        raise ConnectionError(
+            f"the Ray cluster at {address} (RAY_ADDRESS) is out of reach: {fault}. Start it (`ray start --head`), or "
+            "unset RAY_ADDRESS to use this machine only"
+        ) from None
     with _ray() as ray:
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError) as fault:
-            raise ConnectionError(
-                f"the Ray cluster at {address} (RAY_ADDRESS) is out of reach: {fault}. Start it (`ray start --head`), "
-                "or unset RAY_ADDRESS to use this machine only"
-            ) from None
+        ray.init(log_to_driver=False, logging_level="ERROR")
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
