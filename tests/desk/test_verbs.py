@@ -38,6 +38,19 @@ COLUMNS: dict[str, Any] = {
 }
 
 
+OWN = """
+name = "clinic"
+training = {rounds = 2, batch_fraction = 0.25}
+federation = {clients = 2}
+[data]
+source = "files"
+[data.columns]
+features = [{name = "age", low = 18, high = 90}]
+sensitive = {name = "sex", values = ["f", "m"]}
+target = {name = "ill", values = [0, 1]}
+"""
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> dict[str, Any]:
     for client in range(2):
@@ -148,6 +161,12 @@ def test_verbs_that_train_much_have_names_too(own: dict[str, Any], tmp_path: Pat
     assert again["columns"] == described["columns"]
     drawn = fedsw.synthesize(own, rows=20, epsilon=2.0)
     assert drawn.to_frame().shape[0] == 20 and set(drawn.to_frame().columns) == {"age", "sex", "ill"}
+    tiny = ("data.records=200", "training.rounds=1", "federation.clients=2")
+    compared = fedsw.compare("fair-classification", *tiny, methods=["central"], epsilons=[3.0], seeds=1, jobs=1)
+    assert len(compared.to_frame()) == 1 and compared._repr_html_().startswith("<table>")
+    (tmp_path / "own.toml").write_text(OWN)
+    tuned = fedsw.tune(tmp_path / "own.toml", tries=["training.learning_rate=0.1,0.3"], data_dir=tmp_path / "data")
+    assert len(tuned.to_frame()) == 2 and "<" in tuned._repr_html_()
 
 
 def test_an_answer_as_text_moves_no_cursor_and_is_a_hundred_columns_wide():
