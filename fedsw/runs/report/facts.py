@@ -17,7 +17,6 @@ from fedsw.experiment.task_kinds import MODELS
 from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.report._parts import FactTable
 from fedsw.runs.report.metric_names import group_table, headline, metric_name, ordered_metrics, says_nothing, scores
-from fedsw.runs.report.shapes import leading_column
 from fedsw.runs.view import RunView
 
 
@@ -486,6 +485,8 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 
 def leading(view: RunView) -> str:
     """A question about the column that does nearly all of what an additive model does; empty if none does."""
+    from fedsw.runs.report.shapes import leading_column  # late: it draws
+
     return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
 
 
