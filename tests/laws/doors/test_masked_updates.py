@@ -121,6 +121,22 @@ def test_the_noise_of_a_sum_is_whole_without_that_of_the_colluding_clients(tmp_p
     assert spread == pytest.approx(plan.sigma * math.sqrt(CLIENTS / (CLIENTS - COLLUDING)), rel=0.05)
 
 
+def test_a_server_with_the_share_of_a_colluding_client_still_sees_the_whole_noise(tmp_path, monkeypatch):
+    """It takes away what client 0 added, noise and all: what is left is that of H clients, and no less."""
+    plan, release_share, known = planned(), updates.release_share, []
+
+    def told(bounded, paid, name, share, mask, stream):
+        numbers = release_share(bounded, paid, name, share, mask, stream)
+        known.append((numbers - mask).view(np.int64) * share.step)
+        return numbers
+
+    monkeypatch.setattr(updates, "release_share", told)
+    ended = strategic(plan, lambda part: 0.0, tmp_path, size=4000)
+    left = CLIENTS * ended.state["arrays"]["w"].numpy() - known[0]
+    assert left.std() == pytest.approx(plan.sigma, rel=0.05)
+    assert 2 * NORM / left.std() <= 1.05 / plan.multiplier
+
+
 def test_replacing_all_that_a_client_has_moves_the_sum_by_twice_the_norm_at_most(tmp_path):
     """The same seed: noise and all other clients are the same."""
     plan = planned(seed=1)
