@@ -27,10 +27,17 @@ from fedsw.cli.app import app
 from fedsw.experiment import Experiment
 from fedsw.experiment.trust import NoGuarantee, trust_models
 from fedsw.federation.messages import EXCHANGES, Exchange, trusts_of
-from fedsw.federation.messages._lengths import SYMBOLS
-from fedsw.federation.messages.arrays import ArrayField
-from fedsw.federation.messages.codec import Message, fields_of
-from fedsw.federation.messages.fields import SEEN, Field, Limits, NumberField, Text
+from fedsw.federation.messages.codec import (
+    SEEN,
+    SYMBOLS,
+    ArrayField,
+    Field,
+    Limits,
+    Message,
+    NumberField,
+    Text,
+    fields_of,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for what is not installed

@@ -14,9 +14,7 @@ import torch
 
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Exchange
-from fedsw.federation.messages._lengths import WITH_MOMENTS
-from fedsw.federation.messages.arrays import ArrayField
-from fedsw.federation.messages.codec import Message, fields_of
+from fedsw.federation.messages.codec import WITH_MOMENTS, ArrayField, Message, fields_of
 from fedsw.federation.trust.round_plan import most_drawn
 
 _WIDTHS = {"run": 4, "float64": 8, "int64": 8}

@@ -19,7 +19,7 @@ from fedsw.experiment.preset_rules import left_open, require_settled, same_but_f
 from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
-from fedsw.federation.messages.common import Here, Joined, Sizes
+from fedsw.federation.messages.table import Here, Joined, Sizes
 from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of, require_code
 from fedsw.federation.node.node import Node

@@ -18,7 +18,7 @@ from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.experiment import ExperimentError
 from fedsw.experiment.trust import TRUSTS, register, trust_models
 from fedsw.federation import messages
-from fedsw.federation.messages.noised import NoisedContribution
+from fedsw.federation.messages.table import NoisedContribution
 from fedsw.federation.node.replies import answer_together
 from fedsw.federation.trust import Sides
 from fedsw.federation.trust.central import Central

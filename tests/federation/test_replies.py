@@ -16,8 +16,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation import messages, wire
 from fedsw.federation.exchange import participants as cohort
 from fedsw.federation.messages import Malformed, Terms
-from fedsw.federation.messages.common import Joined
-from fedsw.federation.messages.noised import NoisedContribution, NoisedSlices
+from fedsw.federation.messages.table import Joined, NoisedContribution, NoisedSlices
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.node.runs import GENERATION
 from tests.federations import Saboteur, array, numbers, small

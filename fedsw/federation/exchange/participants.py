@@ -21,7 +21,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.exchange.roll import Roll
 from fedsw.federation.messages import MOST_RECORDS, Fault, Malformed, Message, Terms
-from fedsw.federation.messages.common import Greeting, Joined, Sizes, SizesAsked
+from fedsw.federation.messages.table import Greeting, Joined, Sizes, SizesAsked
 from fedsw.learning.tasks.problem import Problem
 
 Counts = NDArray[np.int64]

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from fedsw.federation import messages
 from fedsw.federation.exchange.exchange import answers_to
 from fedsw.federation.messages import Fault, Malformed, Terms
-from fedsw.federation.messages.common import Here, RollAsked
+from fedsw.federation.messages.table import Here, RollAsked
 from fedsw.runs.roll_call import WAITED_FOR, Called, RollState, keep_roll
 from fedsw.runs.run_files import found_json
 from fedsw.runs.telemetry import event

@@ -16,7 +16,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import Away
 from fedsw.federation.exchange.participants import Member
 from fedsw.federation.messages import Exchange, Fault, Terms
-from fedsw.federation.messages.noised import Release
+from fedsw.federation.messages.table import Release
 from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs.observer import Outcome

@@ -26,8 +26,7 @@ from fedsw.federation.exchange.availability import Availability, Away
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.exchange.participants import Present, Site, clients_of
 from fedsw.federation.messages import Exchange, Fault, Terms
-from fedsw.federation.messages._sums import ExactSums
-from fedsw.federation.messages.trusted import Contribution
+from fedsw.federation.messages.table import Contribution, ExactSums
 from fedsw.federation.node.own_ledger import HELD_OUT
 from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, rounds_beside
 from fedsw.federation.trust.round_plan import FederationPlan

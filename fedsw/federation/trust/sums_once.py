@@ -24,8 +24,7 @@ from fedsw.data import Records
 from fedsw.experiment import Experiment
 from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
-from fedsw.federation.messages._sums import ExactSums
-from fedsw.federation.messages.noised import Noised
+from fedsw.federation.messages.table import ExactSums, Noised
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Due, Handler, answer_together, answered, each_pays, fresh

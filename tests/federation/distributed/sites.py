@@ -15,8 +15,7 @@ from fedsw.federation import flower, messages
 from fedsw.federation.client import app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.common import Greeting
-from fedsw.federation.messages.masked_sums import MaskedSumAsked, MaskedTableAsked, ReadyAsked
+from fedsw.federation.messages.table import Greeting, MaskedSumAsked, MaskedTableAsked, ReadyAsked
 from fedsw.federation.node.roster import KEY_FILE, Roster, RosterSite, read_mask_key, write_mask_key
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import attempt_of

@@ -11,7 +11,7 @@ import torch
 from fedsw.audit.record import audit
 from fedsw.federation import messages
 from fedsw.federation.messages import MASKED_MOMENTS, MASKED_SUM, MASKED_TALLY, Broadcast, Terms
-from fedsw.federation.messages.masked_sums import (
+from fedsw.federation.messages.table import (
     MaskedSumAsked,
     MaskedTableAsked,
 )

@@ -18,8 +18,8 @@ from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.inprocess import InProcessGrid, delivered
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages.arrays import Shared, bytes_in
-from fedsw.federation.messages.trusted import OutputsAsked
+from fedsw.federation.messages.codec import Shared, bytes_in
+from fedsw.federation.messages.table import OutputsAsked
 from fedsw.learning.tasks.problem import Problem
 from tests.federations import Federation, Saboteur, numbers, small
 

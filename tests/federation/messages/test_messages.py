@@ -15,8 +15,7 @@ from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.trust import trust_model
 from fedsw.federation import wire
 from fedsw.federation.messages import EXCHANGES, SLICES, trusts_of
-from fedsw.federation.messages.codec import fields_of
-from fedsw.federation.messages.fields import Malformed, Seen
+from fedsw.federation.messages.codec import Malformed, Seen, fields_of
 from tests.federation.messages.inspector import LEAVES, Inspector, exchanges_of
 from tests.federation.node.runs import NOISE, RUNS, SMALLEST, Watched, watched_run
 from tests.federations import SMALL, Federation, digits_for_images

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from fedsw.experiment.trust import trust_models
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Malformed, Message, Terms, trusts_of
-from fedsw.federation.messages.arrays import ArrayField
-from fedsw.federation.messages.codec import fields_of
-from fedsw.federation.messages.fields import Limits, NumberField, Seen
-from fedsw.federation.messages.trusted import Contribution, Outputs, OutputsAsked
+from fedsw.federation.messages.codec import ArrayField, Limits, NumberField, Seen, fields_of
+from fedsw.federation.messages.table import Contribution, Outputs, OutputsAsked
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem
 from tests.federation.messages.inspector import exchanges_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsw.federation.messages.noised import ReleaseAsked, ReleasedRecords, SlicesAsked
+from fedsw.federation.messages.table import ReleaseAsked, ReleasedRecords, SlicesAsked
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.replies import Due, paid_together
 from fedsw.federation.trust.local_gradient import noising as gradients

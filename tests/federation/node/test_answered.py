@@ -20,8 +20,7 @@ from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.common import Greeting
-from fedsw.federation.messages.noised import LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
+from fedsw.federation.messages.table import Greeting, LocalGradientAsked, Release, ReleaseAsked, SlicesAsked, TableAsked
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.learning.models import flatten
 from fedsw.learning.tasks.problem import Problem

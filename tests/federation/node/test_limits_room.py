@@ -19,7 +19,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages.trusted import OutputsAsked
+from fedsw.federation.messages.table import OutputsAsked
 from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits
 from fedsw.federation.node.limits import require_room, room_of

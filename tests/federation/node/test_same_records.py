@@ -19,7 +19,7 @@ from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
-from fedsw.federation.messages.common import Greeting
+from fedsw.federation.messages.table import Greeting
 from fedsw.federation.node import joining
 from fedsw.federation.node.answered import Answered
 from fedsw.federation.node.held_records import Held

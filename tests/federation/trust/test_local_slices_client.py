@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 
 from fedsw._tools.randomness import Stream
 from fedsw.experiment import parse_experiment
-from fedsw.federation.messages.noised import Release, ReleaseAsked, SlicesAsked
+from fedsw.federation.messages.table import Release, ReleaseAsked, SlicesAsked
 from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node

@@ -37,9 +37,7 @@ from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.engines import deployed, driver
 from fedsw.federation.engines.driver import run
-from fedsw.federation.messages import fields
-from fedsw.federation.messages.arrays import Broadcast
-from fedsw.federation.messages.codec import fields_of
+from fedsw.federation.messages.codec import Broadcast, Seen, fields_of
 from fedsw.federation.node.same_records import KEY_FILE
 from fedsw.federation.server.summary import within
 from fedsw.federation.trust.distributed import site
@@ -230,7 +228,7 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
     summed: list[tuple[str, torch.Tensor, float]] = []
     nonces = itertools.count()
     strangers: set[threading.Thread] = set()  # clients that hung in another test, and may answer now
-    secret = {fields.Seen.SECRET}
+    secret = {Seen.SECRET}
     encode, load = messages.encode, sources._load
 
     def seen(message, terms):
@@ -273,7 +271,7 @@ def leave(monkeypatch, tmp_path, caplog, capsys) -> Callable[[Case, pd.DataFrame
         caplog.set_level(logging.DEBUG, logger="fedsw")
         whole = parse_experiment(settings(case), case.overrides)
         if whole.privacy.hides_sizes:
-            secret.add(fields.Seen.COUNTED)
+            secret.add(Seen.COUNTED)
         held_out = (
             None
             if whole.data.held_out_released or not case.held_out

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals
 from fedsw.federation.messages import Broadcast, Fault, Terms
-from fedsw.federation.messages.trusted import Contribution, GradientsAsked, OutputsAsked, SumAsked
+from fedsw.federation.messages.table import Contribution, GradientsAsked, OutputsAsked, SumAsked
 from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.central import unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.federation import messages
-from fedsw.federation.messages.trusted import Contribution, Outputs
+from fedsw.federation.messages.table import Contribution, Outputs
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.replies import answered, fresh, node_of, note, state_of_node
 from fedsw.learning.tasks.objective import ForwardPass

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Broadcast
-from fedsw.federation.messages.masked_sums import MaskedSumAsked, MaskedTableAsked
+from fedsw.federation.messages.table import MaskedSumAsked, MaskedTableAsked
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.replies import node_of, note, state_of_site
 from fedsw.federation.trust.distributed import ranked

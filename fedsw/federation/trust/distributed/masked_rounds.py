@@ -19,7 +19,7 @@ from fedsw.federation import messages, wire
 from fedsw.federation.exchange.availability import named
 from fedsw.federation.exchange.participants import Present, Site, totals, whole
 from fedsw.federation.messages import Broadcast, Exchange, Fault, Message, Terms
-from fedsw.federation.messages.masked_sums import (
+from fedsw.federation.messages.table import (
     MaskedNumbers,
     MaskedSumAsked,
     MaskedTableAsked,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsw.federation import messages
-from fedsw.federation.messages.masked_sums import (
+from fedsw.federation.messages.table import (
     MaskedAsked,
     MaskedNumbers,
     MaskedSumAsked,

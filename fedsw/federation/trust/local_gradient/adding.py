@@ -13,7 +13,7 @@ from fedsw.experiment import resolve_delta
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.noised import LocalGradientAsked, TableAsked
+from fedsw.federation.messages.table import LocalGradientAsked, TableAsked
 from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust import budget_split as split
 from fedsw.federation.trust._own_guarantees import LocalMethod, describe

@@ -22,7 +22,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import Records
 from fedsw.experiment.sections import TableSettings
 from fedsw.federation import messages
-from fedsw.federation.messages.noised import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
+from fedsw.federation.messages.table import LocalGradientAsked, NoisedContribution, NoisedTable, TableAsked
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import Promise
 from fedsw.federation.node.replies import Due, Up, answer_together, ledgers_of, paid_together, state_of_site

@@ -16,7 +16,7 @@ from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Terms
-from fedsw.federation.messages.noised import ReleaseAsked, ReleasedRecords
+from fedsw.federation.messages.table import ReleaseAsked, ReleasedRecords
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.replies import Due, answer_together, each_pays
 from fedsw.federation.trust import Sides, promise

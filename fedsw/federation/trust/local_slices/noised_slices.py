@@ -18,7 +18,7 @@ from fedsw.experiment.sections import SliceSettings
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
-from fedsw.federation.messages.noised import NoisedSlices, SlicesAsked
+from fedsw.federation.messages.table import NoisedSlices, SlicesAsked
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.replies import Due, answer_together, each_pays
 from fedsw.federation.trust import Sides, promise
