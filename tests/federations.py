@@ -17,7 +17,7 @@ from fedsw.federation import wire
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.participants import Site
-from fedsw.federation.node import joining
+from fedsw.federation.node import replies
 from fedsw.federation.node.own_ledger import held_open
 from fedsw.federation.server.federation import Job, federate
 
@@ -119,6 +119,6 @@ class Federation:
 @pytest.fixture
 def nobody_is_remembered() -> Iterator[None]:
     """Nodes of a run number are kept by the process: those of these tests are not for others, nor others' for these."""
-    joining._nodes.clear()
+    replies._nodes.clear()
     yield
-    joining._nodes.clear()
+    replies._nodes.clear()

@@ -506,7 +506,7 @@ FEW: dict[str, dict[str, int]] = {
     "laws/runs/test_audited_folders": {
         "an_honest_run_under_every_trust_model_with_all_that_it_releases_passes": 4,
     },
-    "federation/node/test_telling": {
+    "federation/node/test_replies_withheld": {
         "what_an_own_task_says_of_a_record_stays_with_its_client": 3,
     },
     "cli/test_app_encodings": {

@@ -31,10 +31,10 @@ from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.availability import Availability, ReportedEpsilons
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather, whole
-from fedsw.federation.node import joining
+from fedsw.federation.node import replies
 from fedsw.federation.node.held_records import Held
-from fedsw.federation.node.joining import join
 from fedsw.federation.node.node import Node, batch_key
+from fedsw.federation.node.replies import join
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.settling import settled_among
 from fedsw.federation.trust.budget_shares import idle
@@ -244,8 +244,8 @@ def holding(neighbours: Pair | None, *, canary: bool = False) -> Iterator[None]:
         return dataclasses.replace(genuine, records=records, owner=genuine.owner[: len(records)])  # of one client
 
     name = "held_out_records" if neighbours is not None and neighbours.held_out else "held_records"
-    genuinely = getattr(joining, name)  # one of the two that a node is made of
-    with exchanged(joining, name, held):
+    genuinely = getattr(replies, name)  # one of the two that a node is made of
+    with exchanged(replies, name, held):
         yield
 
 

@@ -20,10 +20,9 @@ from fedsw.experiment.trust import releasing_gradients
 from fedsw.federation import messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages.table import Here, Joined, Sizes
-from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import choice_of, require_code
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.own_ledger import PlannedCost, account_of, reserve, spent_epsilon
+from fedsw.federation.node.own_ledger import PlannedCost, account_of, require_same_records, reserve, spent_epsilon
 from fedsw.federation.node.replies import (
     COUNTED,
     STATE,
@@ -32,12 +31,12 @@ from fedsw.federation.node.replies import (
     answered_by,
     asked_of,
     greeted,
+    join,
     ledger_of,
     refusing,
     require_charged,
     state_of_node,
 )
-from fedsw.federation.node.same_records import require_same_records
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust import promise

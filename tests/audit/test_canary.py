@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import fedsw.federation.node.node
-import fedsw.federation.node.sample
 import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.round_plan
 from fedsw._tools.randomness import Stream
@@ -138,14 +137,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = fedsw.federation.node.sample.smallest_keys
+    genuine = fedsw.federation.node.node.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(fedsw.federation.node.sample, "smallest_keys", first_favoured)
+    monkeypatch.setattr(fedsw.federation.node.node, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

@@ -189,7 +189,7 @@ def test_the_checkpoint_holds_released_vectors_only(federation):
 
 
 def test_a_record_whose_model_output_overflows_weighs_nothing_and_stops_nobody(federation, monkeypatch):
-    import fedsw.federation.node.joining as node
+    import fedsw.federation.node.replies as node
 
     genuine = node.held_records
 

@@ -14,8 +14,8 @@ from fedsw.desk.own_data.evaluate import evaluate
 from fedsw.experiment import ExperimentError
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import HELLO, NOISY_TALLY, TALLY, trusts_of
-from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import replies
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.own_ledger import HELD_OUT, spent_epsilon
 from fedsw.federation.server.releases_once import keep

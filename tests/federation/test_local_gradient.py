@@ -164,7 +164,7 @@ def test_several_outputs_go_through_sliced_tables(run):
 
 def test_clients_that_are_rebuilt_before_every_message_give_the_same_model_and_ledgers(federation, run, monkeypatch):
     """As on engines where another process answers the next message: no node and no ledger is kept in memory."""
-    from fedsw.federation.node import joining as nodes
+    from fedsw.federation.node import replies as nodes
 
     _, warm = run(small(*TRUST, "seed=5"), "warm")
     cold = federation.folder / "cold"

@@ -16,7 +16,7 @@ from fedsw._tools.settings import FederationError
 from fedsw.data.sources import load_held_out
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages, wire
-from fedsw.federation.node.joining import join
+from fedsw.federation.node.replies import join
 from fedsw.federation.trust.local_slices import noised_slices as local_slices
 from fedsw.learning.tasks.measures import measure
 from fedsw.learning.tasks.problem import Problem

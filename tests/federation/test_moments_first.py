@@ -16,7 +16,7 @@ from fedsw.experiment import ExperimentError
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.messages import MOMENTS, NOISY_MOMENTS, Terms, encode
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once
 from fedsw.federation.server.releases_once import unprepared

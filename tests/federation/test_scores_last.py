@@ -21,7 +21,7 @@ from fedsw.experiment import ExperimentError, load_experiment, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.exchange import participants
 from fedsw.federation.exchange.participants import Site
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once as server
 from fedsw.federation.trust.budget_shares import SCORES_PART, rounds_beside, shares

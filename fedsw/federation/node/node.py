@@ -16,8 +16,7 @@ from fedsw._tools.randomness import KEY_BYTES, Stream
 from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import resolve_delta
-from fedsw.federation.node.held_records import Held
-from fedsw.federation.node.sample import cells_of_units, sampled
+from fedsw.federation.node.held_records import Held, cells_of_units, sampled
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.objective import ForwardPass
 from fedsw.learning.tasks.problem import Problem

@@ -1,25 +1,35 @@
-"""A client's own ledger: where it is, what it accounts for, who holds it open; and the account of its data set."""
+"""What a client keeps on its disk: its ledger, the attempts that it has answered, the records that a run began with."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import os
+import re
 import resource
+import secrets
 import tempfile
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from fedsw._tools import files
 from fedsw._tools.text import upward
+from fedsw.data import Records
 from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
+from fedsw.federation.messages import AnyExchange
+from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import is_simulated
 from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
@@ -398,3 +408,164 @@ def _require_remembered(path: Path, ledger: Ledger | None) -> None:
             "more may be released without it"
         )
     ledger.require(head, beside)
+
+
+FIRST, LAST = 1, 2
+"""The first of an attempt's two exchanges, after which nothing can be released yet; and the last, or the only one."""
+
+_KEY = "attempts"
+_PATIENCE = 60.0
+
+
+class AlreadyAnswered(ValueError):
+    """This attempt was answered before: a server that asks again has forgotten what it released."""
+
+
+class Answered:
+    """The attempts of one run that a node has answered: in a file, or in what the node keeps between messages."""
+
+    def __init__(self, path: Path | None, memory: MutableMapping[str, Any]) -> None:
+        self._path, self._memory = path, memory
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], client: int, run: str, memory: MutableMapping[str, Any]) -> Answered:
+        """The attempts answered by a node (named by its first client) in a run; a real node needs a folder for them."""
+        if is_simulated(node_config):
+            return cls(None, memory)
+        twice = "and after its next start would answer a restored server for a second time"
+        folder = state_folder(node_config, client, f"to write down what it answers, {twice}")
+        name = f"answered-{client}-{hashlib.sha256(run.encode()).hexdigest()[:16]}.log"
+        return cls(folder / name, memory)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is there from the first answer on; None for a simulated node."""
+        return self._path
+
+    def note(self, exchange: AnyExchange, round_: int, attempt: int) -> None:
+        """Write down, once, that an exchange of an attempt is answered; on the disk before the answer leaves."""
+        if self._path is None:
+            before = bytes(self._memory.get(_KEY, b""))
+            self._memory[_KEY] = before + _line(before, exchange, round_, attempt)
+            return
+        try:
+            files.new_folder(self._path.parent)
+            with files.locked(self._path.with_suffix(".lock"), _PATIENCE), files.opened(self._path, "a+b") as file:
+                file.seek(0)
+                file.write(_line(file.read(), exchange, round_, attempt))
+                file.flush()
+                files.sync(self._path)
+        except OSError as fault:
+            raise RuntimeError(
+                f"this node cannot write down what it has answered ({fault.strerror}), and answers nothing without; "
+                "its operator must make its state folder writable"
+            ) from None
+
+    def all(self) -> NDArray[np.int64]:
+        """All answered exchanges, (A, 3): round, attempt, and `FIRST` or `LAST`."""
+        lines = re.findall(rb"^(\d+) (\d+) ([12])$", self._content(), flags=re.MULTILINE)
+        return np.array(lines, dtype=np.int64).reshape(-1, 3)
+
+    def _content(self) -> bytes:
+        if self._path is None:
+            return bytes(self._memory.get(_KEY, b""))
+        return self._path.read_bytes() if self._path.exists() else b""
+
+
+def _line(before: bytes, exchange: AnyExchange, round_: int, attempt: int) -> bytes:
+    """The line to append for an exchange; raises `AlreadyAnswered` if it, or a later one of the attempt, is there."""
+    stage = FIRST if exchange.followed else LAST
+    for other in range(stage, LAST + 1):
+        line = b"%d %d %d\n" % (round_, attempt, other)
+        if before.startswith(line) or b"\n" + line in before:
+            raise AlreadyAnswered(
+                f"round {round_}, attempt {attempt} was answered by this node before; it answers every attempt once. A "
+                "server whose folder was put back from a backup must be resumed with what clients remember"
+            )
+    cut_short = b"\n" if before and not before.endswith(b"\n") else b""  # by a machine that died
+    return cut_short + b"%d %d %d\n" % (round_, attempt, stage)
+
+
+KEY_FILE = "records.key"
+"""The key of the digests in a state folder: drawn there, for this folder only; neither it nor a digest ever leaves."""
+_KEY_BYTES = 32
+
+
+class OtherRecords(ValueError):
+    """A client came back to a run with other records than those that it has answered with."""
+
+
+def require_same_records(node: Node, node_config: Mapping[str, Any], *, answered: bool) -> None:
+    """Refuse records that are not those which this node has `answered` with in its run, row for row and in order.
+
+    Before its first answer they are taken note of instead: what was greeted with, and mended since, is no other file.
+    A file that other persons are in, in groups of the same sizes, is told by nothing else. The order counts: by it
+    `data.held_out_fraction` chooses the records kept out of training. A simulated node reads its records once.
+
+    The digest is written to the state folder, under a key of that folder: a reader of a copy of it without the key
+    learns nothing of a record.
+
+    Raises:
+        OtherRecords: saying what to do; nothing was charged.
+        RuntimeError: if the folder does not take key or digest.
+    """
+    if is_simulated(node_config):
+        return
+    client = int(node.clients[0])
+    folder = state_folder(node_config, client, "to recognise its records by, after it was started again")
+    path = folder / f"records-{client}-{hashlib.sha256(node.run.encode()).hexdigest()[:16]}.digest"
+    try:
+        files.new_folder(folder)
+        digest = keyed_digest(node, _key_in(folder))
+        if answered and path.exists():
+            if not hmac.compare_digest(path.read_bytes(), digest):
+                raise OtherRecords(
+                    "this file is not the one that this run began with: other records, other values or another order. "
+                    "Put back the file as it was (an export may have replaced it since) and start this client again, "
+                    "or take part in the next run; nothing was charged"
+                )
+        elif not path.exists() or path.read_bytes() != digest:
+            files.replace(path, digest)
+    except OSError as fault:
+        raise RuntimeError(
+            f"this node cannot write down by what it will recognise its records ({fault.strerror}); its operator must "
+            "make its state folder writable"
+        ) from None
+
+
+def keyed_digest(node: Node, key: bytes) -> bytes:
+    """BLAKE2b under a key of all that a node read: every value of every record, those kept out of training, too."""
+    if node.digest is None:
+        total = hashlib.blake2b(key=key, digest_size=_KEY_BYTES)
+        for records in (node.records, None if node.held_out is None else node.held_out.records):
+            for values in _tensors(records):
+                about = b"-" if values is None else f"{values.dtype} {tuple(values.shape)}".encode()
+                total.update(len(about).to_bytes(8) + about)
+                if values is not None:
+                    total.update(values.contiguous().numpy().data.cast("B"))
+        node.digest = total.digest()
+    return node.digest
+
+
+def _tensors(records: Records | None) -> Iterator[Tensor | None]:
+    if records is None:
+        yield None
+        return
+    yield from (records.features, records.sensitive, records.target, records.ids, records.unit)
+
+
+def _key_in(folder: Path) -> bytes:
+    """The folder's key, drawn now if it has none; one that is there is never replaced."""
+    path = folder / KEY_FILE
+    if not path.exists():
+        draft = path.with_name(f"{KEY_FILE}-{secrets.token_hex(8)}")
+        with files.opened(draft, "xb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        files.sync(draft)
+        try:
+            path.hardlink_to(draft)  # whole or not there; of two processes one is first
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_bytes()

@@ -1,39 +1,169 @@
-"""Steps of every handler: find the greeted node, decode the request, let its clients pay and answer, or refuse."""
+"""Steps of every handler: find the greeted node, decode the request, let its clients pay and answer, or refuse.
+
+First which of its errors a client shows to a server that is not trusted, and how it joins a run: the operator's limits
+are checked, then the records are read, once per process.
+"""
 
 from __future__ import annotations
 
+import dis
 import logging
 import os
 import re
 import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
+import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedsw._tools.text import shown
-from fedsw.experiment import Experiment
+from fedsw.data import BadRecords
+from fedsw.data.downloads import without_downloads
+from fedsw.data.units import repeats_of_records
+from fedsw.experiment import Experiment, ExperimentError
+from fedsw.experiment.preset_rules import same_but_for_chosen
 from fedsw.experiment.trust import answering
 from fedsw.federation import messages, wire
 from fedsw.federation.messages import Broadcast, Exchange, Terms
 from fedsw.federation.node import own_ledger as account
-from fedsw.federation.node.answered import Answered
-from fedsw.federation.node.joining import join
-from fedsw.federation.node.limits import withholds_records
+from fedsw.federation.node.held_records import held_out_records, held_records, require_agreement, require_units
+from fedsw.federation.node.limits import (
+    require_delta,
+    require_limits,
+    require_modules,
+    require_own_folder,
+    require_proven,
+    require_room,
+    withholds_records,
+)
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.own_ledger import Promise, ledger_path, opened, require_planned
+from fedsw.federation.node.own_ledger import Answered, Promise, ledger_path, opened, require_planned
 from fedsw.federation.node.roster import NotInRoster
-from fedsw.federation.node.simulated import of_one_person
-from fedsw.federation.node.telling import WITHHELD, chain, may_be_reported
+from fedsw.federation.node.simulated import is_simulated, of_one_person
+from fedsw.learning.moments.beside_rounds import require_histograms, require_moments, require_scorable
+from fedsw.learning.tasks.problem import Problem
+from fedsw.mathematics.clipping import UnsupportedModule
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Ledger
 from fedsw.privacy.accounting.lifetime import Cost, Counts
 from fedsw.privacy.release import Bill, Paid, Part, pay_together
 from fedsw.runs.recovery import is_of_disk
+
+WITHHELD = "what went wrong is withheld from a server that is not trusted; this client's own log says it"
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def may_be_reported(fault: BaseException) -> bool:
+    """True if an error speaks of a request and settings only: a `raise` statement of fedsw made it.
+
+    Other code that handles records may quote one in its errors: a task, map or network of the experiment's own, and
+    every library. An error of fedsw that repeats the text of such an error is withheld, too.
+    """
+    if not _raised_here(fault):
+        return False
+    others = [other for other in chain(fault) if other is not fault and not _raised_here(other)]
+    return not any(str(other) and str(other) in str(fault) for other in others)
+
+
+def chain(fault: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that it followed from, the latest first."""
+    while fault is not None:
+        yield fault
+        fault = fault.__cause__ or fault.__context__
+
+
+def _raised_here(fault: BaseException) -> bool:
+    trace: TracebackType | None = fault.__traceback__
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package == "fedsw" and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+
+
+_log = logging.getLogger("fedsw.clients")
+
+_MOST_NODES_KEPT = 256
+_nodes: OrderedDict[int, dict[int, Node]] = OrderedDict()
+"""Nodes of this process, by run and number; those of the latest run stay, however many they are."""
+
+
+def join(experiment_json: str, run: str, run_id: int, node_config: Mapping[str, Any]) -> Node:
+    """This node in a run: loaded and validated on the first message, remembered while the process runs.
+
+    Flower's number `run_id` is another one when the run is resumed.
+    """
+    part = int(node_config.get("partition-id", 0))
+    of_run = _nodes.setdefault(run_id, {})
+    _nodes.move_to_end(run_id)
+    while len(_nodes) > 1 and sum(map(len, _nodes.values())) > _MOST_NODES_KEPT:
+        _nodes.popitem(last=False)
+    known = of_run.get(part)
+    if known is None or known.settings != experiment_json:
+        of_run[part] = _load(experiment_json, run, node_config, client=part, known=known)
+    return of_run[part]
+
+
+def _load(experiment_json: str, run: str, node_config: Mapping[str, Any], *, client: int, known: Node | None) -> Node:
+    """Load the node; records are not read again if only preset settings differ from the `known` one's experiment.
+
+    The operator's limits are checked before a file is opened. An untrusted server does not learn what is wrong with a
+    record: errors that quote one go to the log.
+    """
+    experiment = Experiment.model_validate_json(experiment_json)
+    require_limits(experiment, node_config)
+    require_own_folder(experiment, node_config)
+    require_agreement(experiment.data.columns, node_config)
+    require_modules(experiment, node_config)
+    require_room(experiment, node_config)
+    torch.set_num_threads(experiment.federation.cores)
+    try:
+        with nullcontext() if is_simulated(node_config) else without_downloads():
+            task = Problem.from_json(experiment_json, node_config.get("data-dir"))
+            require_histograms(task)
+            require_moments(task)
+            require_scorable(task)
+            require_proven(task, node_config)
+            if known is not None and same_but_for_chosen(known.task.experiment, experiment):
+                node = known.under(task)
+            else:
+                node = _read(task, run, node_config)
+    except Exception as fault:
+        of_settings = isinstance(fault, ExperimentError | UnsupportedModule | FileNotFoundError)
+        if (of_settings and may_be_reported(fault)) or not withholds_records(experiment, node_config):
+            raise
+        _log.error("%s", fault)
+        unfit = isinstance(fault, BadRecords)
+        why = "do not fit the declared columns; its own log says where" if unfit else "cannot be used; see its own log"
+        raise ValueError(f"client {client}'s records {why}") from None
+    require_delta(experiment, node_config, records=len(node.units))
+    require_room(experiment, node_config, task=node.task, records=len(node.units))
+    node.settings = experiment_json
+    return node
+
+
+def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
+    held = held_records(task, node_config)
+    require_units(task.experiment, held.records)
+    if task.experiment.data.own and repeats_of_records(held.records) is not None:
+        # Without their number: a simulation's log is the run's screen, and no count of private records leaves unnoised.
+        _log.warning(
+            "rows equal others exactly, and epsilon is for one row: larger for a person with several. Name the column "
+            "that says whose a row is (unit in [data]); fedsw check counts equal rows"
+        )
+    node = Node.of(task, held, run)
+    if task.experiment.data.held_out_released:
+        node.held_out = Node.of(task, held_out_records(task, node_config), run)
+    return node
+
 
 STATE = "fedsw"
 COUNTED = "fedsw-counted"
@@ -293,8 +423,6 @@ def state_of_site(context: Context) -> dict[str, Any]:
 def _state(name: str, context: Context) -> dict[str, Any]:
     return cast(dict[str, Any], context.state.setdefault(name, ConfigRecord()))
 
-
-_log = logging.getLogger("fedsw.clients")
 
 HIDDEN = "[a path of this client]"
 """The words sent in place of a path."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.exchange.participants import Site
-from fedsw.federation.node.answered import LAST
+from fedsw.federation.node.own_ledger import LAST
 from fedsw.federation.trust.budget_shares import FIRST, idle
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sums_once import beside_training

@@ -18,9 +18,8 @@ from fedsw.data import concatenate
 from fedsw.desk.own_data.evaluate import evaluate
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import run
-from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.held_records import held_out_records, held_records
-from fedsw.federation.node.sample import held_back
+from fedsw.federation.node import replies as nodes
+from fedsw.federation.node.held_records import held_back, held_out_records, held_records
 from fedsw.learning.tasks.metrics import accuracy, predictions
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.report.metric_names import group_table, measured_cell

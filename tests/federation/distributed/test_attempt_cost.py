@@ -187,7 +187,7 @@ def test_replacing_a_record_moves_both_sums_by_at_most_what_is_charged(tmp_path,
     """Neighbours at one site, under one model, table and batch: the worst of many replacements."""
     same = ("training.batch_fraction=1.0", "training.rounds=60", "privacy.epsilon=1e4")
     sites = Sites(tmp_path, experiment_of(*same, *more))
-    from fedsw.federation.node.joining import join
+    from fedsw.federation.node.replies import join
 
     node = join(
         sites.experiment.model_dump_json(exclude={"metrics"}), "a77ac4ed" * 4, sites.run_id, {"partition-id": 0}

@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedsw._tools.randomness import Stream
 from fedsw.federation.messages import MASKED_TABLES
-from fedsw.federation.node.answered import AlreadyAnswered
+from fedsw.federation.node.own_ledger import AlreadyAnswered
 from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed.members import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of, summed

@@ -186,7 +186,7 @@ def test_moments_are_answered_once_and_are_uniform_without_one_site(tmp_path, ex
 
 def test_replacing_any_record_moves_the_moments_by_at_most_what_is_charged(tmp_path, exact):
     sites = Sites(tmp_path, experiment_of("privacy.moments=0.3", "local.failing=5.0"))
-    from fedsw.federation.node.joining import join
+    from fedsw.federation.node.replies import join
     from tests.federation.distributed.sites import RUN
 
     settings = sites.experiment.model_dump_json(exclude={"metrics"})

@@ -19,7 +19,7 @@ from fedsw.desk.planning.run_plan import planned
 from fedsw.desk.planning.words import rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
-from fedsw.federation.node.joining import join
+from fedsw.federation.node.replies import join
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum

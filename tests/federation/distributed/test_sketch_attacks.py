@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.audit.bounds import shown_epsilon
-from fedsw.federation.node.joining import join
-from fedsw.federation.node.telling import WITHHELD
+from fedsw.federation.node.replies import WITHHELD, join
 from fedsw.federation.trust.distributed import once
 from fedsw.federation.trust.distributed.members import Cohort, least
 from fedsw.federation.trust.sketch import sketch_once as sides

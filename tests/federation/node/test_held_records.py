@@ -17,9 +17,9 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.node import held_records as partition
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records, require_agreement
-from fedsw.federation.node.joining import join
+from fedsw.federation.node.replies import join
 from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory

@@ -11,8 +11,8 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-from fedsw.federation.node.joining import join
 from fedsw.federation.node.limits import allowed_modules, require_delta, require_limits
+from fedsw.federation.node.replies import join
 from fedsw.federation.node.roster import keyring_of
 from fedsw.federation.node.simulated import ONE_PERSON, is_simulated, of_one_person
 from fedsw.federation.server.federation import Job, federate

@@ -20,8 +20,8 @@ from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Broadcast, Fault, Terms
 from fedsw.federation.messages.table import OutputsAsked
-from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import limits
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.limits import require_room, room_of
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.learning.models import count_parameters

@@ -11,10 +11,9 @@ import torch
 from fedsw._tools.randomness import Stream
 from fedsw.data import BadRecords
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
-from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.held_records import Held, held_records
+from fedsw.federation.node import replies as nodes
+from fedsw.federation.node.held_records import Held, held_records, require_units
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.sample import require_units
 from fedsw.federation.trust.distributed.members import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum, bounded_of
 from fedsw.federation.trust.distributed.site import Answering

@@ -13,7 +13,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.messages import GRADIENTS, OUTPUTS, SUM
-from fedsw.federation.node.answered import FIRST, LAST, AlreadyAnswered, Answered
+from fedsw.federation.node.own_ledger import FIRST, LAST, AlreadyAnswered, Answered
 from fedsw.federation.server.federation import Job, federate
 from fedsw.federation.server.lost import Remembered, largest_rates, lost_attempts
 from fedsw.federation.trust.round_plan import make_plan

@@ -16,7 +16,7 @@ from fedsw.federation import flower, messages
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory

@@ -12,11 +12,11 @@ import torch
 from fedsw._tools import files
 from fedsw._tools.settings import FederationError
 from fedsw.experiment import parse_experiment
-from fedsw.federation.node import joining as node_module
 from fedsw.federation.node import own_ledger as account
+from fedsw.federation.node import replies as node_module
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.telling import WITHHELD
+from fedsw.federation.node.replies import WITHHELD
 from fedsw.federation.trust.local_gradient.noising import Request, noised_contributions, noised_tables
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

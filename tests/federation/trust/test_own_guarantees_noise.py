@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedsw._tools.randomness import Stream
-from fedsw.federation.node import joining as nodes
 from fedsw.federation.node import own_ledger as account
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_gradient.noising import Request

@@ -25,7 +25,7 @@ DELTA, CONFIDENCE = 1e-3, 0.99
 
 def _released(folder, monkeypatch, label: int, trials: int) -> np.ndarray:
     """Models of so many runs along the canary's gradient, which fills the loss clip, with a sign for each label."""
-    import fedsw.federation.node.joining as node
+    import fedsw.federation.node.replies as node
 
     genuine = node.held_records
 

@@ -25,7 +25,7 @@ from fedsw.federation import messages
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.trust import budget_split as split
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records, owners
-from fedsw.federation.node import sample as node_units
-from fedsw.federation.node.held_records import Held
+from fedsw.federation.node import held_records as node_units
+from fedsw.federation.node.held_records import Held, held_back
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.sample import held_back
 from fedsw.federation.trust.budget_shares import held_out_budget
 from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_slices import noised_slices as local_slices

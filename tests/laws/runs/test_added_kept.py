@@ -17,9 +17,8 @@ from fedsw.data import Records
 from fedsw.data.units import Units
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import run
-from fedsw.federation.node.held_records import held_out_records, held_records
+from fedsw.federation.node.held_records import held_back, held_out_records, held_records
 from fedsw.federation.node.own_ledger import HELD_OUT
-from fedsw.federation.node.sample import held_back
 from fedsw.federation.server.job import planned_cost
 from fedsw.federation.trust.budget_shares import held_out_budget
 from fedsw.federation.trust.round_plan import make_plan

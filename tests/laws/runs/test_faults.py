@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 
 from fedsw._tools.settings import FederationError
 from fedsw.federation.client import app as client_app
-from fedsw.federation.node import joining as node
+from fedsw.federation.node import replies as node
 from fedsw.federation.trust.central import rounds as central
 from fedsw.privacy import release as door
 from fedsw.privacy.accounting import BudgetExhausted, Ledger

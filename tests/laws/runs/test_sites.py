@@ -19,9 +19,8 @@ from fedsw._tools.settings import FederationError
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.exchange.participants import Present, Site
 from fedsw.federation.messages import Fault, Malformed, addressed, opened, packed, unpacked
-from fedsw.federation.node.held_records import clients_of, held_records
+from fedsw.federation.node.held_records import clients_of, held_records, sampled
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.sample import sampled
 from fedsw.federation.trust.round_plan import draw, make_plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger

@@ -38,7 +38,7 @@ from fedsw.federation import messages
 from fedsw.federation.engines import deployed, driver
 from fedsw.federation.engines.driver import run
 from fedsw.federation.messages.codec import Broadcast, Seen, fields_of
-from fedsw.federation.node.same_records import KEY_FILE
+from fedsw.federation.node.own_ledger import KEY_FILE
 from fedsw.federation.server.summary import within
 from fedsw.federation.trust.distributed import site
 from fedsw.privacy import release

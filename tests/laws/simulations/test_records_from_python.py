@@ -23,9 +23,9 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.driver import resume, run
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records
-from fedsw.federation.node.joining import join
+from fedsw.federation.node.replies import join
 from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.commands import command_for

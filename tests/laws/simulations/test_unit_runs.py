@@ -20,7 +20,7 @@ from fedsw.data.units import Units
 from fedsw.desk.use.trained import load
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import run
-from fedsw.federation.node import joining as nodes
+from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
 from fedsw.federation.server import settling as preset

@@ -14,7 +14,7 @@ from fedsw._tools import files
 from fedsw.audit.finding import Finding
 from fedsw.cli.app import main
 from fedsw.federation.messages import SLICES
-from fedsw.federation.node.answered import Answered
+from fedsw.federation.node.own_ledger import Answered
 from fedsw.runs.report.figures import new_panels
 from tests.desk.use.conftest import INCOME, settings
 

@@ -25,10 +25,9 @@ from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.exchange.exchange import Traffic, content_of, exchange
 from fedsw.federation.exchange.participants import greeting
 from fedsw.federation.messages import Fault, Malformed, packed, unpacked
-from fedsw.federation.node import joining as nodes
-from fedsw.federation.node.replies import HIDDEN, reason_of
+from fedsw.federation.node import replies as nodes
+from fedsw.federation.node.replies import HIDDEN, WITHHELD, may_be_reported, reason_of
 from fedsw.federation.node.simulated import ONE_PERSON
-from fedsw.federation.node.telling import WITHHELD, may_be_reported
 from fedsw.federation.server.federation import Job, federate
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.client_status import begun, note, participations

@@ -20,10 +20,9 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import inprocess
 from fedsw.federation.messages import Terms
 from fedsw.federation.messages.table import Greeting
-from fedsw.federation.node import joining
-from fedsw.federation.node.answered import Answered
+from fedsw.federation.node import replies
 from fedsw.federation.node.held_records import Held
-from fedsw.federation.node.same_records import KEY_FILE
+from fedsw.federation.node.own_ledger import KEY_FILE, Answered
 from fedsw.federation.node.simulated import ANY_MODULE, ONE_PERSON
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.client_status import read_client_status, state_of
@@ -75,9 +74,9 @@ class Client:
         state = {"state-dir": str(folder), "modules": ANY_MODULE}
         self.config = {"partition-id": 0, "num-partitions": nodes, **state}
         self.experiment, self.folder, self.reply = experiment, folder, RecordDict()
-        read = joining.held_records
+        read = replies.held_records
         self.change: Callable[[Held], Held] = lambda held: held
-        monkeypatch.setattr(joining, "held_records", lambda *about: self.change(read(*about)))
+        monkeypatch.setattr(replies, "held_records", lambda *about: self.change(read(*about)))
 
     def greet(self, run: str = RUN) -> str:
         """Why it refuses; empty if it takes part."""
@@ -131,7 +130,7 @@ def test_a_kept_record_that_has_changed_is_told_too(tmp_path, monkeypatch):
     assert client.greet() == ""
     client.answer()
     monkeypatch.setattr(
-        joining, "held_out_records", lambda *about, read=joining.held_out_records: _other_values(read(*about))
+        replies, "held_out_records", lambda *about, read=replies.held_out_records: _other_values(read(*about))
     )
     assert WORDS in client.greet()
 
@@ -166,7 +165,7 @@ def test_a_disk_that_takes_no_digest_refuses_the_greeting(tmp_path, monkeypatch)
 
 def test_a_run_goes_on_without_a_client_whose_file_was_replaced_and_both_sides_say_why(tmp_path, monkeypatch):
     """It is greeted again and again: a log that said so each time would hide all else."""
-    made, read, gone = inprocess.node_configs(3, tmp_path / "unused"), joining.held_records, []
+    made, read, gone = inprocess.node_configs(3, tmp_path / "unused"), replies.held_records, []
     configs = [
         {**config, "state-dir": str(tmp_path / f"state{number}"), "modules": ANY_MODULE}
         for number, config in enumerate(made)
@@ -180,11 +179,11 @@ def test_a_run_goes_on_without_a_client_whose_file_was_replaced_and_both_sides_s
         third = message.metadata.message_type == "train.outputs" and message.content["config"]["round"] == 3
         if third and context.node_config["partition-id"] == 1 and not gone:
             gone.append(True)
-            joining._nodes.clear()  # its process is another one now
+            replies._nodes.clear()  # its process is another one now
             raise OSError("its file was replaced")
         return client_app(message, context)
 
-    monkeypatch.setattr(joining, "held_records", held)
+    monkeypatch.setattr(replies, "held_records", held)
     grid = inprocess.InProcessGrid(app, configs)
     try:
         summary = federate(
