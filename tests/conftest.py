@@ -99,7 +99,7 @@ LONG = (
     "federation/deploy/test_executor",
     "runs/test_recovery",
     "privacy/accounting/test_composition",
-    "federation/server/test_lost",
+    "federation/server/test_settling_lost",
     "learning/tasks/test_tally",
     "federation/trust/test_own_guarantees",
     "audit/test_canary_once",

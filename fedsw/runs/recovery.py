@@ -71,7 +71,7 @@ def reopened(
     Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
     whole folder, put back together, is consistent in itself; clients and accounts recognise it
-    (`fedsw.federation.server.lost`).
+    (`fedsw.federation.server.settling`).
 
     Raises:
         LedgerReplaced: if it is older than what is remembered, of another run, or gone.

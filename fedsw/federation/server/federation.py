@@ -32,8 +32,6 @@ from fedsw.federation.exchange.participants import gather
 from fedsw.federation.exchange.roll import NODE_KEYS, Roll
 from fedsw.federation.node.own_ledger import with_held_out
 from fedsw.federation.origin import signing
-from fedsw.federation.server.job import Job, budgeted
-from fedsw.federation.server.lost import take_up
 from fedsw.federation.server.releases_once import (
     at_thresholds,
     measure_kept,
@@ -45,7 +43,7 @@ from fedsw.federation.server.releases_once import (
     unprepared,
     without_scores,
 )
-from fedsw.federation.server.settling import settled_among
+from fedsw.federation.server.settling import Job, budgeted, settled_among, take_up
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.trust.budget_shares import FIRST
 from fedsw.federation.trust.context import Context, ServerSide
