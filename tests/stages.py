@@ -185,13 +185,13 @@ FEW: dict[str, dict[str, int]] = {
     "federation/test_local_gradient": {
         "with_little_noise_and_many_bins_a_round_is_the_trusted_servers": 1,
     },
-    "federation/trust/test_own_guarantees": {
+    "federation/trust/test_context_local": {
         "under_local_trust_each_client_of_a_site_has_its_own_ledger_and_noise": 2,
     },
     "federation/test_local_slices": {
         "a_release_is_asked_for_once_and_every_loss_learns_from_it": 2,
     },
-    "federation/test_moments_first": {
+    "federation/test_sums_once_moments": {
         "a_run_that_goes_on_has_the_moments_that_it_had_and_ends_with_the_same_bits": 1,
         "a_run_with_moments_passes_its_own_audit_and_fails_it_where_they_cost_less": 1,
         "moments_and_all_rounds_compose_to_the_promised_epsilon": 4,
@@ -204,7 +204,7 @@ FEW: dict[str, dict[str, int]] = {
     "federation/node/test_node_requests": {
         "a_client_charges_nothing_for_a_request_that_it_does_not_believe": 13,
     },
-    "federation/test_scores_last": {
+    "federation/test_sums_once_scores": {
         "a_run_that_goes_on_has_the_counts_and_the_model_that_it_had": 1,
         "an_audit_fails_where_counts_have_no_noise_or_cost_less": 1,
         "counts_are_charged_once_and_whole_after_the_rounds_and_the_run_passes_its_audit": 1,
@@ -394,7 +394,7 @@ FEW: dict[str, dict[str, int]] = {
         "an_unreadable_greeting_costs_its_sender_alone_where_the_others_are_enough": 1,
         "a_malformed_reply_loses_its_sender_and_never_the_run": 4,
     },
-    "federation/test_held_out_release": {
+    "federation/test_sums_once_held_out": {
         "without_noise_the_metrics_are_those_of_all_kept_records": 3,
         "a_limit_that_one_part_alone_would_fit_refuses_the_run_before_anything_is_spent": 1,
         "kept_records_are_measured_as_they_are_after_moments_too": 1,

@@ -17,7 +17,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.audit.neighbours import Pair, Trial, View, exchanged, worst_neighbours
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.exchange.participants import Present
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Attempt, attempts
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds

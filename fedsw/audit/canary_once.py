@@ -30,7 +30,7 @@ from fedsw.federation.trust.budget_shares import TALLY_PART
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import honest
 from fedsw.federation.trust.round_plan import FederationPlan
-from fedsw.federation.trust.sketch.sketch_costs import PART as SKETCH
+from fedsw.federation.trust.sketch.sketch_once import PART as SKETCH
 from fedsw.learning.models import flatten
 from fedsw.learning.sketches.from_settings import classifier_of, sent_size, table_of
 from fedsw.learning.tasks.problem import Problem

@@ -20,7 +20,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.federation.trust import round_plan
 from fedsw.federation.trust import sums_once as sums
 from fedsw.federation.trust.distributed import once as masked_once
-from fedsw.federation.trust.sketch import sketch_costs as local
+from fedsw.federation.trust.sketch import sketch_once as local
 from fedsw.federation.trust.sketch import sketch_once as sides
 from fedsw.federation.trust.sums_once import SUMS
 from fedsw.learning.sketches import noised

@@ -17,8 +17,7 @@ from fedsw.federation.messages import trusts_of
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.server.from_sketch import restarts_of, settings_of
-from fedsw.federation.trust.sketch.sketch_costs import sketch_budget
-from fedsw.federation.trust.sketch.sketch_once import SketchSum
+from fedsw.federation.trust.sketch.sketch_once import SketchSum, sketch_budget
 from fedsw.learning.models.labelled import VectorGenerator
 from fedsw.learning.sketches.fit import CheckpointRefused, fit_generator
 from fedsw.learning.sketches.from_settings import FIRST

@@ -13,7 +13,7 @@ from fedsw.audit.record.cost import SAME, recomputed, steps_of
 from fedsw.experiment import read_delta
 from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.server.summary import epsilon_of_reader, guarantee_of, versions
-from fedsw.federation.trust.local_release.release_plan import release_epsilon
+from fedsw.federation.trust.local_release.released_records import release_epsilon
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.accounting import Step
 from fedsw.privacy.accounting.selection import Selection

@@ -24,8 +24,14 @@ from fedsw.experiment.compatibility import relation_of, sampling_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.experiment.sections import TableSettings
 from fedsw.experiment.trust import Law
-from fedsw.federation.trust.budget_shares import HISTOGRAMS_PART, PART, SCORES_PART, rounds_beside, sum_budget
-from fedsw.federation.trust.budget_split import asks_tables
+from fedsw.federation.trust.budget_shares import (
+    HISTOGRAMS_PART,
+    PART,
+    SCORES_PART,
+    asks_tables,
+    rounds_beside,
+    sum_budget,
+)
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one, bound_of, noise_of
 from fedsw.federation.trust.distributed.members import honest
 from fedsw.learning.moments.beside_rounds import binned, moments_layout, scores_of, tally_of

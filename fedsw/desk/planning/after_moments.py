@@ -21,7 +21,7 @@ from fedsw.desk.planning.public_rows import PublicRows, public_columns
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.trust import Law, trust_model
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import binned, histograms_of
 from fedsw.learning.moments.column_counts import ColumnCounts, Histograms

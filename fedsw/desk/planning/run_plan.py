@@ -52,7 +52,7 @@ from fedsw.federation.exchange.participants import Site
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.federation.trust.budget_shares import SCORES_PART, sum_budget
 from fedsw.federation.trust.round_plan import FederationPlan
-from fedsw.federation.trust.sketch.sketch_costs import StageCost, stage_costs
+from fedsw.federation.trust.sketch.sketch_once import StageCost, stage_costs
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.evaluation.group_thresholds import band_of

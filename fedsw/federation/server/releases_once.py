@@ -16,11 +16,8 @@ from torch import Tensor
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.data.sources import load_class_names
 from fedsw.federation.trust.context import Context, ServerSide
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import FederationPlan
-from fedsw.federation.trust.scores_last import ScoreSum
-from fedsw.federation.trust.sums_once import Sum
+from fedsw.federation.trust.sums_once import HistogramSum, MomentSum, ScoreSum, Sum, TallySum
 from fedsw.learning.models import flatten
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of

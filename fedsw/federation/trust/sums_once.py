@@ -1,8 +1,13 @@
-"""Sums over records that are released once: how they leave, exact for a trusted server or noised at each client."""
+"""Sums over records that leave once, exact for a trusted server or noised at each client: what, how, and at what cost.
+
+First how any such sum leaves; then each kind: histograms and moments before the first round, counts by class and score
+after the last, and sums over records that were kept out of training.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,21 +27,40 @@ from fedsw._tools.randomness import Stream
 from fedsw._tools.settings import FederationError
 from fedsw.data import Records
 from fedsw.experiment import Experiment
+from fedsw.experiment.compatibility import relation_of
 from fedsw.federation.exchange.participants import Member, Present, Site
 from fedsw.federation.messages import AnyExchange, Broadcast, Terms
 from fedsw.federation.messages.table import ExactSums, Noised
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Due, Handler, answer_together, answered, each_pays, fresh
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.federation.trust import most, promise
-from fedsw.federation.trust._own_guarantees import LocalMethod, describe
-from fedsw.federation.trust.budget_shares import Shares, SumBudget, rounds_beside
-from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
+from fedsw.federation.trust.budget_shares import (
+    HISTOGRAMS_PART,
+    PART,
+    SCORES_PART,
+    TALLY_PART,
+    HeldOutBudget,
+    Shares,
+    SumBudget,
+    held_out_budget,
+    rounds_beside,
+    sum_budget,
+)
+from fedsw.federation.trust.context import AtServer, Collector, Context, LocalMethod, describe, who_is_in
 from fedsw.federation.trust.round_plan import FederationPlan
+from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
+from fedsw.learning.moments.moments_sum import STEP as MOMENT_STEP
+from fedsw.learning.moments.moments_sum import sums_of
+from fedsw.learning.sketches.sketch_law import STEP as TALLY_STEP
+from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
+from fedsw.learning.tasks.score_counts import counts_of_scores
+from fedsw.learning.tasks.tally import Cut, RegressionSums
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
+from fedsw.privacy.sensitivity import SLACK
 from fedsw.runs.observer import Outcome
 from fedsw.runs.releases import Releases
 
@@ -377,3 +401,251 @@ class LocalSums(LocalMethod):
         sigma = math.hypot(*(float(own_sum["sigma"]) for own_sum in stored))
         self.records = total.records(self._sites, releases.clients)
         return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(releases.clients))
+
+
+class MomentSum(Sum):
+    """The moments of all records, by cell, in a run that releases them."""
+
+    part, called, purpose, step = PART, "moments", "moment", MOMENT_STEP
+
+    def __init__(self, task: Problem) -> None:
+        super().__init__(task)
+        layout = moments_layout(task)
+        if layout is None:
+            raise RuntimeError(
+                "moments were asked for, and this node agreed to a run that releases none (privacy.moments)"
+            )
+        self._layout = layout
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._layout.cells, self._layout.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (blocks, width)."""
+        return sums_of(node.task, self._layout, records_of(node, positions, stream))
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return sum_budget(self.part, self._layout, shared().moments, relation_of(self.task.experiment))
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return SLACK * records
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (blocks, width), records of every cell, (c,)."""
+        records = records if self._layout.cells > 1 else records.sum(keepdims=True)
+        return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"
+
+
+class HistogramSum(Sum):
+    """Counts of all records by public parts of every column of numbers; RuntimeError in a run that releases none."""
+
+    part, called, purpose, step, stored = HISTOGRAMS_PART, "histograms", "histogram", 1.0, "histograms"
+
+    def __init__(self, task: Problem) -> None:
+        super().__init__(task)
+        counts = histograms_of(task)
+        if counts is None:
+            raise RuntimeError(
+                "histograms of columns were asked for, and this node agreed to a run that releases none "
+                "(privacy.histograms)"
+            )
+        self._counts = counts
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`: columns, and parts of the widest."""
+        return len(self._counts.columns), self._counts.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (columns, width)."""
+        records = node.records.take(rows_in(node, positions, stream))  # as they are, before any code of columns
+        return self._counts.counted(records.features)
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return sum_budget(self.part, self._counts, shared().histograms, relation_of(self.task.experiment))
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (columns, width), records of every cell, (c,)."""
+        return None if self._counts.fits(steps, int(records.sum())) else "its counts are none of its records"
+
+
+class ScoreSum(Sum):
+    """Counts of all records by group, class and score, under the released model `theta` (r,).
+
+    It is the model for features as they are. RuntimeError in a run that releases none.
+    """
+
+    part, called, purpose, step, weights, stored = SCORES_PART, "scores", "scores", 1.0, "theta", "scores"
+    charged_before = "scores were counted and charged once, and are not on file: they are not released again"
+
+    def __init__(self, task: Problem, theta: Tensor) -> None:
+        super().__init__(task)
+        counts = scores_of(task)
+        if counts is None:
+            raise RuntimeError(
+                "counts of scores were asked for, and this node agreed to a run that releases none (calibration.share, "
+                "thresholds.share)"
+            )
+        self._counts, self._theta = counts, theta
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`."""
+        return cls(task, weights)
+
+    @property
+    def sent(self) -> Mapping[str, Broadcast]:
+        """See `Sum`."""
+        return {"theta": Broadcast.of(self._theta, Terms.of(self.task))}
+
+    @property
+    def known(self) -> Mapping[str, bytes]:  # type: ignore[override]
+        """See `Sum`."""
+        return {"model": self._theta.numpy().tobytes()}
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._counts.groups, self._counts.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (groups, width)."""
+        plain = node.under(node.task.unprepared())  # which prepares no records either that were coded once
+        model = plain.task.prepared(plain.model, self._theta)
+        return counts_of_scores(plain.task, self._counts, records_of(plain, positions, stream), model)
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
+        """See `Sum`."""
+        return sum_budget(self.part, self._counts, shared().scores, relation_of(self.task.experiment))
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (groups, width), records (groups,)."""
+        return None if self._counts.fits(steps, torch.from_numpy(records)) else "its counts are none of its records"
+
+    def counted(self, site: Site) -> NDArray[np.int64]:
+        """See `Sum`: by group, or of all together, (S, groups); strata are groups, or classes of them.
+
+        Where nothing is compared all groups are one stratum, (S, 1).
+        """
+        groups = min(self._counts.groups, len(self.task.objective.cells))
+        by_group: NDArray[np.int64] = site.sizes.reshape(len(site.sizes), -1, groups).sum(axis=1)
+        return by_group
+
+
+_MOST_KEPT = 2.0**28
+"""Records that a site keeps out of training, at most; how many they are is not in a cohort."""
+
+
+class TallySum(Sum):
+    """Sums over the records that were kept out of training, by group, under the released model `theta` (r,).
+
+    It is the model for features as they are: kept records go through no preparation. Numbers to predict are cut, where
+    the server says (`fedsw.learning.tasks.tally.Cut`). RuntimeError in a run that releases nothing of them.
+
+    Guarantee: `fedsw.learning.tasks.tally`, for the replacement of one kept record, whatever the model and the cut are.
+    """
+
+    part, called, purpose, step, weights = TALLY_PART, "kept records", "tally", TALLY_STEP, "theta"
+    stored, anybody = "tally", True
+
+    def __init__(self, task: Problem, theta: Tensor, cut: Cut | None = None) -> None:
+        super().__init__(task)
+        tally = tally_of(task)
+        if tally is None:
+            raise RuntimeError(
+                "sums over kept records were asked for, and this node agreed to a run that releases nothing of them "
+                "(data.held_out_to)"
+            )
+        if isinstance(tally, RegressionSums):
+            tally = dataclasses.replace(tally, cut=cut)
+        self._tally, self._theta = tally, theta
+
+    @classmethod
+    def asked(cls, task: Problem, request: Any) -> Self:
+        """See `Sum`."""
+        return cls(task, request.theta.tensor(), None if request.cut is None else Cut.of_flat(request.cut.tensor()))
+
+    @classmethod
+    def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
+        """See `Sum`; behind the model the weights have the cut of numbers to predict, if any (`Cut.flat`)."""
+        theta, cut = weights[: task.parameters], weights[task.parameters :]
+        return cls(task, theta, Cut.of_flat(cut) if len(cut) else None)
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """See `Sum`."""
+        terms, cut = Terms.of(self.task), self._cut
+        return {
+            "theta": Broadcast.of(self._theta, terms),
+            "cut": None if cut is None else Broadcast.exact(cut),
+        }
+
+    @property
+    def _cut(self) -> Tensor | None:
+        return self._tally.cut_at.flat() if isinstance(self._tally, RegressionSums) else None
+
+    @property
+    def known(self) -> Mapping[str, bytes]:  # type: ignore[override]
+        """See `Sum`."""
+        cut = self._cut
+        return {"model": self._theta.numpy().tobytes()} | ({} if cut is None else {"cut": cut.numpy().tobytes()})
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See `Sum`."""
+        return self._tally.groups, self._tally.width
+
+    def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
+        """See `Sum`; (blocks, width)."""
+        held_out = node.held_out
+        assert held_out is not None
+        records = records_of(held_out, positions, stream)
+        model = held_out.task.prepared(held_out.model, self._theta)  # of records as they are: the node's may be mapped
+        return tally_of_records(held_out.task, self._tally, records, model)
+
+    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> HeldOutBudget:
+        """See `Sum`."""
+        return held_out_budget(self.task.experiment, self._tally, shared().epsilon, delta, attempts)
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return _MOST_KEPT
+
+    def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
+        """See `Sum`; steps (blocks, width), records (blocks,)."""
+        if self._tally.fits(steps, torch.from_numpy(records)):
+            return None
+        return f"its sums are none of {int(records.sum())} kept records"
+
+    def counted(self, site: Site) -> NDArray[np.int64]:
+        """See `Sum`."""
+        assert site.held_out is not None
+        return site.held_out
+
+    def records(self, sites: Sequence[Site], clients: Collection[int]) -> NDArray[np.int64]:
+        """See `Sum`; the declared number is that of kept ones."""
+        declared = self.task.experiment.declared
+        return super().records(sites, clients) if declared is None else np.array([declared[1]])

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsw._tools.randomness import Stream
 from fedsw.experiment import resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
-from fedsw.federation.trust.local_release.release_plan import release_of
+from fedsw.federation.trust.local_release.released_records import release_of
 from fedsw.mathematics.transport.denoise import wavelet_denoise
 from fedsw.privacy.local_release import RecordRelease
 from simulations.papers.finished import Finished

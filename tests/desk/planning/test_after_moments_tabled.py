@@ -13,7 +13,7 @@ from fedsw.desk.planning.forecast import trained, training_objective
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.release import NoLedger, release

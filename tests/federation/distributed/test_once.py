@@ -24,7 +24,7 @@ from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, Step, epsilon_by
 from fedsw.privacy.masks import MaskKey
-from tests.federation import test_moments_first
+from tests.federation import test_sums_once_moments
 from tests.federation.distributed.sites import Refused, Sites, experiment_of
 from tests.federation.local_runs import attempts_in, kind_of, parameters_of
 from tests.federations import Saboteur, small
@@ -62,10 +62,10 @@ def test_a_run_on_moments_is_charged_as_planned_everywhere_and_passes_its_audit(
         entries, epsilon, _ = book(folder, client)
         assert entries[0].sampling_rate == 1.0 and entries[0].sensitivity >= math.sqrt(2)
         assert epsilon == pytest.approx(summary["epsilon_spent"], rel=1e-9) and 1.99 < epsilon <= 2.0
-    stored = test_moments_first.stored(folder)
+    stored = test_sums_once_moments.stored(folder)
     shared = planned_shares(experiment, 1e-5)
     assert stored["sigma"] == pytest.approx(shared.moments * entries[0].sensitivity * math.sqrt(3 / 2), rel=1e-9)
-    added = (stored["values"] - test_moments_first.exact(experiment)).reshape(-1) / stored["sigma"]
+    added = (stored["values"] - test_sums_once_moments.exact(experiment)).reshape(-1) / stored["sigma"]
     assert 0.7 < float(added.std()) < 1.3
     assert audit(folder).passed
 
@@ -125,7 +125,7 @@ def test_of_a_person_one_row_is_in_every_sum(tmp_path, federation, exact):
     summary = federation.run(chosen)
     folder = federation.folder / "run1"
     assert summary["status"] == "completed" and summary["held_out_release"]["records"] == 44
-    assert sum(test_moments_first.stored(folder)["records"]) == 136
+    assert sum(test_sums_once_moments.stored(folder)["records"]) == 136
     assert {round_ for round_, _ in attempts_in(folder, 0)} == {0, 1, 2, 3}
     task, vectors = Problem.from_experiment(chosen), [value for value, _, _ in exact]
     layout = moments_layout(task)

@@ -23,8 +23,7 @@ from fedsw.federation.node.replies import join
 from fedsw.federation.trust.distributed.attempt_cost import attempts_at_one
 from fedsw.federation.trust.distributed.members import Cohort
 from fedsw.federation.trust.distributed.once import agreed_sum
-from fedsw.federation.trust.sketch.sketch_costs import PART, sketch_budget
-from fedsw.federation.trust.sketch.sketch_once import LOCAL, SketchSum
+from fedsw.federation.trust.sketch.sketch_once import LOCAL, PART, SketchSum, sketch_budget
 from fedsw.learning.sketches import GaussianKernel
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes

@@ -20,7 +20,7 @@ from fedsw.federation.node.replies import WITHHELD, join
 from fedsw.federation.trust.distributed import once
 from fedsw.federation.trust.distributed.members import Cohort, least
 from fedsw.federation.trust.sketch import sketch_once as sides
-from fedsw.federation.trust.sketch.sketch_costs import PART
+from fedsw.federation.trust.sketch.sketch_once import PART
 from fedsw.learning.sketches.from_settings import classifier_of
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records

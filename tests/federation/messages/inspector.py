@@ -16,7 +16,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open
 from fedsw.federation.messages import EXCHANGES, Exchange, Message, Terms, trusts_of
 from fedsw.federation.messages.codec import ArrayField, Field, NumberField, Text, fields_of
-from fedsw.federation.trust.budget_split import own_batch
+from fedsw.federation.trust.budget_shares import own_batch
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.tasks.measures import sketcher_of

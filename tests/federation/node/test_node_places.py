@@ -18,8 +18,7 @@ from fedsw.federation.engines.driver import run
 from fedsw.federation.node.held_records import Held
 from fedsw.federation.node.node import Node
 from fedsw.federation.server.releases_once import unprepared
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.scores_last import ScoreSum
+from fedsw.federation.trust.sums_once import ScoreSum, TallySum
 from fedsw.learning.moments.beside_rounds import moments_layout, scores_of, tally_of
 from fedsw.learning.moments.moments_sum import sums_of
 from fedsw.learning.moments.preparation import Preparation

@@ -13,7 +13,7 @@ from fedsw.federation.engines.pool import environment
 from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.federation.trust.local_gradient.noising import Request
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables

@@ -13,8 +13,7 @@ from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.replies import each_pays
-from fedsw.federation.trust.local_release.release_plan import release_of
-from fedsw.federation.trust.local_release.released_records import release_due, released_records
+from fedsw.federation.trust.local_release.released_records import release_due, release_of, released_records
 from fedsw.federation.trust.local_slices import noised_slices as local_slices
 from fedsw.federation.trust.local_slices.noised_slices import released_slices, slices_due
 from fedsw.learning.models import flatten

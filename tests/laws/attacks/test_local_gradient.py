@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedsw._tools.randomness import Stream
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.objectives.distances import BetweenGroups

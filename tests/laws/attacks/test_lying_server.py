@@ -26,7 +26,7 @@ from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.messages import Fault
 from fedsw.federation.node import replies as nodes
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

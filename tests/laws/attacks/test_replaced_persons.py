@@ -21,9 +21,9 @@ from fedsw.federation.node import held_records as node_units
 from fedsw.federation.node.held_records import Held, held_back
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust.budget_shares import held_out_budget
-from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_slices import noised_slices as local_slices
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
+from fedsw.federation.trust.sums_once import TallySum
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.sketches.from_settings import FIRST
 from fedsw.learning.sketches.noised import sketch_sensitivity

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.objectives.distances import BetweenGroups

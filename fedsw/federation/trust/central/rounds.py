@@ -22,11 +22,8 @@ from fedsw.federation.messages.table import Contribution, GradientsAsked, Output
 from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.central import unnoised as client
 from fedsw.federation.trust.context import AtServer, Collector, Context, who_is_in
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import Draw, FederationPlan, charges, draw, make_plan, most_drawn, prepared_by
-from fedsw.federation.trust.scores_last import ScoreSum
-from fedsw.federation.trust.sums_once import TrustedSums, answer_exactly
+from fedsw.federation.trust.sums_once import HistogramSum, MomentSum, ScoreSum, TallySum, TrustedSums, answer_exactly
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.mathematics.transport.sliced import spread

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.federation.trust.budget_shares import Shares, covering, idle, planned_once, shares
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.members import Cohort, honest, rate_of

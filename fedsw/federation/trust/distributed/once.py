@@ -28,12 +28,9 @@ from fedsw.federation.trust.distributed.attempt_cost import Agreed, attempts_at_
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds, MaskedSums, Sums, make_plan, summed_scale
 from fedsw.federation.trust.distributed.members import Cohort, honest
 from fedsw.federation.trust.distributed.site import Answering, charged, masked, masked_reply
-from fedsw.federation.trust.held_out import TallySum
-from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
-from fedsw.federation.trust.scores_last import ScoreSum
 from fedsw.federation.trust.sketch import sketch_once as sketched
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
-from fedsw.federation.trust.sums_once import Sum
+from fedsw.federation.trust.sums_once import HistogramSum, MomentSum, ScoreSum, Sum, TallySum
 from fedsw.privacy.release import Bounded
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.observer import Outcome

@@ -15,14 +15,11 @@ from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.table import LocalGradientAsked, TableAsked
 from fedsw.federation.trust import Once, Sides
-from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust._own_guarantees import LocalMethod, describe
-from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust import budget_shares as split
+from fedsw.federation.trust.context import LocalMethod, describe
 from fedsw.federation.trust.local_gradient import noising as client
-from fedsw.federation.trust.moments_first import HistogramSum, MomentSum
 from fedsw.federation.trust.round_plan import FederationPlan, column_sums, prepared_by
-from fedsw.federation.trust.scores_last import ScoreSum
-from fedsw.federation.trust.sums_once import LocalSums, answer_noised
+from fedsw.federation.trust.sums_once import HistogramSum, LocalSums, MomentSum, ScoreSum, TallySum, answer_noised
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.transport.sliced import orthogonal_spread

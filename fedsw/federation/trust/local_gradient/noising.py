@@ -26,7 +26,7 @@ from fedsw.federation.messages.table import LocalGradientAsked, NoisedContributi
 from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import Promise
 from fedsw.federation.node.replies import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
-from fedsw.federation.trust import budget_split as split
+from fedsw.federation.trust import budget_shares as split
 from fedsw.federation.trust.budget_shares import covering, idle, planned_once
 from fedsw.learning.objectives import WeightedPenalty
 from fedsw.learning.objectives import histograms as tables

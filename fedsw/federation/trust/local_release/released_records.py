@@ -11,18 +11,17 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream, smallest_keys
 from fedsw._tools.subnormal import flushing_to_zero
-from fedsw.experiment import resolve_delta
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import ReleaseSettings
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Terms
 from fedsw.federation.messages.table import ReleaseAsked, ReleasedRecords
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Due, answer_together, each_pays
 from fedsw.federation.trust import Sides, promise
-from fedsw.federation.trust._own_guarantees import LocalMethod
-from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.local_release.release_plan import release_charge, release_epsilon, release_of
+from fedsw.federation.trust.context import Context, LocalMethod
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.problem import Problem
@@ -30,12 +29,42 @@ from fedsw.learning.tasks.public_side import Adversary, Learner
 from fedsw.mathematics.transport.denoise import wavelet_denoise
 from fedsw.mathematics.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, noised_swd
-from fedsw.privacy.accounting import Step, lifetime
+from fedsw.privacy.accounting import Charge, Step, epsilon_by, lifetime
 from fedsw.privacy.accounting.charges import counted_as
 from fedsw.privacy.accounting.lifetime import Counts
+from fedsw.privacy.local_release import RecordRelease
 from fedsw.privacy.release import Paid, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.observer import Outcome
+
+
+def release_of(experiment: Experiment, delta: float) -> RecordRelease:
+    """The one-shot release of a client's records that an experiment asks for."""
+    local, privacy = experiment.own(ReleaseSettings), experiment.privacy
+    assert privacy.epsilon is not None
+    return RecordRelease(
+        privacy.epsilon,
+        delta,
+        experiment.clip.output,
+        norm=local.norm,
+        mechanism=local.mechanism,
+        calibration=local.calibration,
+        diameter=local.diameter,
+        dct=local.dct,
+        keep=local.keep,
+    )
+
+
+def release_charge(release: RecordRelease) -> Charge:
+    """Charge of the release: every record once, at the true diameter, whatever the noise was calibrated for."""
+    return Charge(GROUP, 1.0, 2 * release.radius)
+
+
+def release_epsilon(experiment: Experiment, delta: float) -> float:
+    """The release's epsilon: the one asked for, or a larger one where the noise is for the paper's diameter."""
+    release = release_of(experiment, delta)
+    step = Step(1.0, release_charge(release).sensitivity / release.scale)
+    return epsilon_by(experiment.accountant, {step: 1}, delta)
 
 
 def release_due(node: Node, request: ReleaseAsked, ledger: Path) -> Due:

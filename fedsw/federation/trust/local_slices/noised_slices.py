@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +14,18 @@ from torch import Tensor
 from fedsw._tools.randomness import Stream
 from fedsw._tools.subnormal import flushing_to_zero
 from fedsw.data import Records
-from fedsw.experiment import resolve_delta
+from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import SliceSettings
 from fedsw.federation import messages
 from fedsw.federation.exchange.participants import Member, Site
 from fedsw.federation.messages import Broadcast, Terms
 from fedsw.federation.messages.table import NoisedSlices, SlicesAsked
 from fedsw.federation.node.node import Node
+from fedsw.federation.node.own_ledger import GROUP
 from fedsw.federation.node.replies import Due, answer_together, each_pays
 from fedsw.federation.trust import Sides, promise
-from fedsw.federation.trust._own_guarantees import LocalMethod
-from fedsw.federation.trust.budget_split import own_batch, sampling_rate
-from fedsw.federation.trust.context import Context
-from fedsw.federation.trust.local_slices._slices_plan import SlicesPlan, slices_plan
+from fedsw.federation.trust.budget_shares import own_batch, sampling_rate
+from fedsw.federation.trust.context import Context, LocalMethod
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.divergence import lost_direction
 from fedsw.learning.tasks.objective import in_pieces
@@ -34,12 +34,65 @@ from fedsw.learning.tasks.public_side import Learner
 from fedsw.mathematics.clipping import unchanged
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, draw_stored, flow_step, noised_swd
 from fedsw.mathematics.transport.sliced import project
-from fedsw.privacy.accounting import Step, lifetime
+from fedsw.privacy import plan as plans
+from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE
+from fedsw.privacy.accounting import Charge, Slicing, Step, lifetime
 from fedsw.privacy.accounting.lifetime import Counts
-from fedsw.privacy.release import Paid, release_paid
+from fedsw.privacy.release import Paid, Part, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on, unprotected_slices
 from fedsw.runs.observer import Outcome
+
+
+@dataclass(frozen=True)
+class SlicesPlan:
+    """A client's releases of slices: their sampling rate p_c (1 for one release of everything), number and directions.
+
+    `diameter` is how far a replaced record can move its features, `sigma` the noise of every projection (0 without
+    privacy), `epsilon` that of all releases together.
+    """
+
+    rate: float
+    releases: int
+    slicing: Slicing
+    diameter: float
+    sigma: float
+    epsilon: float
+
+    @property
+    def charge(self) -> Charge:
+        """Charge of one release to the client's records."""
+        return Charge(GROUP, self.rate, self.diameter, slicing=self.slicing)
+
+    @property
+    def part(self) -> Part:
+        """The part that this charge pays for; its bound is that of the features, before slicing."""
+        return Part("slices", self.diameter, self.sigma, GAUSSIAN if self.sigma else NO_NOISE)
+
+
+def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:
+    """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.
+
+    Guarantee: (epsilon, delta) for the replacement of one of the client's records, against everybody, by the profile of
+    random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
+    With the accountants of other papers it is what they say it is (`fedsw.privacy.accounting.ACCOUNTANTS`).
+    """
+    releases = experiment.releases
+    rate = 1.0 if experiment.own(SliceSettings).once else rate
+    slicing = Slicing(dimension, experiment.slicing.directions, experiment.slicing.scheme)
+    diameter = 2 * experiment.clip.output
+    privacy = experiment.privacy
+    multiplier, epsilon = plans.calibrated(
+        privacy.epsilon,
+        privacy.noise_multiplier,
+        delta=delta,
+        rate=rate,
+        rounds=releases,
+        accountant=experiment.accountant,
+        mechanism=experiment.mechanism,
+        slicing=slicing,
+    )
+    return SlicesPlan(rate, releases, slicing, diameter, multiplier * diameter, epsilon)
 
 
 def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: float, paid: Paid | None) -> Slices:
@@ -50,7 +103,7 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
 
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
-    against everybody; see `fedsw.federation.trust.local_slices._slices_plan.slices_plan`.
+    against everybody; see `fedsw.federation.trust.local_slices.noised_slices.slices_plan`.
 
     The model (r,) is looked at only if the features pass through it. They are detached: private features are never
     differentiated.

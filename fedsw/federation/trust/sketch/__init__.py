@@ -24,7 +24,7 @@ class Sketching(TrustModel):
 
     def reserved(self, plan: Any) -> Any:
         """See `TrustModel`: all stages."""
-        from fedsw.federation.trust.sketch.sketch_costs import planned_stages
+        from fedsw.federation.trust.sketch.sketch_once import planned_stages
 
         return planned_stages(plan.task, plan.delta)
 

@@ -9,10 +9,9 @@ from fedsw._tools.randomness import Stream
 from fedsw.federation.node import own_ledger as account
 from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.node import Node
-from fedsw.federation.trust.held_out import TallySum
 from fedsw.federation.trust.local_gradient.noising import Request
-from fedsw.federation.trust.moments_first import MomentSum
 from fedsw.federation.trust.sketch.sketch_once import SketchSum
+from fedsw.federation.trust.sums_once import MomentSum, TallySum
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.objective import ClippedObjective

@@ -19,9 +19,9 @@ from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.own_ledger import HELD_OUT, spent_epsilon
 from fedsw.federation.server.releases_once import keep
-from fedsw.federation.trust import held_out, promise
+from fedsw.federation.trust import promise, sums_once
 from fedsw.federation.trust.budget_shares import held_out_budget
-from fedsw.federation.trust.held_out import TallySum
+from fedsw.federation.trust.sums_once import TallySum
 from fedsw.learning.moments.beside_rounds import tally_of
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Cut
@@ -183,8 +183,8 @@ def test_replacing_one_kept_unit_moves_the_sums_by_no_more_than_is_charged(tmp_p
 
 
 def test_a_clients_own_counts_are_of_one_row_of_each_kept_person(tmp_path, monkeypatch):
-    seen, genuine = [], held_out.tally_of_records
-    monkeypatch.setattr(held_out, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
+    seen, genuine = [], sums_once.tally_of_records
+    monkeypatch.setattr(sums_once, "tally_of_records", lambda *given: (seen.append(given[2]), genuine(*given))[1])
     chosen = kept_run(tables(tmp_path / "data", 40, 40, 40, rows=3), *LOCAL, unit="patient")
     node = nodes.join(chosen.model_dump_json(), "run", 1, {"partition-id": 0, "num-partitions": 3})
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)

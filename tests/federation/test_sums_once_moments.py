@@ -20,11 +20,10 @@ from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once
 from fedsw.federation.server.releases_once import unprepared
-from fedsw.federation.trust import budget_split as split
-from fedsw.federation.trust.budget_shares import PART, shares, sum_budget
-from fedsw.federation.trust.budget_split import budget_split
+from fedsw.federation.trust import budget_shares as split
+from fedsw.federation.trust.budget_shares import PART, budget_split, shares, sum_budget
 from fedsw.federation.trust.local_gradient.noising import Request
-from fedsw.federation.trust.moments_first import MomentSum
+from fedsw.federation.trust.sums_once import MomentSum
 from fedsw.learning.models import flatten
 from fedsw.learning.moments.beside_rounds import moments_layout
 from fedsw.learning.moments.moments_sum import STEP, sums_of

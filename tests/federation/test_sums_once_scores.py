@@ -24,10 +24,9 @@ from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node import replies as nodes
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.server import releases_once as server
-from fedsw.federation.trust.budget_shares import SCORES_PART, rounds_beside, shares
-from fedsw.federation.trust.budget_split import budget_split
+from fedsw.federation.trust.budget_shares import SCORES_PART, budget_split, rounds_beside, shares
 from fedsw.federation.trust.distributed.attempt_cost import planned_shares
-from fedsw.federation.trust.scores_last import ScoreSum
+from fedsw.federation.trust.sums_once import ScoreSum
 from fedsw.learning.models.outer_layers import made_up_inputs, rescalable, rescaled
 from fedsw.learning.moments.beside_rounds import require_scorable, scores_of, tally_of
 from fedsw.learning.sketches.sketch_law import STEP
