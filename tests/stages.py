@@ -11,7 +11,7 @@ FEW: dict[str, dict[str, int]] = {
     "federation/engines/test_inprocess_ray": {
         "a_cluster_is_joined_with_the_cores_that_it_has_and_every_site_has_its_share_of_the_gpus": 0,
     },
-    "privacy/accounting/test_calibration": {
+    "privacy/accounting/test_epsilons_calibration": {
         "rounding_in_sigma_over_sensitivity_cannot_break_the_budget": 10,
         "noise_and_steps_of_slices_meet_epsilon_and_waste_little": 2,
         "the_papers_accountants_find_noise_for_slices_of_whole_images": 0,
@@ -463,7 +463,7 @@ FEW: dict[str, dict[str, int]] = {
     "_tools/test_text": {
         "no_epsilon_and_no_delta_is_written_to_the_nearest_digit": 0,
     },
-    "privacy/accounting/test_calibration_report": {
+    "privacy/accounting/test_epsilons_calibration_report": {
         "accounting_imports_nobody_elses_accountant": 0,
     },
     "runs/observers/test_observers_mlflow": {

@@ -17,7 +17,7 @@ import torch
 
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting import Composition, Step, epsilon, noise_multiplier
-from fedsw.privacy.accounting.discretise import step_moments
+from fedsw.privacy.accounting.pld import step_moments
 
 RATE, MULTIPLIER, STEPS, DELTA = 0.01, 1.0, 5000, 1e-5
 STEP = Step(RATE, 1 / MULTIPLIER)

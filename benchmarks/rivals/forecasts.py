@@ -24,7 +24,7 @@ from benchmarks.rivals.ours import drafted
 from benchmarks.rivals.sets import KNOWN, NAMES, SHIPPED, parted
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.planning.run_forecast import Forecast
+from fedsw.desk.planning.forecast import Forecast
 from fedsw.desk.planning.run_plan import planned
 
 EPSILONS = (0.5, 1.0, 3.0)

@@ -11,8 +11,7 @@ from typing import Any
 
 from benchmarks.own_data.store import Row, rows_of
 from fedsw._tools import text
-from fedsw.desk.planning.forecast import FEASIBLE
-from fedsw.desk.planning.run_forecast import promised_above
+from fedsw.desk.planning.forecast import FEASIBLE, promised_above
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results" / "rivals"

@@ -23,9 +23,8 @@ from torch import Tensor
 from fedsw._tools.text import downward, number, upward
 from fedsw.audit import canary_masked as masked
 from fedsw.audit import canary_once as once
-from fedsw.audit._parts import AuditedPart, content_of, rows_of, said_of, square_of
 from fedsw.audit.bounds import epsilon_of_rates, expected_mu, gaussian_mu, judged, rate_at_least, shown_epsilon
-from fedsw.audit.finding import AttackResult, Claim, Finding
+from fedsw.audit.finding import AttackResult, AuditedPart, Claim, Finding, content_of, rows_of, said_of, square_of
 from fedsw.audit.neighbours import Pair, Trial, TrialRun, View
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES

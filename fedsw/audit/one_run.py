@@ -21,10 +21,9 @@ from torch import Tensor
 from fedsw._tools.text import downward, upward
 from fedsw.audit import canary_once as once
 from fedsw.audit import canary_pairs as pairs
-from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of, square_of
 from fedsw.audit.bounds import Leakage, Scores, curve_p_value, epsilon_of_guesses, excludes
 from fedsw.audit.canary_pairs import Attacker, Canaries, Guesses, ReleasedRound
-from fedsw.audit.finding import Finding
+from fedsw.audit.finding import AuditedPart, Finding, How, content_of, rows_of, said_of, square_of
 from fedsw.data import Records, concatenate
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, cast
 from fedsw._tools.later import Later, loading
 
 __all__ = [
-    "additive_shapes", "answer_files", "audited", "budgets", "bundles", "cards",
-    "certificates", "client_check", "client_states", "code_books", "comparable", "comparison", "comparison_grid",
-    "comparison_page", "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts",
-    "drifting", "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
-    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "model_shapes", "moments_plan",
-    "node_files", "observers", "other_tables", "plan_words", "pool", "private_search", "public_rows", "rehearsal",
-    "roll_call", "rosters", "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder",
-    "run_grid", "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching",
-    "selections", "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
+    "additive_shapes", "answer_files", "audited", "budgets", "bundles", "cards", "certificates", "client_check",
+    "client_states", "code_books", "comparable", "comparison", "comparison_grid", "comparison_page",
+    "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts", "drifting",
+    "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
+    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "model_shapes", "node_files",
+    "observers", "other_tables", "pool", "private_search", "public_rows", "rehearsal", "roll_call", "rosters",
+    "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder", "run_grid",
+    "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections",
+    "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
     "understanding", "verbs",
 ]  # fmt: skip
 
@@ -57,12 +57,10 @@ if TYPE_CHECKING:
     from fedsw.desk.own_data import rehearsal as rehearsal
     from fedsw.desk.own_data import synthetic_table as synthetic_table
     from fedsw.desk.own_data import understood as understanding
-    from fedsw.desk.planning import after_moments as moments_plan
     from fedsw.desk.planning import private_search as private_search
     from fedsw.desk.planning import public_rows as public_rows
     from fedsw.desk.planning import run_plan as run_plan
     from fedsw.desk.planning import search as searching
-    from fedsw.desk.planning import words as plan_words
     from fedsw.desk.use import export as exporting
     from fedsw.desk.use import trained as trained
     from fedsw.experiment import choices as experiment_code

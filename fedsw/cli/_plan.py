@@ -19,8 +19,6 @@ from fedsw.cli._modules import (
     execution,
     experiment_files,
     experiments,
-    moments_plan,
-    plan_words,
     private_search,
     public_rows,
     rehearsal,
@@ -104,7 +102,7 @@ def plan_command(
     if after_moments is not None:
         if changes or records or public_table or other_people or expect:
             raise typer.BadParameter("--after-moments plans the run as it is: leave settings and other sources out")
-        released = moments_plan.after_moments(found(after_moments, runs), tuple(allow_module or ()))
+        released = public_rows.after_moments(found(after_moments, runs), tuple(allow_module or ()))
     console = Screen(stderr=True, quiet=quiet or as_json or not Screen(stderr=True).is_terminal)
     count = itertools.count(1)
     with console.status("training on public twins ...") as status:
@@ -124,7 +122,7 @@ def plan_command(
             }
             answered = verbs.forecast(str(experiment), *changes, records=records, **looked)
     if picture is not None:
-        plan_words.draw_plan(answered.about, picture)
+        run_plan.draw_plan(answered.about, picture)
     say(answered, as_json=as_json)
 
 
@@ -331,7 +329,7 @@ def _say_stages(name: str, changes: list[str], records: int | None, *, as_json: 
         )
     by_group, assumed = public_rows.sizes_by_group(experiment, None if records is None else str(records))
     plan = run_plan.planned(experiment, by_group, assumed=assumed)
-    plain = plan_words.as_plain(plan)
+    plain = run_plan.as_plain(plan)
     content = {key: plain[key] for key in ("experiment", "epsilon", "delta", "noise_multiplier", "stages")}
-    shown = [(head, words) for head, words in plan_words.rows(plan) if head == "noise" or head.startswith("stage")]
+    shown = [(head, words) for head, words in run_plan.rows(plan) if head == "noise" or head.startswith("stage")]
     answer(content, lambda: Document("", begins=(named(shown),)), as_json=as_json)

@@ -27,9 +27,8 @@ from fedsw.cli._modules import (
     figures,
     lifetime,
     model_shapes,
-    moments_plan,
-    plan_words,
     pool,
+    public_rows,
     roll_call,
     run_accounts,
     run_commands,
@@ -300,8 +299,8 @@ def report_command(
     if registry:
         _answer_path("entry", run_pages.write_entry(folders[0], output), as_json=as_json)
     else:
-        sizes = (moments_plan.sizes_of(folder, tuple(allow_module or ())) for folder in folders if what_ifs)
-        plans = (plan_words.as_plain(run_plan.planned(*known)) for known in sizes)
+        sizes = (public_rows.sizes_of(folder, tuple(allow_module or ())) for folder in folders if what_ifs)
+        plans = (run_plan.as_plain(run_plan.planned(*known)) for known in sizes)
         forecast = [run_documents.WhatIfs.of_plan(plan) for plan in plans]
         path = run_pages.write_page(folders, output, operator=operator, what_ifs=forecast)
         _answer_path("report", path, as_json=as_json)
@@ -323,7 +322,7 @@ def _document(name: str) -> tuple[Document, Path, list[Path]] | None:
     if (path / comparison.GRID).is_file():
         return comparison_page.read_comparison(path).document(), path / run_files.RunFile.REPORT, files_of_run(path)
     if path.suffix == ".json" and path.is_file():
-        return plan_words.plan_document(run_files.read_json(path) or {}), path.with_suffix(".html"), [path]
+        return run_plan.plan_document(run_files.read_json(path) or {}), path.with_suffix(".html"), [path]
     return None
 
 

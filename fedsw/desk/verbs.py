@@ -132,7 +132,7 @@ def forecast(
 
 def told(plan: Any) -> Answer:
     """A plan that was made, as an answer."""
-    from fedsw.desk.planning.words import as_plain, planned_view
+    from fedsw.desk.planning.run_plan import as_plain, planned_view
 
     content = as_plain(plan)
     return Answer(content, lambda: planned_view(plan), (content.get("forecast") or {}).get("what_ifs", ()), plan)

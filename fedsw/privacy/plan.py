@@ -14,7 +14,7 @@ from fedsw._tools.settings import real
 from fedsw._tools.text import Short, downward, upward
 from fedsw.privacy.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.privacy.accounting.charges import counted_as
+from fedsw.privacy.accounting.ledger import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
 from fedsw.privacy.mechanisms import ratio_of, require_norm
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, Sampling, require_relation

@@ -19,7 +19,7 @@ from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE, require_noise
 from fedsw.privacy.accounting import Charge, Spending, spend_together
-from fedsw.privacy.accounting.charges import mu_of
+from fedsw.privacy.accounting.ledger import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.mechanisms import MECHANISMS, noised, spacing
 from fedsw.privacy.relations import REPLACE_ONE, require_relation, require_sampling

@@ -24,7 +24,7 @@ from fedsw.privacy.accounting.lifetime import (
     room,
     total_epsilon,
 )
-from fedsw.privacy.accounting.lifetime.state import State
+from fedsw.privacy.accounting.lifetime.dataset_account import State
 from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.runs.group_names import UNNAMED, Names
 from fedsw.runs.recovery import require_remembered

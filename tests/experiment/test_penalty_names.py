@@ -11,8 +11,7 @@ from fedsw._tools.registry import Unknown
 from fedsw._tools.settings import ExperimentError
 from fedsw.audit.record import audit
 from fedsw.data.sources import Shape
-from fedsw.desk.planning.run_plan import planned
-from fedsw.desk.planning.words import as_plain
+from fedsw.desk.planning.run_plan import as_plain, planned
 from fedsw.experiment.choices import CodeRefused, modules_of
 from fedsw.experiment.penalty_names import PENALTIES, PenaltyKind
 from fedsw.federation.node.limits import require_modules, require_proven

@@ -11,8 +11,8 @@ import torch
 
 import fedsw
 from fedsw.data import as_records
-from fedsw.desk.planning import words
 from fedsw.desk.planning.run_plan import noise_at_weights, planned
+from fedsw.desk.planning.run_plan import rows as plan_rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import CHOSEN, PresetNumbers, Squares, left_open
 from fedsw.federation.engines.driver import resume, run
@@ -89,7 +89,7 @@ def test_a_classifier_s_probabilities_are_calibrated_and_less_of_a_large_budget_
 
 def test_a_plan_says_what_it_chose_for_calibration():
     found = planned(asked(), SIZES, strengths=(300.0,), expect="much")
-    assert "[calibration]" in dict(words.rows(found))
+    assert "[calibration]" in dict(plan_rows(found))
 
 
 def test_calibration_that_is_written_is_not_chosen_and_off_is_a_run_without_it():
@@ -284,7 +284,7 @@ def test_the_epsilon_of_a_plan_is_that_of_what_the_run_charges(overrides, steps)
     """With a given multiplier: all attempts that the budget is for, at the rates of the clients."""
     found = planned(small("privacy.noise_multiplier=2.0", *overrides), {"a": 300, "b": 300}, untold="not asked for")
     assert found.multiplier == 2.0 and found.epsilon == pytest.approx(epsilon_by("pld", steps, found.delta), rel=1e-6)
-    failing = "as many attempts that fail as 50 % of them" in dict(words.rows(found))["noise"]
+    failing = "as many attempts that fail as 50 % of them" in dict(plan_rows(found))["noise"]
     assert failing == ("local.failing=0.5" in overrides)
 
 

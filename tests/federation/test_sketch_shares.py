@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fedsw.audit.record import audit
 from fedsw.cli.app import main
-from fedsw.desk.planning.run_plan import planned
-from fedsw.desk.planning.words import rows
+from fedsw.desk.planning.run_plan import planned, rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.preset_rules import left_open, require_settled
 from fedsw.federation.server.settling import settled

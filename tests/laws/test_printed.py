@@ -15,8 +15,7 @@ from rich.console import Console
 import fedsw
 from fedsw._tools.text import MOST_SHOWN, Short, run_facts
 from fedsw.data.units import Units
-from fedsw.desk.planning.run_plan import Planned
-from fedsw.desk.planning.words import rows
+from fedsw.desk.planning.run_plan import Planned, rows
 from fedsw.desk.use.trained import TrainedModel
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment

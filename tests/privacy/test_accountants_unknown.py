@@ -19,9 +19,9 @@ import fedsw
 from fedsw._tools.randomness import Stream
 from fedsw.privacy.accountants import Accountant, accountant_named, doubt, is_proven, let_take, own_noise, word_of
 from fedsw.privacy.accounting import Charge, Composition, Ledger, Slicing, Step, epsilon_by, noise_multiplier
-from fedsw.privacy.accounting.charges import Account, counted_as
+from fedsw.privacy.accounting.ledger import Account, counted_as
 from fedsw.privacy.accounting.lifetime import of_replacement
-from fedsw.privacy.accounting.lifetime.state import State
+from fedsw.privacy.accounting.lifetime.dataset_account import State
 from fedsw.privacy.accounting.pld import accounting_device
 from fedsw.privacy.local_release import RecordRelease, project_ball
 from fedsw.privacy.mechanisms import MECHANISMS, gaussian_sigma
@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "privacy/accounting/epsilons.py:_not_covered": (
         lambda: epsilon_by("rdp-wor", {Step(0.1, 1.0, slicing=Slicing(3, 2)): 1}, 1e-5),
     ),
-    "privacy/accounting/charges.py:Account.__init__": (lambda: Account(("A",), "odd", "gaussian"),),
-    "privacy/accounting/_calibration.py:budget_report": (
+    "privacy/accounting/ledger.py:Account.__init__": (lambda: Account(("A",), "odd", "gaussian"),),
+    "privacy/accounting/epsilons.py:budget_report": (
         lambda: fedsw.privacy.accounting.budget_report(
             sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0, steps=1, sampling="odd"
         ),
@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
         lambda: fedsw.privacy.accounting.selection.renyi_divergence(Step(0.1, 1.0, "poisson"), 2.0),
     ),
     "privacy/accounting/pld.py:accounting_device": (lambda: accounting_device("odd"),),
-    "privacy/accounting/lifetime/state.py:State.after": (
+    "privacy/accounting/lifetime/dataset_account.py:State.after": (
         lambda: State("people").after({"kind": "odd", "run": "r", "steps": []}),
     ),
 }
@@ -189,18 +189,18 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
 
 
 KNOWN = {
-    "privacy/accounting/charges.py:counted_as": (
+    "privacy/accounting/ledger.py:counted_as": (
         "an unknown noise counts as none at all: epsilon infinite (a test below)"
     ),
-    "privacy/accounting/charges.py:Account.epsilon": "a cache",
-    "privacy/accounting/charges.py:_pure": "a Step's sampling is checked when it is made",
+    "privacy/accounting/ledger.py:Account.epsilon": "a cache",
+    "privacy/accounting/ledger.py:_pure": "a Step's sampling is checked when it is made",
     "privacy/accounting/ledger.py:Ledger.__init__": (
         "a header from before it was written means its accountant's own noise"
     ),
     "privacy/accounting/ledger.py:Ledger._require_fresh": "numbers",
     "privacy/accounting/profiles.py:curves": "an Orientation is checked when a Composition is made",
     "privacy/accounting/profiles.py:reach": "an Orientation is checked when a Composition is made",
-    "privacy/accounting/discretise.py:grid_masses": "an Orientation is checked when a Composition is made",
+    "privacy/accounting/pld.py:grid_masses": "an Orientation is checked when a Composition is made",
     "privacy/accounting/composition.py:epsilon_bracket": "what has no such pair has a wider bracket",
     "privacy/accounting/composition.py:Composition._refine": "a number to begin a search at",
     "privacy/accounting/composition.py:Composition._on_grid": "a cache",

@@ -14,8 +14,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from fedsw.audit._parts import AuditedPart, How, content_of, rows_of, said_of
-from fedsw.audit.finding import Check, Finding
+from fedsw.audit.finding import AuditedPart, Check, Finding, How, content_of, rows_of, said_of
 from fedsw.audit.record import _chain as model
 from fedsw.audit.record import _promise as promise
 from fedsw.audit.record import _published as published

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsw._tools.text import downward, upward
-from fedsw.audit._parts import square_of
-from fedsw.audit.finding import Check, Faults
+from fedsw.audit.finding import Check, Faults, square_of
 from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Row, real, without_ledgers
 from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, step_profile
-from fedsw.privacy.accounting.charges import mu_of
+from fedsw.privacy.accounting.ledger import mu_of
 from fedsw.privacy.accounting.selection import Selection, renyi_of_best
 from fedsw.runs.report.figures import colour, house_style, marker, new_panels
 

@@ -1,34 +1,117 @@
-"""Forecasts by training on public twins: the share of what can be learnt that noise leaves, by signal strength."""
+"""Forecasts by training on public twins: the share of what can be learnt that noise leaves, by signal strength.
+
+First the clipped gradient of one linear layer in closed form, which a forecast trains most of; at the end the forecast
+of a run: what is expected to be left, and on which facts, that only the owner knows, it depends.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from fedsw.data import Records
 from fedsw.desk.baselines.reference import well_trained
-from fedsw.desk.planning.after_moments import SUMMED, TabledObjective, as_released, opened
-from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
-from fedsw.desk.planning.public_rows import LAWS, PublicRows, TwinLaw, drawn, halves, resampled, scaled
+from fedsw.desk.planning.public_rows import (
+    LAWS,
+    RARE,
+    SUMMED,
+    PublicRows,
+    TabledObjective,
+    TwinLaw,
+    as_released,
+    drawn,
+    halves,
+    opened,
+    resampled,
+    scaled,
+)
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import PresetNumbers
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import scores_of
+from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.measures import Measuring
+from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
-from fedsw.privacy.release import NoLedger, release
+from fedsw.privacy.release import NoLedger, Sample, release
 from fedsw.runs.optimizer import Trainer
-from fedsw.runs.single.objective import Objective
-from fedsw.runs.single.training_plan import plan
+from fedsw.runs.single.objective import Batch, Objective
+from fedsw.runs.single.training_plan import Plan, plan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearObjective(Objective):
+    """The task's loss only, of a model that `is_linear`: for twins, which are simulated records."""
+
+    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
+        """See `Objective.of`, summed in closed form; weights (n, ...) of a model."""
+        return LinearClipped(**vars(super().of(clip, weights)))
+
+    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
+        """Nothing: one linear layer mixes no records, and these are simulated."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearClipped(ClippedObjective):
+    """`LinearObjective` with clips.
+
+    A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
+    it is formed. The sum is that of `ClippedObjective` within rounding; it is not measured again when added, and
+    protects no record.
+    """
+
+    def summed(
+        self,
+        model: nn.Module,
+        records: Records,
+        sizes: Sequence[int],
+        directions: Sequence[Tensor],
+        round_: int,
+        attempt: int,
+    ) -> Tensor:
+        """See `ClippedObjective`."""
+        inputs = self.inputs_of(records)
+        with torch.no_grad():
+            raw = model(inputs.features)
+        losses = self.losses(raw.requires_grad_(), inputs)
+        (pull,) = torch.autograd.grad(losses.sum(), raw)
+        lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
+        norms = torch.linalg.vector_norm(pull, dim=1) * lengths
+        factors = self.weighted.task_weight(len(records)) * (self.clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
+        pull = pull * factors[:, None]
+        return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
+
+
+def is_linear(model: nn.Module, objective: Objective) -> bool:
+    """Say whether `LinearObjective` is for a model and an objective: one layer with its bias, and no penalty pulls."""
+    layers = [*model.children()] if isinstance(model, nn.Sequential) else [model]
+    return (
+        len(layers) == 1
+        and type(layers[0]) is nn.Linear
+        and layers[0].bias is not None
+        and not any(penalty.weight > 0 for penalty in objective.penalties)
+    )
+
+
+def batches_of(plan: Plan, records: Records) -> Iterator[Batch]:
+    """The plan's batches of public records: drawn, or all records in every round, which are then drawn once."""
+    if min(plan.rates) < 1:
+        yield from plan.batches(records)
+        return
+    batch = next(iter(plan.batches(records)))
+    for round_ in range(1, plan.rounds + 1):
+        yield replace(batch, round=round_, sample=Sample(plan, None))
 
 
 @dataclass(frozen=True)
@@ -352,3 +435,118 @@ def isotonic(values: Sequence[float]) -> list[float]:
             last, count = pools.pop()
             pools[-1] = [(pools[-1][0] * pools[-1][1] + last * count) / (pools[-1][1] + count), pools[-1][1] + count]
     return [value for value, count in pools for _ in range(int(count))]
+
+
+SHARES = (RARE, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+"""Shares of records outside of the most frequent class, among which a plan looks for the largest at which a constant
+does as well ..."""
+_MARGIN = 2
+"""... and so many of them further on more than a constant is promised: twins tell more of a rare class than most tables
+do."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The share of what can be learnt that is expected to be left, for other numbers."""
+
+    records: int
+    epsilon: float
+    share_left: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast of a run by training on public twins.
+
+    Attributes:
+        learnt: scores of the ``reference`` (in words) on twins of every law, and the best constant beside it.
+        share_left: the share of its gain over a constant that is left, as expected; ``range``, under single laws.
+        strength: of the signal: below 1 noise buries it.
+        log_loss: of the run's probabilities, and of the class shares, the mean of all laws; None of numbers.
+        tight: what would be left if columns used a small part of their bounds; None for a table, or without bounds.
+        skewed: the least that would be left if most of the predicted numbers were small and a few far larger; None
+            where that was not tried.
+        bare: what would be left if columns told a point or two more than a constant; None if that was not tried.
+        rarest: share of the least frequent of so many ``classes`` that is assumed, and ``assumed`` of all but the most
+            frequent; None if it is known, and without classes.
+        rare: what would be left if all but the most frequent class had one record in fifty; None if not tried.
+        constant_to: the largest share of all classes but the most frequent at which a constant would do as well, of
+            those tried; None if there is none, or none was tried.
+    """
+
+    reference: str
+    learnt: tuple[Score, ...]
+    share_left: float
+    range: tuple[float, float]
+    strength: float
+    what_ifs: tuple[WhatIf, ...]
+    log_loss: tuple[float, float] | None = None
+    tight: float | None = None
+    skewed: float | None = None
+    bare: float | None = None
+    classes: int = 0
+    rarest: float | None = None
+    assumed: float = 0.0
+    rare: float | None = None
+    constant_to: float | None = None
+
+    @property
+    def promised_from(self) -> float:
+        """The least share outside of the most frequent class for which more than a constant is promised."""
+        if self.constant_to is None:
+            return self.assumed
+        return promised_above(self.constant_to)
+
+    @property
+    def depends(self) -> bool:
+        """Say whether more than a constant can be expected only if columns tell enough, or use their bounds."""
+        unsure = (self.tight, self.skewed, self.bare)
+        return self.share_left >= FEASIBLE and any(map(_too_little, unsure))
+
+    @property
+    def of_bounds(self) -> bool:
+        """Say whether it hangs on how much of their bounds the records use."""
+        return _too_little(self.tight) or _too_little(self.skewed)
+
+    @property
+    def condition(self) -> str:
+        """On which the forecast depends, in words; empty if on none."""
+        if not self.depends:
+            return ""
+        whose = ((self.tight, "the columns"), (self.skewed, "the numbers to predict"))
+        who = " and ".join(words for share, words in whose if _too_little(share))
+        counts = " (counts, most of them small, do not)" if _too_little(self.skewed) else ""
+        used = f"{who} use more than a tenth of their bounds{counts}" if who else ""
+        gains = "two points of accuracy" if self.learnt[0].constant > 0 else "4 % of squared error"
+        told = f"a model without privacy gains more than {gains} over a constant" if _too_little(self.bare) else ""
+        return " and ".join(filter(None, [told, used]))
+
+    @property
+    def feasible(self) -> bool:
+        """Say whether more than a constant can be expected, however little columns tell or use of their bounds."""
+        return self.share_left >= FEASIBLE and not self.depends
+
+
+def _too_little(share: float | None) -> bool:
+    return share is not None and share < FEASIBLE
+
+
+def promised_above(constant_to: float) -> float:
+    """The share outside of the most frequent class from which on more than a constant is promised; half if none is."""
+    above = [share for share in SHARES if share > constant_to]
+    return above[_MARGIN - 1] if len(above) >= _MARGIN else 0.5
+
+
+def largest_for_constant(left_of: Callable[[float], float]) -> float:
+    """The largest of `SHARES` at which too little is left; it is so at the first, by bisection."""
+    low, high = 0, len(SHARES)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if left_of(SHARES[middle]) < FEASIBLE else (low, middle)
+    return SHARES[low]
+
+
+def left_alone(measured: Curve, strength: float) -> list[float]:
+    """The share left under every single law; 0 if it lets nothing be learnt."""
+    laws = range(len(measured.reference))
+    return [measured.under(law).at(strength) if law in measured.taught else 0.0 for law in laws]

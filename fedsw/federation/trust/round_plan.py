@@ -22,7 +22,7 @@ from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step
-from fedsw.privacy.accounting.charges import counted_as
+from fedsw.privacy.accounting.ledger import counted_as
 from fedsw.privacy.accounting.lifetime import Counts, added, planned
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.sensitivity import Sensitivity

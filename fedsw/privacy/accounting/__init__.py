@@ -6,8 +6,6 @@ and mu = Delta / sigma is its inverse.
 """
 
 from fedsw.privacy.accountants import ACCOUNTANTS
-from fedsw.privacy.accounting._calibration import budget_report, noise_multiplier, steps
-from fedsw.privacy.accounting.charges import Charge, Entry
 from fedsw.privacy.accounting.composition import (
     Composition,
     DeltaTooSmall,
@@ -15,11 +13,13 @@ from fedsw.privacy.accounting.composition import (
     epsilon_bracket,
     lower_epsilon,
 )
-from fedsw.privacy.accounting.epsilons import accountant, epsilon_by
+from fedsw.privacy.accounting.epsilons import accountant, budget_report, epsilon_by, noise_multiplier, steps
 from fedsw.privacy.accounting.journal import Head, LedgerBusy, LedgerDamaged, LedgerReplaced
 from fedsw.privacy.accounting.ledger import (
     AlreadySpent,
     BudgetExhausted,
+    Charge,
+    Entry,
     Ledger,
     Spending,
     Uncounted,

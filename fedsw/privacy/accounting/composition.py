@@ -15,10 +15,10 @@ from fedsw._tools.later import torch
 from fedsw._tools.settings import whole
 from fedsw._tools.text import upward
 from fedsw.privacy.accounting._arrays import Device
-from fedsw.privacy.accounting.discretise import Harmonics
 from fedsw.privacy.accounting.pld import (
     LARGEST_GRID,
     Distribution,
+    Harmonics,
     Spectrum,
     Spread,
     accounting_device,

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsw._tools.later import torch
 from fedsw.privacy.accounting._arrays import (
     Device,
     Floats,
+    Values,
     copied,
     extended,
     last_true,
     library,
     like,
+    log_sum,
     log_sums_above,
     on_processor,
     polar,
@@ -25,9 +29,239 @@ from fedsw.privacy.accounting._arrays import (
     quiet,
     spectrum_of,
 )
-from fedsw.privacy.accounting.discretise import RATES, TRUNCATION, Harmonics, grid_masses, step_moments
-from fedsw.privacy.accounting.profiles import Orientation, Step
+from fedsw.privacy.accounting.profiles import Curve, Orientation, Step, curves, lowest_mu, reach, triangle_masses
 from fedsw.privacy.accounting.slicing import lost
+
+TRUNCATION = 1e-20
+"""Mass of one step beyond its grid, which counts in full as delta."""
+
+RATES: Floats = np.logspace(-3, 8, 111)
+"""(m,) rates r at which moments E exp(r L) are kept, ten a decade."""
+
+_LADDER = 400
+_LOW_NOISE_MU = 10.0
+
+
+@dataclass(frozen=True)
+class LossMoments:
+    """Moments of the privacy loss of one discretised step, from its nodes and their mass; ``longest`` either way."""
+
+    variance: float
+    longest: float
+    losses: Floats
+    mass: Floats
+
+    @functools.cached_property
+    def tails(self) -> Floats:
+        """(2, m) log E exp(r L), from above, and log E exp(-r L), for the rates r of `RATES`."""
+        exponents = RATES[:, None] * self.losses
+        with quiet():
+            logs = np.log(self.mass)
+        return np.stack([log_sum(sign * exponents + logs) for sign in (1, -1)])
+
+
+@functools.lru_cache(maxsize=512)  # clients of one run, and their server, charge the same steps on the same grids
+def step_moments(step: Step, orientation: Orientation, spacing: float) -> LossMoments:
+    """Moments of one step, on an uneven grid of multiples of the spacing (0: any losses).
+
+    That grid dominates the even one of the same spacing and reach, being coarser, and E exp(r L), r > 0, is an
+    f-divergence: the first of ``tails`` bounds that of :func:`grid_masses` from above. The second only places the
+    lower end of the window, where an error costs accuracy and never privacy.
+    """
+    up, down = (_ladder(step, end, spacing) for end in reach(step, orientation, TRUNCATION))
+    below, centre, above = dominating_masses(*curves(step, orientation), up, down)
+    losses, mass = np.concatenate([-down, [0.0], up]), np.concatenate([below, [centre], above])
+    mean = (mass * losses).sum()
+    variance = float((mass * (losses - mean) ** 2).sum())
+    return LossMoments(variance, max(float(up[-1]), float(down[-1])), losses, mass)
+
+
+def grid_masses(step: Step, orientation: Orientation, spacing: float, device: Device) -> tuple[Any, Any, Any]:
+    """Dominating masses of one step at -1 ... -m, at 0 and at 1 ... n times the spacing: (m,), a scalar, (n,), float64.
+
+    Those of the lower pair "triangle" dominate nothing: they are rounded to the nearest node. A mixture of many
+    profiles (random slices) is only evaluated at some of the nodes, and has no mass elsewhere.
+    """
+    ends = reach(step, orientation, TRUNCATION)
+    if step.slicing is None:
+        up, down = (put(spacing * np.arange(1.0, math.ceil(end / spacing) + 1), device) for end in ends)
+        if orientation == "triangle":
+            below, centre, above = triangle_masses(up, step.sampling_rate, step.mu)
+            return below[: len(down)], centre, above
+        return dominating_masses(*curves(step, orientation), up, down)
+    up, down = (_sparse(step, end, spacing) for end in ends)
+    below, centre, above = dominating_masses(*curves(step, orientation), put(up, device), put(down, device))
+    return _dense(below, down, spacing), centre, _dense(above, up, spacing)
+
+
+def dominating_masses(above: Curve, below: Curve, up: Values, down: Values) -> tuple[Values, Values, Values]:
+    """Connect the dots: the discrete privacy loss with the profile that interpolates the pair's at the nodes.
+
+    Guarantee: its profile, piecewise linear in e^epsilon, is nowhere below that of the pair, which is
+    convex in e^epsilon; a coarser set of nodes gives a profile nowhere below that of a finer one.
+
+    ``above`` and ``below`` are the profiles of (P, Q) and (Q, P) for epsilon >= 0, ``up`` (n,) increasing positive
+    losses, ``down`` (m,) increasing sizes of negative ones. The P-mass is at -down, at 0, and at up; the rest,
+    ``above(up[-1])``, sits at +inf.
+
+    Source: docs/guarantees/accounting.md; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022.
+    """
+    upper, upper_share, start = second_differences(above, up)
+    same = below is above and len(up) == len(down) and bool((up == down).all())
+    lower, lower_share = (upper, upper_share) if same else second_differences(below, down)[:2]
+    centre = (1.0 - start - upper_share - lower_share).clip(min=0.0)
+    return library(down).exp(-down) * lower, centre, upper
+
+
+def second_differences(curve: Curve, losses: Values) -> tuple[Values, Values, Values]:
+    """Masses (n,) at the losses (n,), the part of the first cell that falls to 0, and the curve at 0: scalars."""
+    of = library(losses)
+    nodes = of.concatenate([of.zeros_like(losses[:1]), losses])
+    values = curve(nodes)
+    falls = (values[:-1] - values[1:]).clip(min=0.0)
+    with quiet():
+        shares = falls / of.expm1(nodes[1:] - nodes[:-1])
+    # Differences first: they are exact, and a rounded share then moves mass by one cell instead of making some.
+    surplus = copied(shares)
+    surplus[:-1] -= shares[1:]
+    return (falls + surplus).clip(min=0.0), shares[0], values[0]
+
+
+def _sparse(step: Step, longest: float, spacing: float) -> Floats:
+    """The ladder's nodes, all others below 256, then one in about every 256th of the loss: adds < 1e-5 of variance."""
+    last = math.ceil(longest / spacing)
+    octaves = max(0.0, math.log(last / 256))
+    far = np.logspace(0, octaves, int(256 * octaves) + 1, base=math.e) * 256
+    near = np.arange(1.0, min(last, 256) + 1)
+    chosen = np.concatenate([near, far.round().clip(max=last), _ladder(step, longest, spacing) / spacing])
+    return np.unique(chosen) * spacing
+
+
+def _dense(mass: Values, nodes: Floats, spacing: float) -> Values:
+    index = (nodes / spacing).round() - 1
+    dense: Values = like(np.zeros(int(index[-1]) + 1), mass)
+    dense[like(index.astype(np.int64), mass)] = mass
+    return dense
+
+
+def _ladder(step: Step, longest: float, spacing: float) -> Floats:
+    shortest = 1e-2 * step.sampling_rate * min(step.typical_mu, 1.0)
+    low = math.log10(min(max(shortest, spacing), longest) / 10)
+    ladder: Floats = np.logspace(low, math.log10(longest), _LADDER)
+    if step.typical_mu > _LOW_NOISE_MU:
+        ladder = np.unique(np.concatenate([_bulk(step, longest), ladder]))
+    if spacing == 0.0:
+        return ladder
+    last = math.ceil(longest / spacing)
+    multiples: Floats = np.unique(np.ceil(ladder / spacing).clip(max=last))
+    multiples[-1] = last
+    return multiples * spacing
+
+
+def _bulk(step: Step, longest: float) -> Floats:
+    """Even nodes where a low-noise step's loss is, near mu^2 / 2 give or take mu: a ladder may have one node there."""
+    mu = lowest_mu(step)
+    start = max(mu * mu / 2 - 10 * mu, longest / _LADDER)
+    nodes = np.linspace(start, longest, _LADDER)
+    return nodes[:-1] if start < longest else nodes[:0]
+
+
+_Complex = NDArray[np.complex128]
+
+
+@dataclass(frozen=True)
+class Harmonics:
+    """A privacy loss known by the low frequencies of its mass on a grid; the others are negligible.
+
+    After a few dozen steps a composition is smooth: some tens of frequencies out of 10^5 hold all of it
+    above 1e-19. By Parseval, delta(epsilon) = (1/N) sum_k F_k S_k(epsilon), where S_k, the transform of the
+    hockey stick on the grid, is a difference of two geometric sums: a reading costs O(frequencies).
+
+    ``coefficients`` (k,) are F_0 ... F_{k-1}, k <= N / 2, of a grid of ``size`` N with the lowest loss ``first`` times
+    the ``spacing``; ``excess`` is mass that counts in full as delta.
+
+    Source: docs/guarantees/accounting.md.
+    """
+
+    spacing: float
+    first: int
+    size: int
+    coefficients: _Complex
+    excess: float
+
+    @property
+    def end(self) -> float:
+        """A loss beyond which there is no mass but the excess."""
+        return (self.first + self.size) * self.spacing
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on delta(epsilon), for epsilon >= 0."""
+        above, weighted = self._tails(epsilon)
+        return min(1.0, max(0.0, above - weighted) + self.excess)
+
+    def deltas(self, epsilons: Floats) -> Floats:
+        """Upper bounds on delta (n,), for many epsilon >= 0, (n,)."""
+        return np.array([self.delta(epsilon) for epsilon in epsilons.tolist()])
+
+    def epsilon(self, delta: float, *, near: float = 0.0) -> float:
+        """Smallest epsilon >= 0 with delta(epsilon) <= delta, to 1e-11 relative from above; inf without one."""
+        if self.excess >= delta:
+            return math.inf
+        target = delta - self.excess
+        lowest, highest = 0.0, self.end
+        guess = near if lowest < near < highest else lowest
+        while True:
+            above, weighted = self._tails(guess)
+            value = above - weighted
+            if value <= target:
+                highest = guess
+            else:
+                lowest = guess
+            # Newton on log delta, whose slope is -weighted / value; it is concave, so the end comes from above.
+            move = math.log(value / target) * value / weighted if min(value, weighted) > 0 else math.inf
+            close = 1e-11 * highest + 1e-16
+            if highest - lowest <= close or (value <= target and abs(move) <= close):
+                return highest
+            guess += move
+            if not lowest < guess < highest:
+                guess = (lowest + highest) / 2
+
+    def _tails(self, epsilon: float) -> tuple[float, float]:
+        """P(L > epsilon) and e^epsilon Q(L > epsilon) within the window."""
+        stop = self.first + self.size
+        start = max(math.floor(epsilon / self.spacing) + 1, self.first)
+        if start >= stop:
+            return 0.0, 0.0
+        plain, damped, plain_end, damped_end = self._geometric
+        begin = self._phase(start)[1:]
+        mean = self.coefficients[0].real / self.size  # the constant's sums, which lose all digits as differences
+        above = mean * (stop - start) + np.vdot(plain, begin).real - plain_end
+        weighted = math.exp(epsilon - start * self.spacing) * (
+            mean * math.expm1((start - stop) * self.spacing) / math.expm1(-self.spacing) + np.vdot(damped, begin).real
+        )
+        return float(above), float(weighted - math.exp(epsilon - stop * self.spacing) * damped_end)
+
+    @functools.cached_property
+    def _geometric(self) -> tuple[_Complex, _Complex, float, float]:
+        """For k > 0, conjugates of 2 F / (N (1 - z)) and 2 F / (N (1 - z e^-spacing)); their sums at the end."""
+        doubled = self.coefficients[1:] * (2.0 / self.size)
+        angle = 2 * math.pi / self.size * np.arange(1, len(self.coefficients))
+        chord = 2 * np.sin(angle / 2) ** 2 - 1j * np.sin(angle)  # 1 - z, accurate for small angles
+        plain = np.conj(doubled / chord)
+        damped = np.conj(doubled / (-math.expm1(-self.spacing) + math.exp(-self.spacing) * chord))
+        end = self._phase(self.first + self.size)[1:]
+        return plain, damped, float(np.vdot(plain, end).real), float(np.vdot(damped, end).real)
+
+    def _phase(self, index: int) -> _Complex:
+        """z^index for z = exp(2 pi i k / N), the exponent reduced modulo N exactly."""
+        turns = self._numbers * (index % self.size) % self.size
+        phase: _Complex = np.exp(2j * math.pi / self.size * turns)
+        return phase
+
+    @functools.cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        return np.arange(len(self.coefficients))
+
 
 ROUND_OFF = 3
 """How many times the round-off that the processor sets aside is set aside elsewhere.

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from fedsw.privacy.accounting._arrays import log_sum, quiet
-from fedsw.privacy.accounting.discretise import dominating_masses
+from fedsw.privacy.accounting.pld import dominating_masses
 from fedsw.privacy.accounting.profiles import Step, curves, step_profile
 from fedsw.privacy.accounting.stated import Renyi
 

@@ -19,8 +19,7 @@ from fedsw.desk.compare.comparison_grid import make_grid, run_cell, write_grid
 from fedsw.desk.compare.table import beside_methods, make_table
 from fedsw.desk.planning.forecast import HELD_OUT, reference
 from fedsw.desk.planning.public_rows import LAWS, drawn, scaled
-from fedsw.desk.planning.run_plan import planned
-from fedsw.desk.planning.words import rows
+from fedsw.desk.planning.run_plan import planned, rows
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.federation.engines.driver import run as run_privately

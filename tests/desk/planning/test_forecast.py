@@ -18,23 +18,33 @@ from benchmarks import forecast
 from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.planning.after_moments import moments_of, opened, twins_of
-from fedsw.desk.planning.forecast import FEASIBLE, Curve, Point, Score, curve, isotonic, trained, training_objective
+from fedsw.desk.planning.forecast import (
+    FEASIBLE,
+    Curve,
+    Point,
+    Score,
+    curve,
+    isotonic,
+    largest_for_constant,
+    trained,
+    training_objective,
+)
 from fedsw.desk.planning.public_rows import (
     LAWS,
     SKEWED,
     PublicRows,
     columns_named,
     drawn,
+    moments_of,
+    opened,
     others_share,
     resampled,
     scaled,
     spread_evenly,
+    twins_of,
     with_rare_class,
 )
-from fedsw.desk.planning.run_forecast import largest_for_constant
-from fedsw.desk.planning.run_plan import planned
-from fedsw.desk.planning.words import as_plain, draw_plan, rows
+from fedsw.desk.planning.run_plan import as_plain, draw_plan, planned, rows
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.tasks.problem import Problem

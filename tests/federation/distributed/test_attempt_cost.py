@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsw.desk.planning.after_moments import summed_noise
+from fedsw.desk.planning.public_rows import summed_noise
 from fedsw.experiment.trust import trust_model
 from fedsw.federation.trust.distributed import attempt_cost as budget
 from fedsw.federation.trust.distributed import ranked

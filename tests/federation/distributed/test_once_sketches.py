@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fedsw._tools.settings import FederationError
 from fedsw.audit.record import audit, noise
 from fedsw.desk.own_data.synthetic_table import as_synthesis
-from fedsw.desk.planning.run_plan import planned
-from fedsw.desk.planning.words import rows
+from fedsw.desk.planning.run_plan import planned, rows
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation import messages
 from fedsw.federation.node.replies import join

@@ -17,7 +17,7 @@ import torch
 
 from fedsw.experiment import Experiment
 from fedsw.privacy.accounting import Composition, Head, Ledger, Step
-from fedsw.privacy.accounting.charges import Entry
+from fedsw.privacy.accounting.ledger import Entry
 from fedsw.runs.directory import RunDirectory
 from tests.laws.chaos import injections
 from tests.laws.chaos.background import Background

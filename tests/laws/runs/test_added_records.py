@@ -23,7 +23,7 @@ from fedsw.audit.record import audit
 from fedsw.data import sources
 from fedsw.data.records import with_features
 from fedsw.desk.own_data.screen import public_words
-from fedsw.desk.planning import after_moments, private_search, public_rows, run_plan
+from fedsw.desk.planning import private_search, public_rows, run_plan
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.exchange.participants import whole
 from fedsw.federation.node.held_records import Held, held_records
@@ -395,7 +395,7 @@ def test_a_plan_is_of_the_declared_number_also_after_a_run(federation: Any) -> N
     plan = run_plan.planned(experiment, by_group)
     assert plan.forecast is not None and plan.records == DECLARED
     federation.run(experiment)
-    assert after_moments.sizes_of(federation.folder / "run1")[1] == {"all": DECLARED}
+    assert public_rows.sizes_of(federation.folder / "run1")[1] == {"all": DECLARED}
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from fedsw.privacy.accounting import (
     epsilon_by,
     noise_multiplier,
 )
-from fedsw.privacy.accounting import charges as columns
+from fedsw.privacy.accounting import ledger as columns
 from fedsw.privacy.accounting import ledger as ledgers
 from fedsw.privacy.accounting.journal import Journal
 
@@ -373,7 +373,8 @@ def test_a_column_that_this_version_does_not_know_is_refused_and_one_that_a_row_
     with Ledger.create(path, groups=["a"], delta=1e-5, epsilon=1.0) as ledger:
         ledger.spend(0, 0, [Charge("a", 0.1, 1.0)], 5.0)
     monkeypatch.setitem(columns.ADDED, "by", "an older version")
-    monkeypatch.setattr(ledgers, "as_row", lambda *given: {**columns.as_row(*given), "by": "this version"})
+    as_row = columns.as_row
+    monkeypatch.setattr(ledgers, "as_row", lambda *given: {**as_row(*given), "by": "this version"})
     with Ledger.open(path) as ledger:
         before = ledger.epsilon()
         assert ledger.spend(1, 0, [Charge("a", 0.1, 1.0)], 5.0) > before

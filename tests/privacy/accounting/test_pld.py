@@ -12,8 +12,19 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from fedsw.privacy.accounting import Step, step_profile
-from fedsw.privacy.accounting.discretise import TRUNCATION, Harmonics, dominating_masses, grid_masses, step_moments
-from fedsw.privacy.accounting.pld import TAIL, Distribution, LossGrid, Spectrum, Spread, round_off
+from fedsw.privacy.accounting.pld import (
+    TAIL,
+    TRUNCATION,
+    Distribution,
+    Harmonics,
+    LossGrid,
+    Spectrum,
+    Spread,
+    dominating_masses,
+    grid_masses,
+    round_off,
+    step_moments,
+)
 from fedsw.privacy.accounting.profiles import curves, orientations, reach
 
 RATES = st.floats(-3, 0).map(lambda exponent: 10.0**exponent)

@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from fedsw.privacy.accounting import Composition, Slicing, Step, epsilon, epsilon_bracket, joint, step_profile
-from fedsw.privacy.accounting.discretise import grid_masses, step_moments
+from fedsw.privacy.accounting.pld import grid_masses, step_moments
 from fedsw.privacy.accounting.profiles import gaussian_profile, reach
 from fedsw.privacy.accounting.slicing import (
     ShareLaw,

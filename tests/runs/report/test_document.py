@@ -18,10 +18,8 @@ from fedsw.desk.compare import comparison_page as page
 from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
 from fedsw.desk.compare.table import spread
-from fedsw.desk.planning.forecast import Score
-from fedsw.desk.planning.run_forecast import Forecast, WhatIf
-from fedsw.desk.planning.run_plan import Planned
-from fedsw.desk.planning.words import as_plain, plan_document, planned_view
+from fedsw.desk.planning.forecast import Forecast, Score, WhatIf
+from fedsw.desk.planning.run_plan import Planned, as_plain, plan_document, planned_view
 from fedsw.experiment import load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.runs.report.document import Code, Document, FactTable, Listed, PageSection, Strong

@@ -12,7 +12,7 @@ import pytest
 
 from fedsw.desk.compare.comparison_grid import make_grid
 from fedsw.desk.compare.comparison_page import read_comparison
-from fedsw.desk.planning.words import plan_document
+from fedsw.desk.planning.run_plan import plan_document
 from fedsw.runs.report.run_documents import WhatIfs, page
 from fedsw.runs.view import read_whole_run
 from fedsw.runs.write import write_card

@@ -30,7 +30,7 @@ from fedsw.mathematics.transport.denoise import wavelet_denoise
 from fedsw.mathematics.transport.entropic import EntropicMatching, entropic_loss, plain_loss, sinkhorn_divergence
 from fedsw.mathematics.transport.flow import Slices, UnprotectedSlices, noised_swd
 from fedsw.privacy.accounting import Charge, Step, epsilon_by, lifetime
-from fedsw.privacy.accounting.charges import counted_as
+from fedsw.privacy.accounting.ledger import counted_as
 from fedsw.privacy.accounting.lifetime import Counts
 from fedsw.privacy.local_release import RecordRelease
 from fedsw.privacy.release import Paid, release_paid

@@ -3,11 +3,6 @@
 Source: docs/guarantees/ledger.md.
 """
 
-from fedsw.privacy.accounting.lifetime._binding import (
-    Binding,
-    counting,
-    require_same,
-)
 from fedsw.privacy.accounting.lifetime.chosen import AdmittedCost, Limit, Use, in_order, room
 from fedsw.privacy.accounting.lifetime.composing import (
     NO_NOISE,
@@ -22,14 +17,18 @@ from fedsw.privacy.accounting.lifetime.composing import (
 from fedsw.privacy.accounting.lifetime.dataset_account import (
     ACCOUNTS_VARIABLE,
     About,
+    Binding,
     DatasetAccount,
     LimitReached,
     Reservation,
+    State,
+    TakenRun,
     account_named,
     accounts_folder,
     accounts_in,
+    counting,
+    require_same,
 )
-from fedsw.privacy.accounting.lifetime.state import State, TakenRun
 
 __all__ = [
     "ACCOUNTS_VARIABLE",

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from fedsw.privacy.accounting._arrays import Floats, last_true
-from fedsw.privacy.accounting.charges import Charge, as_steps
 from fedsw.privacy.accounting.composition import Composition
-from fedsw.privacy.accounting.discretise import Harmonics
-from fedsw.privacy.accounting.ledger import Ledger
-from fedsw.privacy.accounting.pld import Distribution
+from fedsw.privacy.accounting.ledger import Charge, Ledger, as_steps
+from fedsw.privacy.accounting.pld import Distribution, Harmonics
 from fedsw.privacy.accounting.profiles import Step, stated_step
 from fedsw.privacy.accounting.selection import renyi_of_best
 from fedsw.privacy.accounting.slicing import Slicing

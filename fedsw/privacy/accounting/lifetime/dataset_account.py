@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from fedsw._tools import files
@@ -24,18 +26,254 @@ from fedsw.privacy.accounting.journal import (
     LedgerDamaged,
     LedgerReplaced,
 )
-from fedsw.privacy.accounting.ledger import BudgetExhausted, Ledger
-from fedsw.privacy.accounting.lifetime.chosen import room
+from fedsw.privacy.accounting.ledger import BudgetExhausted, Ledger, account_beside
+from fedsw.privacy.accounting.lifetime.chosen import AdmittedCost, Limit, Use, lacking, next_weight, room
 from fedsw.privacy.accounting.lifetime.composing import (
+    NO_NOISE,
     Cost,
     Counts,
     added,
     as_row,
     counted,
+    from_row,
     total_epsilon,
     uncovered,
 )
-from fedsw.privacy.accounting.lifetime.state import NewestRows, State, state_of
+
+
+@dataclass(frozen=True)
+class TakenRun:
+    """One run on the records.
+
+    ``unprotected`` says why its reader has no guarantee, whatever it cost; ``steps`` is what counts: the plan's until
+    the run is ``settled``, then what it spent; ``parts`` the same by groups of the run; ``shares`` what it was admitted
+    with, nothing once it has given all of it back, ``paid`` all of these together; ``leads`` says that the first of all
+    shares is its own; ``ledger`` is the last row of its ledger when it was settled.
+    """
+
+    run: str
+    label: str
+    kind: str
+    location: str
+    begun: str
+    unprotected: str | None
+    steps: Counts
+    settled: bool = False
+    ledger: Head | None = None
+    parts: tuple[Counts, ...] = ()
+    shares: tuple[AdmittedCost, ...] = ()
+    paid: Cost | None = None
+    leads: bool = False
+
+    @property
+    def cost(self) -> Cost:
+        """Steps that the account counts for the run, by its groups."""
+        return Cost(self.steps, self.parts or (self.steps,))
+
+    @property
+    def use(self) -> Use:
+        """The run's part of a limit: its cost, with the shares that it was admitted with."""
+        return Use(self.cost, self.shares, self.leads)
+
+    @property
+    def released_nothing(self) -> bool:
+        """True if it ended before its first release, and gave everything back."""
+        return self.settled and not self.steps
+
+    @property
+    def unnoised(self) -> int:
+        """Number of different steps of the run that had no noise."""
+        return sum(math.isinf(step.mu) for step in self.steps)
+
+
+@dataclass(frozen=True)
+class State:
+    """An account as its rows leave it: its limit, if there is one, and runs by name, in the order they began.
+
+    ``first`` is the share that was admitted when nothing had been released or could be: it stays, whatever becomes of
+    its run, until all runs have given back what they were admitted with.
+    """
+
+    data: str
+    epsilon: float | None = None
+    delta: float | None = None
+    runs: Mapping[str, TakenRun] = field(default_factory=dict)
+    first: Cost | None = None
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit, with the first share."""
+        return None if self.epsilon is None or self.delta is None else Limit(self.epsilon, self.delta, self.first)
+
+    def spent(self, delta: float) -> float:
+        """Epsilon of all runs together, reservations included, as if all had been planned; inf without noise."""
+        return total_epsilon((run.cost for run in self.runs.values()), delta)
+
+    def uses(self, *, without: str | None = None) -> list[Use]:
+        """Uses of a limit by all runs, or by all but one."""
+        return [run.use for name, run in self.runs.items() if name != without]
+
+    def after(self, row: Mapping[str, Any]) -> State:
+        """The state that one more row leaves."""
+        if row["kind"] == "limit":
+            return replace(self, epsilon=float(row["epsilon"]), delta=float(row["delta"]))
+        name = str(row["run"])
+        known = self.runs.get(name)
+        steps, parts = from_row(row["steps"]), tuple(from_row(part) for part in row.get("parts", ()))
+        if row["kind"] == "reserved":
+            run = TakenRun(
+                run=name,
+                label=row["label"],
+                kind=row["doing"],
+                location=row["place"],
+                begun=row["begun"],
+                unprotected=row["unprotected"],
+                steps=steps,
+                parts=parts,
+            )
+            if known is None or known.released_nothing:  # it begins here, after whatever was released meanwhile
+                return replace(self, runs={key: run for key, run in self.runs.items() if key != name})._with(run)
+            run = replace(run, shares=known.shares, paid=known.paid, leads=known.leads)
+        elif known is None:
+            raise ValueError(f"a row of the account is about run {name!r}, which was not reserved for")
+        elif row["kind"] == "extended":
+            more = known.cost.and_more(steps)
+            run = replace(known, steps=more.steps, parts=more.parts)
+        elif row["kind"] == "settled":
+            head = row["ledger"] and Head(int(row["ledger"][0]), str(row["ledger"][1]))
+            run = replace(known, steps=steps, parts=parts, settled=True, ledger=head)
+        else:
+            raise ValueError(f"a row of the account is of the kind {row['kind']!r}, which this version does not know")
+        return self._with(run)
+
+    def _with(self, run: TakenRun) -> State:
+        """The state with a run as it is now: what its shares do not pay for becomes one more of them."""
+        if run.released_nothing:
+            runs = {**self.runs, run.run: replace(run, shares=(), paid=None, leads=False)}
+            return replace(self, runs=runs, first=self.first if any(known.shares for known in runs.values()) else None)
+        rest = lacking(run.cost, run.paid)
+        if rest is None:
+            return replace(self, runs={**self.runs, run.run: run})
+        others = [share for name, other in self.runs.items() if name != run.run for share in other.shares]
+        share = AdmittedCost(rest, next_weight([*others, *run.shares]))
+        paid = rest if run.paid is None else run.paid.and_more(rest.steps)
+        run = replace(run, shares=(*run.shares, share), paid=paid, leads=run.leads or self.first is None)
+        return replace(self, runs={**self.runs, run.run: run}, first=self.first or rest)
+
+
+def state_of(data: str, rows: Iterable[Mapping[str, Any]]) -> State:
+    """The state that all rows leave, in their order."""
+    state = State(data)
+    for row in rows:
+        state = state.after(row)
+    return state
+
+
+_FOLDER = ".heads"
+_PATIENCE = 60.0
+
+
+class NewestRows:
+    """The last row that each run's ledger had when something was released, in a small file a run beside the account.
+
+    Guarantee: rows that :meth:`follow` was given for one run lie on one chain, each after the one before. So whatever
+    was released after its row had been taken here is in every ledger that is taken later. A file that is missing, or
+    older than the account says, stops the run: it is made when the run is first reserved for, and never taken away.
+    """
+
+    def __init__(self, folder: Path, data: str) -> None:
+        self.folder, self._data = folder / f"{data}{_FOLDER}", data
+
+    def of(self, run: str) -> Head | None:
+        """The row that is remembered for a run, 0 before its first release; None before it was reserved for."""
+        path = self._file(run)
+        try:
+            return Head.of(json.loads(path.read_text(encoding="ascii")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, LookupError, TypeError) as fault:
+            raise LedgerDamaged(f"{path} does not say where the ledger of run {run[:12]!r} ends: {fault}") from None
+
+    def begin(self, run: str) -> None:
+        """Make the file of a run that is reserved for the first time, before the account says that it is."""
+        if self.of(run) is None:
+            self._write(run, Head(0, ""))
+
+    def require(self, run: str, ledger: Ledger | None, known: TakenRun | None) -> None:
+        """Refuse a ledger that does not hold what the run has released; None if there is no ledger.
+
+        ``known`` is what the account says of the run. LedgerReplaced for a copy of the run that did not go on, or was
+        put back, or if the file here is not the newest; LedgerDamaged as `of`.
+        """
+        newest = self.of(run)
+        if known is None and newest is None:
+            return
+        settled = 0 if known is None or known.ledger is None else known.ledger.sequence
+        if newest is None or newest.sequence < settled:
+            self._refuse_forgotten(run, newest)
+        if newest.sequence and not (ledger is not None and ledger.passes(newest)):
+            self._refuse(run, newest, ledger)
+
+    def _refuse_forgotten(self, run: str, newest: Head | None) -> NoReturn:
+        ends = "is missing" if newest is None else f"says release {newest.sequence}, which is not the last one settled"
+        raise LedgerReplaced(
+            f"{self._file(run)} {ends}: it says where the ledger of run {run[:12]!r} ends, and without it a copy of "
+            f"the run would forget what was released elsewhere. Put {self.folder.name}/ back as it was, from the same "
+            "moment as the account or later; if it is lost, start a new run, which counts by itself"
+        )
+
+    def _refuse(self, run: str, newest: Head, ledger: Ledger | None) -> NoReturn:
+        ends = "is gone" if ledger is None else f"ends at release {ledger.head().sequence} of another course"
+        raise LedgerReplaced(
+            f"the ledger of run {run[:12]!r} {ends}; the account of data set {self._data!r} remembers its release "
+            f"{newest.sequence} (digest {newest.digest[:12]}): this folder is a copy, or a backup, of a run that went "
+            "on elsewhere, and would forget what was released there. Go on in the folder that was used last; if it is "
+            "lost, nothing more may be released in this run: start a new one, which counts by itself"
+        )
+
+    def take_over(self, run: str, ledger: Ledger) -> None:
+        """Remember another ledger of a run, charged for what the one before released; LedgerReplaced if shorter."""
+        before = self.of(run)
+        if before is None:
+            self._refuse_forgotten(run, None)
+        if ledger.head().sequence < before.sequence:
+            self._refuse(run, before, ledger)
+        self._write(run, ledger.head())
+
+    def follow(self, run: str, ledger: Ledger) -> None:
+        """Remember a ledger's last row, on the disk, before anything that it paid for is released.
+
+        LedgerReplaced if the run released elsewhere what is not in this ledger, or its file is gone: nothing may then
+        be released. LedgerBusy if another process holds the file for a minute.
+        """
+        with self._locked(run):
+            newest = self.of(run)
+            if newest is None:
+                self._refuse_forgotten(run, None)
+            if newest.sequence and not ledger.passes(newest):
+                self._refuse(run, newest, ledger)
+            self._replace(run, ledger.head())
+
+    def _write(self, run: str, head: Head) -> None:
+        with self._locked(run):
+            self._replace(run, head)
+
+    @contextmanager
+    def _locked(self, run: str) -> Iterator[None]:
+        files.new_folder(self.folder)
+        path = self._file(run)
+        try:
+            with files.locked(path.with_suffix(".lock"), _PATIENCE):
+                yield
+        except BlockingIOError:
+            raise LedgerBusy(f"{path} is held by another process; try again when it ends") from None
+
+    def _replace(self, run: str, head: Head) -> None:
+        files.replace(self._file(run), json.dumps({"run": run, **asdict(head)}).encode("ascii"))
+
+    def _file(self, run: str) -> Path:
+        return self.folder / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.json"
+
 
 ACCOUNTS_VARIABLE = "FEDSW_ACCOUNTS"
 SUFFIX = ".account"
@@ -49,7 +287,6 @@ def accounts_folder() -> Path:
 
 
 _FORMAT = 1
-_PATIENCE = 60.0
 _LOOK_SECONDS = 0.02
 
 
@@ -384,3 +621,159 @@ def account_named(named: str | Path) -> DatasetAccount:
     if named.suffix != SUFFIX:
         raise ValueError(f"{named} names no account; its file is called NAME{SUFFIX}, with the data set's name")
     return DatasetAccount(named.expanduser().parent, named.stem)
+
+
+_BOUND = ".account.json"
+_LEDGER = ".sqlite"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The account that a ledger belongs to, and the name of its run in that account.
+
+    A run without noise has no ledger: the file ``answers`` exists from its first release on.
+    """
+
+    account: DatasetAccount
+    run: str
+    answers: Path | None = None
+
+    @classmethod
+    def of(cls, path: Path) -> Binding | None:
+        """The account and run that a ledger is bound to; None if it belongs to no account."""
+        try:
+            content = json.loads(account_beside(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        folder, within = Path(content["folder"]), content.get("within")
+        around = None if within is None else DatasetAccount(folder, within)
+        answers = content.get("answers")
+        account = DatasetAccount(folder, content["data"], around)
+        return cls(account, content["run"], None if answers is None else Path(answers))
+
+    def write(self, path: Path) -> None:
+        """Write this binding beside a ledger, which need not exist yet."""
+        files.new_folder(path.parent)
+        account = self.account
+        content = {"data": account.data, "folder": str(account.folder.resolve()), "run": self.run, "ledger": path.name}
+        if account.within is not None:
+            content["within"] = account.within.data
+        if self.answers is not None:
+            content["answers"] = str(self.answers.resolve())
+        files.replace(account_beside(path), json.dumps(content).encode())
+
+    def write_alone(self, path: Path) -> None:
+        """Write this down beside a ledger in place of any other run: one ledger has one run.
+
+        A reservation of another run, if its ledger never began here, is given back.
+
+        Raises:
+            ValueError: if the ledger has begun, as another run or in another account. LedgerReplaced: if it is gone.
+        """
+        before = Binding.of(path)
+        if before is not None and (before.run, before.account.path) != (self.run, self.account.path):
+            if before.answers is None and _begun(path):
+                raise ValueError(
+                    f"{path} has begun as the ledger of run {before.run[:12]!r} in the account of data set "
+                    f"{before.account.data!r}, and this is run {self.run[:12]!r} in that of {self.account.data!r}; "
+                    "give every run a folder of its own"
+                )
+            before.settle(path)
+        self.write(path)
+
+    def settle(self, path: Path) -> None:
+        """Make a ledger's run count with what its newest ledger says it spent."""
+        if self.answers is not None or not _begun(path):
+            if self.run in self.account.state().runs:
+                released = self.answers is not None and self.answers.exists()
+                self.account.settle(self.run, NO_NOISE if released else {}, None)
+            elif self.account.within is not None:  # it was refused, or ended, before it set anything aside
+                self.account.within.settle_among(self.run)
+            return
+        head = Head.remembered(path)
+        with Ledger.open(path) as ledger:
+            if head is not None:
+                ledger.require(head, Head.file_beside(path).name)
+            self.account.settle(self.run, Cost.of_ledger(ledger), ledger)
+
+    @staticmethod
+    def settle_in(folder: Path) -> list[str]:
+        """Settle every ledger of a folder that belongs to an account; returns the data sets' names, one a ledger."""
+        settled = []
+        for path in _bound_in(folder):
+            if (binding := Binding.of(path)) is not None:
+                binding.settle(path)
+                settled.append(binding.account.data)
+        return settled
+
+    @staticmethod
+    def give_back_in(folder: Path) -> None:
+        """Give back what was set aside for ledgers of a folder that were never begun: their run was refused."""
+        for path in _bound_in(folder):
+            if not _begun(path):
+                if (binding := Binding.of(path)) is not None:
+                    binding.settle(path)
+                _unbind(path)
+
+
+def _unbind(path: Path) -> None:
+    """Forget that a ledger that was never begun belongs to an account."""
+    account_beside(path).unlink(missing_ok=True)
+
+
+def _begun(path: Path) -> bool:
+    return path.exists() or Head.remembered(path) is not None
+
+
+def _bound_in(folder: Path) -> list[Path]:
+    """The ledgers of a folder that belong to an account, whether they were begun or not."""
+    ledgers = []
+    for beside in sorted(folder.glob(f"?*{_BOUND}")):
+        named = json.loads(beside.read_text(encoding="utf-8")).get("ledger")
+        ledgers.append(beside.with_name(named or beside.name.removesuffix(_BOUND) + _LEDGER))
+    return ledgers
+
+
+def require_same(named: DatasetAccount | None, bound: DatasetAccount | None, path: Path) -> None:
+    """Raise ValueError unless the named account is the one that a path is bound to, if it is bound."""
+    if bound is None or (named is not None and named.path.resolve() == bound.path.resolve()):
+        return
+    naming = "none was named" if named is None else f"{named.path} was named"
+    raise ValueError(
+        f"{path} counts in the account of data set {bound.data!r}, {bound.path}, and {naming}: give account="
+        f"{bound.data!r} (or the Path of its file), or another place for releases that do not count there"
+    )
+
+
+@contextmanager
+def counting(ledger: Ledger, account: DatasetAccount | None, more: Counts, about: About) -> Iterator[None]:
+    """Count what a ledger is charged for inside in the account of its data set: `with counting(...): release(...)`.
+
+    Guarantee: the most that it may cost is set aside before it begins; every charge is on the ledger's disk, and its
+    row in the account, before its noise is drawn; at the end, however it comes, the ledger counts with what it was
+    charged. Where the process is killed, what was set aside stays (`fedsw account settle`). Of several
+    copies of the ledger only one can go on.
+
+    LimitReached if it does not fit below the limit: nothing is then charged; LedgerReplaced if the ledger is a copy, or
+    a backup, of one that went on elsewhere; ValueError if it counts in another account, or in one where none is named.
+    """
+    binding = Binding.of(ledger.path)
+    require_same(account, None if binding is None else binding.account, ledger.path)
+    if account is None:
+        yield
+        return
+    run = ledger.identity
+    account.newest.require(run, ledger, account.state().runs.get(run))
+    Binding(account, run).write(ledger.path)
+    try:
+        account.reserve(run, Cost.of_ledger(ledger).and_more(more), about)
+    except BaseException:
+        if binding is None:
+            _unbind(ledger.path)
+        raise
+    before, ledger.limiter = ledger.limiter, Reservation(account, run)
+    try:
+        yield
+    finally:
+        ledger.limiter = before
+        account.settle(run, Cost.of_ledger(ledger), ledger)

@@ -12,8 +12,7 @@ import torch
 
 import fedsw
 from fedsw.cli.app import main
-from fedsw.desk.planning.after_moments import after_moments, hidden_by_noise, twins_of
-from fedsw.desk.planning.public_rows import public_columns
+from fedsw.desk.planning.public_rows import after_moments, hidden_by_noise, public_columns, twins_of
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import resume
 from fedsw.learning.moments.moments_sum import STEP, layout_of, sums_of

@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from fedsw.desk.planning.after_moments import TabledObjective, summed_noise
 from fedsw.desk.planning.forecast import trained, training_objective
-from fedsw.desk.planning.public_rows import LAWS, drawn
+from fedsw.desk.planning.public_rows import LAWS, TabledObjective, drawn, summed_noise
 from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment
 from fedsw.federation.trust import budget_shares as split

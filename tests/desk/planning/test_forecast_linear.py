@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from fedsw.desk.planning import forecast
-from fedsw.desk.planning.forecast import curve
-from fedsw.desk.planning.linear_objective import LinearObjective, batches_of, is_linear
+from fedsw.desk.planning.forecast import LinearObjective, batches_of, curve, is_linear
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
