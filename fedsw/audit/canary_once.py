@@ -163,7 +163,11 @@ def farthest(plain: Trial, part: str, releases: Sequence[OnceRelease]) -> OnceNe
     Of pairs that they tell as well, the one that moves fewest numbers: noise of the others tells nothing.
     """
     task, held_out = plain.task, of_kept(part)
-    client = _holder(plain, held_out=held_out)
+    sizes = {
+        int(site.clients[0]): int((site.sizes if not held_out or site.held_out is None else site.held_out).sum())
+        for site in plain.sites
+    }
+    client = max(sizes, key=lambda client: sizes[client])  # the one with most records
     node = plain.node(client)
     held = node.held_out if held_out else node
     assert held is not None
@@ -190,15 +194,6 @@ def farthest(plain: Trial, part: str, releases: Sequence[OnceRelease]) -> OnceNe
     one, other = divmod(int(fewest.argmin()), len(options))
     why = "two records as far apart as genuine, mirrored and distant ones are, in two labels where there are labels"
     return OnceNeighbours(client, options.take(torch.tensor([one])), options.take(torch.tensor([other])), held_out, why)
-
-
-def _holder(plain: Trial, *, held_out: bool) -> int:
-    """The client with most records."""
-    held = {
-        int(site.clients[0]): int((site.sizes if not held_out or site.held_out is None else site.held_out).sum())
-        for site in plain.sites
-    }
-    return max(held, key=lambda client: held[client])
 
 
 def _options(task: Problem, genuine: Records, part: str) -> Records:

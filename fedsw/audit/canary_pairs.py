@@ -92,7 +92,9 @@ def _pairs(task: Problem, records: Records, genuine: Records, coins: NDArray[np.
     low, high = float(records.features.min()), float(records.features.max())
     up = _coins(stream, genuine.features.numel()).reshape(genuine.features.shape)
     features = torch.from_numpy(np.where(up, high, low).astype(np.float32))
-    if _labels_are_free(task):
+    compared = task.objective.lone
+    free = compared is not None and compared.other_side is None and "label" not in compared.drawn_by
+    if free and task.task.facts.target == "class":  # a loss looks at labels, and no public stratum changes with them
         first = _below(stream, count, task.classes)
         second = (first + 1 + _below(stream, count, max(1, task.classes - 1))) % task.classes
         ordered = torch.minimum(first, second), torch.maximum(first, second)
@@ -101,13 +103,6 @@ def _pairs(task: Problem, records: Records, genuine: Records, coins: NDArray[np.
     other = (low + high) - features
     zero, one = (Records(side, genuine.sensitive, genuine.target, genuine.ids) for side in (features, other))
     return Canaries("features", zero, one, coins)
-
-
-def _labels_are_free(task: Problem) -> bool:
-    """Say whether a label may change without a public stratum changing, and a loss looks at it."""
-    compared = task.objective.lone
-    free = compared is not None and compared.other_side is None and "label" not in compared.drawn_by
-    return free and task.task.facts.target == "class"
 
 
 def _below(stream: Stream, count: int, limit: int) -> Tensor:

@@ -167,7 +167,9 @@ def audit(
     refuted = math.isfinite(claimed) and any(attack.refuted for attack in attacks.values())
     blind = power is not None and not power.refutes
     how: How = "no verdict" if blind and not refuted else "attacked"
-    rounds = AuditedPart(f"{len(history)} rounds", _square_of_rounds(plan), how, f"at ε ≥ {downward(shown)}")
+    m = plan.multiplier  # the square is mu^2 of the one release that costs as much as the rounds
+    square = square_of({Step(max(plan.rates), 1 / m): plan.rounds}, plan.delta) if m else 0.0
+    rounds = AuditedPart(f"{len(history)} rounds", square, how, f"at ε ≥ {downward(shown)}")
     parts = [rounds, *beside] if beside else []
     rows = _rows(attacks, placed, sum(attacker.sizes), claimed, used)
     rows += [] if power is None else [("power", power.words)]
@@ -287,13 +289,6 @@ def _planned(experiment: Experiment) -> tuple[FederationPlan, list[AuditedPart]]
             square = square_of({Step(1.0, claim.mu): claim.rounds}, claim.delta)
             parts.append(AuditedPart(part, square, "not attacked", "(--canary attacks it)", once.of_kept(part)))
         return sites.plan, parts
-
-
-def _square_of_rounds(plan: FederationPlan) -> float:
-    """Return mu^2 of the one release that costs as much as a plan's rounds; 0 without noise."""
-    if not plan.multiplier:
-        return 0.0
-    return square_of({Step(max(plan.rates), 1 / plan.multiplier): plan.rounds}, plan.delta)
 
 
 @dataclass(frozen=True)

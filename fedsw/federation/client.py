@@ -40,7 +40,7 @@ from fedsw.federation.node.replies import (
 from fedsw.federation.node.simulated import is_simulated, of_one_person
 from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
 from fedsw.federation.trust import promise
-from fedsw.privacy.accounting.lifetime import NO_NOISE, DatasetAccount
+from fedsw.privacy.accounting.lifetime import NO_NOISE
 from fedsw.runs import client_status
 
 
@@ -188,24 +188,18 @@ def hello(message: Message, context: Context) -> Message:
 def _reserve(node: Node, alone: Sequence[Node], context: Context) -> None:
     """Reserve the largest cost of this run to the clients' records, in the accounts of their data sets."""
     experiment, clients = node.task.experiment, list[PlannedCost]()
-    planned = _at_its_ledger if experiment.privacy.paying(alone) else _at_its_answers
     for client in alone:
         account = account_of(experiment, context.node_config, int(client.clients[0]))
-        if account is not None:
-            clients.append(planned(account, client, node, context))
+        if account is None:
+            continue
+        ledger = ledger_of(client, context)
+        if experiment.privacy.paying(alone):  # its plan counts from its ledger's first row on
+            steps = client.task.experiment.privacy.model.sides.planned(client, client.delta(0))
+            clients.append(PlannedCost(account, ledger, steps, begins=ledger))
+        else:  # a run without noise counts from the node's first answer on
+            clients.append(PlannedCost(account, ledger, NO_NOISE, begins=answered_by(node, context).file))
     if clients:
         reserve(clients, node.run, experiment)
-
-
-def _at_its_ledger(account: DatasetAccount, client: Node, node: Node, context: Context) -> PlannedCost:
-    """The cost of a client's plan, which counts from its ledger's first row on."""
-    ledger, sides = ledger_of(client, context), client.task.experiment.privacy.model.sides
-    return PlannedCost(account, ledger, sides.planned(client, client.delta(0)), begins=ledger)
-
-
-def _at_its_answers(account: DatasetAccount, client: Node, node: Node, context: Context) -> PlannedCost:
-    """The cost of a run without noise, which counts from the node's first answer on."""
-    return PlannedCost(account, ledger_of(client, context), NO_NOISE, begins=answered_by(node, context).file)
 
 
 def _spent(node: Node, context: Context) -> float:

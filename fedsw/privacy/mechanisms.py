@@ -173,18 +173,13 @@ def released_on_grid(
     with np.errstate(invalid="ignore", over="ignore"):
         for number, start in enumerate(range(0, len(values), BLOCK)):
             part = slice(start, start + BLOCK)
-            cells, offsets = _split(values[part], step)
+            # The nearest whole number of steps and the rest in [-1/2, 1/2], exactly: the step is a power of two.
+            offsets = values[part] * (1 / step)
+            cells = np.rint(offsets)
+            offsets -= cells
             cells += moves(offsets, scale / step, stream, refinement.child(number))
             np.multiply(cells, step, out=released[part])
     return torch.from_numpy(released).reshape(vector.shape)
-
-
-def _split(values: NDArray[np.float64], step: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nearest whole number of steps and the rest in [-1/2, 1/2], exactly: the step is a power of two."""
-    steps = values * (1 / step)
-    cells = np.rint(steps)
-    steps -= cells
-    return cells, steps
 
 
 def _moves(offsets: NDArray[np.float64], scale: float, stream: Stream, refinement: Stream) -> NDArray[np.float64]:

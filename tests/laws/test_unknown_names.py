@@ -45,7 +45,7 @@ VALIDATED = "`Facts` takes known targets alone"
 RAISES = "the last branch raises"
 ATTACK = "an attack: what it does not know it attacks less well, and claims nothing"
 DECIDES = {
-    "audit/canary_pairs.py:_labels_are_free": ATTACK,
+    "audit/canary_pairs.py:_pairs": ATTACK,
     "cli/_data.py:init_command": "the option takes the two relations alone",
     "audit/record/_rows.py:_sums_of": "the older version had no other relation; the sums ask theirs",
     "audit/record/_rows.py:check": "one check more for pld; the others have theirs",

@@ -48,7 +48,12 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
         ValueError: if the folder is not a run, or the run is going on.
     """
     folder = read_folder(directory, allow_modules)
-    _require_allowed(folder)
+    try:
+        _ = folder.settings
+    except CodeRefused:
+        raise
+    except (ValueError, LookupError):
+        pass  # what else is wrong with settings, a check says
     checks = [made(name, of, folder) for name, of in CHECKS]
     failed = [check.name for check in checks if check.passed is False]
     unread = [check.name for check in checks if check.unread]
@@ -83,16 +88,6 @@ def audit(directory: Path, allow_modules: Collection[str] = ()) -> Finding:
         },
         draw=functools.partial(cost.draw, folder, worst) if worst and drawable else None,
     )
-
-
-def _require_allowed(folder: Folder) -> None:
-    """Refuse settings with code that is not allowed; what else is wrong with them, a check says."""
-    try:
-        _ = folder.settings
-    except CodeRefused:
-        raise
-    except (ValueError, LookupError):
-        return
 
 
 def _parts(book: Book, *, recomputed: bool) -> list[AuditedPart]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -42,7 +41,14 @@ def check_chain(folder: Folder) -> Check:
     for book in folder.books:
         _follow(book, faults)
         digests = {0: book.header[1], **{row.sequence: row.digest for row in book.rows}}
-        for by, head in _remembered(folder, book):
+        # Rows that other files have seen: a client's own file beside its ledger, or summary and checkpoint.
+        if book.client is not None:
+            beside = book.path.with_suffix(".head")
+            heads = [(beside.name, read_json(beside))]
+        else:
+            stored = folder.checkpoint
+            heads = [("summary.json", folder.summary.get("ledger")), ("the checkpoint", stored and stored["ledger"])]
+        for by, head in [(by, head) for by, head in heads if head]:
             sentence = f"{by} remembers row {head['sequence']} of {book.name}, which "
             faults.require(int(head["sequence"]) in digests, sentence + "is gone")
             same = digests.get(int(head["sequence"]), head["digest"]) == head["digest"]
@@ -79,17 +85,6 @@ def _follow(book: Book, faults: Faults) -> None:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _remembered(folder: Folder, book: Book) -> list[tuple[str, dict[str, Any]]]:
-    """Rows of a ledger that other files have seen: a client's own file beside it, or summary and checkpoint."""
-    if book.client is not None:
-        beside = book.path.with_suffix(".head")
-        heads = [(beside.name, read_json(beside))]
-    else:
-        stored = folder.checkpoint
-        heads = [("summary.json", folder.summary.get("ledger")), ("the checkpoint", stored and stored["ledger"])]
-    return [(by, head) for by, head in heads if head]
 
 
 NAME = "model and checkpoint"

@@ -84,9 +84,12 @@ def check(folder: Folder) -> Check:
         fault = f"un-noised metrics are shown, and the reader's ε is said to be {upward(reader, 6)}"
         faults.require(reader == math.inf, fault)
     _traffic(folder, faults)
-    _ratios(folder, faults)
     keys = _checkpoint(folder, faults)
-    _releases(folder, faults)
+    releases = folder.directory / RunFile.RELEASES
+    for path in sorted([*releases.glob("*.safetensors"), *releases.glob("scores/*.safetensors")]):
+        with safe_open(path, framework="pt") as file:
+            more = sorted(set(file.keys()) - RELEASE)
+        faults.require(not more, f"releases/{path.name} holds {more}")
     lines = f"{len(folder.metrics)} lines of metrics and {len(folder.log)} of the log"
     well = f"{lines} hold only what may be published"
     well += ", un-noised losses too: ε of the reader is ∞" if unsafe else ""
@@ -120,30 +123,17 @@ def _traffic(folder: Folder, faults: Faults) -> None:
             faults.require(len(set(steps)) == 1, f"{name} of rounds alike differ: their size tells counts")
 
 
-def _ratios(folder: Folder, faults: Faults) -> None:
-    """The signal-to-noise ratio follows from the noised gradient's norm and from sigma only."""
-    if (stored := folder.checkpoint) is None:
-        return
-    for line in folder.metrics:
-        norm, snr = real(line.get("gradient_norm")), line.get("snr")
-        expected = signal_to_noise(norm**2, line.get("sigma"), stored["theta"].numel())
-        same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
-        fault = f"round {line.get('round')} of metrics.jsonl: its snr is not that of the noised gradient"
-        faults.require(same, fault)
-
-
-def _releases(folder: Folder, faults: Faults) -> None:
-    stored = folder.directory / RunFile.RELEASES
-    for path in sorted([*stored.glob("*.safetensors"), *stored.glob("scores/*.safetensors")]):
-        with safe_open(path, framework="pt") as file:
-            more = sorted(set(file.keys()) - RELEASE)
-        faults.require(not more, f"releases/{path.name} holds {more}")
-
-
 def _checkpoint(folder: Folder, faults: Faults) -> list[str]:
+    """The checkpoint's keys and shapes; ratios of signal to noise follow from noised gradients and sigma only."""
     if (stored := folder.checkpoint) is None:
         return []
     theta, optimizer, head = stored["theta"], stored["optimizer"], stored["ledger"] or {}
+    for line in folder.metrics:
+        norm, snr = real(line.get("gradient_norm")), line.get("snr")
+        expected = signal_to_noise(norm**2, line.get("sigma"), theta.numel())
+        same = snr is None if expected is None else snr is not None and math.isclose(snr, expected, abs_tol=1e-6)
+        fault = f"round {line.get('round')} of metrics.jsonl: its snr is not that of the noised gradient"
+        faults.require(same, fault)
     _require_keys("the checkpoint", [stored], CHECKPOINT, faults)
     _require_keys("the checkpoint's optimizer", [optimizer], frozenset({"state", "param_groups"}), faults)
     _require_keys("the checkpoint's ledger", [head], frozenset({"sequence", "digest"}), faults)

@@ -124,7 +124,14 @@ def cost_of(tried: Sequence[Candidate], law: Repetitions, metric: str = "") -> S
     shown = composed_epsilon([{step: runs * times for step, times in steps[dearest].items()}], delta)
     among = tuple(candidate.settings for candidate in tried)
     selection = Selection(law, distinct, curve.epsilon(delta), delta, among=among, metric=metric)
-    return SelectionCost(curve, selection, single, shown, steps, tuple(map(_as_run, plans)))
+    # Candidates, with the noise of their plans in place of the epsilon of one run, which is not their guarantee:
+    candidates = (
+        plan.task.experiment.with_sections(
+            privacy={"epsilon": None, "noise_multiplier": plan.multiplier}, data={"account": None}
+        )
+        for plan in plans
+    )
+    return SelectionCost(curve, selection, single, shown, steps, tuple(candidates))
 
 
 def select(
@@ -223,12 +230,6 @@ def _plan(experiment: Experiment) -> FederationPlan:
     site = Site(0, node.clients, node.held, None, None)
     plan: FederationPlan = experiment.privacy.model.plan(task, [site])
     return plan
-
-
-def _as_run(plan: FederationPlan) -> Experiment:
-    """A candidate with the noise of its plan in place of the epsilon of one run, which is not its guarantee."""
-    noise = {"epsilon": None, "noise_multiplier": plan.multiplier}
-    return plan.task.experiment.with_sections(privacy=noise, data={"account": None})
 
 
 def _of_one_kind(cost: lifetime.Cost) -> Counts:

@@ -244,19 +244,13 @@ class _Draw:
         those with the lowest scores, and each next one of those left."""
         if not columns.targets:
             return self._classes(_shares(self.law, len(columns.classes)), directions)
-        score = self._mixed(self.law.explained, self._along(directions[0]))
-        numbers = []
+        law, numbers = self.law, []
+        score = self._mixed(law.explained, self._along(directions[0]))
         for index in range(len(columns.targets)):
-            share = 1.0 if index == 0 else self.fixed.uniform(0.5, 1.0)
-            numbers.append(np.clip(self._number_of(self._mixed(share, score)), 0.0, 1.0))
+            mixed = self._mixed(1.0 if index == 0 else self.fixed.uniform(0.5, 1.0), score)  # standard normal
+            tailed = law.middle * np.exp(law.tail * mixed - law.tail**2 / 2)
+            numbers.append(np.clip(tailed if law.tail else law.middle + law.spread * mixed, 0.0, 1.0))
         return np.stack(numbers, axis=1).astype(np.float32)
-
-    def _number_of(self, score: Float) -> Float:
-        """Numbers (n,) by a standard normal score."""
-        law = self.law
-        if law.tail:
-            return np.asarray(law.middle * np.exp(law.tail * score - law.tail**2 / 2))
-        return np.asarray(law.middle + law.spread * score)
 
     def _classes(self, shares: Float, directions: Float) -> NDArray[np.int64]:
         """Classes (n,) of these shares: of two by a score, of several by chance."""

@@ -474,7 +474,13 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         if forecast.log_loss is not None:
             yield "probabilities", _probabilities(plan, *forecast.log_loss)
         if plan.weakened:
-            yield "penalty", _weakened(plan)
+            name, size = min(plan.by_group.items(), key=lambda item: item[1])
+            clip = number(plan.chosen["clip"]["jacobian"])
+            yield (
+                "penalty",
+                f"the group {name} has {size:,} records: Jacobians are clipped to {clip} to save noise, and groups are "
+                "drawn together less than alpha asks, if at all; objective.alpha = 0 takes no noise for it",
+            )
     if plan.penalties:
         weights = "; ".join(f"{number(alpha)}: {number(times, 2)} times" for alpha, times in plan.penalties.items())
         yield "groups", f"the noise at weights alpha of a penalty, in that of none: {weights}"
@@ -655,15 +661,6 @@ def _learnt(forecast: Forecast) -> str:
     )
 
 
-def _weakened(plan: Planned) -> str:
-    name, size = min(plan.by_group.items(), key=lambda item: item[1])
-    clip = number(plan.chosen["clip"]["jacobian"])
-    return (
-        f"the group {name} has {size:,} records: Jacobians are clipped to {clip} to save noise, and groups are drawn "
-        "together less than alpha asks, if at all; objective.alpha = 0 takes no noise for it"
-    )
-
-
 def draw_plan(plan: Planned, path: Path) -> Path:
     """A curve for every epsilon of a plan with a forecast; the run's own number of records is marked."""
     if plan.forecast is None:
@@ -699,7 +696,11 @@ def plan_document(plan: Mapping[str, Any]) -> Document:
     """Write a plan as it is read, from plain values (`as_plain`, `fedsw plan --json`); ValueError if that is none."""
     try:
         words, what_ifs = dict(plan["words"]), WhatIfs.of_plan(plan)
-        drawn = () if what_ifs is None else (_picture(plan),)
+        drawn: tuple[Picture, ...] = ()
+        if what_ifs is not None:
+            says = f"{plan['verdict']}. All numbers are in the table under What if."
+            caption = "What noise leaves, by records and ε."
+            drawn = (picture(_what_ifs_drawn(plan), name="what-ifs", caption=caption, says=says),)
         listed = [(f"[{section}]", settings_text(values)) for section, values in plan["settings"].items()]
         said = [(name, text) for name, text in words.items() if name not in ("verdict", "", *dict(listed))]
         return Document(
@@ -722,11 +723,6 @@ _PUBLIC = (
     "A forecast from public numbers alone: of private records it knows how many there are in each group. Nothing was "
     "trained on them, and no budget was spent."
 )
-
-
-def _picture(plan: Mapping[str, Any]) -> Picture:
-    says = f"{plan['verdict']}. All numbers are in the table under What if."
-    return picture(_what_ifs_drawn(plan), name="what-ifs", caption="What noise leaves, by records and ε.", says=says)
 
 
 def planned_view(plan: Planned) -> Document:

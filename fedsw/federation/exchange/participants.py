@@ -148,7 +148,12 @@ def gather(
     sites, lost = _without_rivals(sites, lost, roll)
     _require_enough(sum(len(site.clients) for site in sites), settings, lost)
     sites.sort(key=lambda site: int(site.clients[0]))
-    _refuse_wrong_clients(task, sites, all_there=not lost)
+    count, wanted = sum(len(site.clients) for site in sites), task.experiment.federation.clients
+    if count > wanted or (not lost and count < wanted):
+        raise FederationError(
+            f"{len(sites)} nodes hold {count} clients together; federation.clients is {wanted}. Start every "
+            "node with the same num-partitions, which is the number of nodes (federation.sites)"
+        )
     _refuse_sizes(task, sites)
     for site in sites:
         roll.mark(site.node, "greeted")
@@ -261,7 +266,13 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     clients, sizes = joined.clients.numpy(), joined.sizes.numpy()
     if len(clients) == 0 or bool((np.diff(clients) <= 0).any()):
         raise FederationError("a node's greeting names its clients not once each, in ascending order")
-    _refuse_crowd(clients, sizes, task)
+    if bool((beyond := sizes > MOST_RECORDS).any()):
+        position, cell = (int(index) for index in np.argwhere(beyond)[0])
+        raise FederationError(
+            f"client {clients[position]} states {sizes[position, cell]} records of group {task.objective.cells[cell]}; "
+            f"a federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
+            "client, or mend what it states"
+        )
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
     spent = None if joined.epsilon is None else joined.epsilon.numpy()
     held_out = None if joined.kept is None else joined.kept.numpy()
@@ -295,17 +306,6 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
                 f"{who} says that it has answered attempt {attempt} of round {round_}, {_MOST_FORGOTTEN} or more "
                 "beyond the last one that this run's folder has"
             )
-
-
-def _refuse_crowd(clients: Counts, sizes: Counts, task: Problem) -> None:
-    """Refuse a client that states more records of a group than a federation may hold."""
-    if bool((beyond := sizes > MOST_RECORDS).any()):
-        position, cell = (int(index) for index in np.argwhere(beyond)[0])
-        raise FederationError(
-            f"client {clients[position]} states {sizes[position, cell]} records of group {task.objective.cells[cell]}; "
-            f"a federation holds at most {MOST_RECORDS} of one, for each of which a round draws a key. Remove this "
-            "client, or mend what it states"
-        )
 
 
 def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
@@ -344,16 +344,6 @@ def _without_rivals(sites: Sequence[Site], lost: Sequence[str], roll: Roll) -> t
         else:
             alone.append(site)
     return alone, [*lost, why]
-
-
-def _refuse_wrong_clients(task: Problem, sites: Sequence[Site], *, all_there: bool) -> None:
-    """Refuse more clients than the experiment asks for, and fewer where none was lost."""
-    count, wanted = sum(len(site.clients) for site in sites), task.experiment.federation.clients
-    if count > wanted or (all_there and count < wanted):
-        raise FederationError(
-            f"{len(sites)} nodes hold {count} clients together; federation.clients is {wanted}. Start every "
-            "node with the same num-partitions, which is the number of nodes (federation.sites)"
-        )
 
 
 def _refuse_sizes(task: Problem, sites: Sequence[Site]) -> None:

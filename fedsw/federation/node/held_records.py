@@ -279,9 +279,10 @@ def sampled(starts: NDArray[np.int64], counts: NDArray[np.int64], keys: Keys) ->
     """
     taking = np.flatnonzero(counts)
     lengths = starts[taking + 1] - starts[taking]
-    places = _ranges(starts[taking], lengths)
-    drawn_keys = keys(places)
     ends = np.cumsum(lengths)
+    # the places of one client after those of another
+    places: NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts[taking] - (ends - lengths), lengths)
+    drawn_keys = keys(places)
     if len(taking) <= _FEW:
         parts = [
             places[begin:end][smallest_keys(drawn_keys[begin:end], int(count))]
@@ -311,10 +312,3 @@ def _candidates(
     if not bool(enough.all()):
         few = np.arange(len(keys))
     return few
-
-
-def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The whole numbers from every start on, as many as its length says, one run after the other."""
-    before = np.cumsum(lengths) - lengths
-    places: NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-    return places

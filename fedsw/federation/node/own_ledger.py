@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedsw._tools import files
 from fedsw._tools.text import upward
-from fedsw.data import Records
 from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
@@ -537,21 +536,18 @@ def keyed_digest(node: Node, key: bytes) -> bytes:
     """BLAKE2b under a key of all that a node read: every value of every record, those kept out of training, too."""
     if node.digest is None:
         total = hashlib.blake2b(key=key, digest_size=_KEY_BYTES)
-        for records in (node.records, None if node.held_out is None else node.held_out.records):
-            for values in _tensors(records):
+        held_out = None if node.held_out is None else node.held_out.records
+        for records in (node.records, held_out):
+            parts: tuple[Tensor | None, ...] = (None,)
+            if records is not None:
+                parts = (records.features, records.sensitive, records.target, records.ids, records.unit)
+            for values in parts:
                 about = b"-" if values is None else f"{values.dtype} {tuple(values.shape)}".encode()
                 total.update(len(about).to_bytes(8) + about)
                 if values is not None:
                     total.update(values.contiguous().numpy().data.cast("B"))
         node.digest = total.digest()
     return node.digest
-
-
-def _tensors(records: Records | None) -> Iterator[Tensor | None]:
-    if records is None:
-        yield None
-        return
-    yield from (records.features, records.sensitive, records.target, records.ids, records.unit)
 
 
 def _key_in(folder: Path) -> bytes:

@@ -241,7 +241,11 @@ def _taken_up(run: FederatedRun, budget: Budgeted) -> checkpoint.Checkpoint | No
     directory.forgotten = run.ledger is not None and job.engine == "inprocess"
     budget.limit(run.ledger)
     if job.resume:
-        context.availability.spending.recall(_reported_before(directory))
+        # What each client has reported, by all files that have it: the summary covers failed attempts, too.
+        tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
+        tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
+        reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
+        context.availability.spending.recall([*reported, Releases(directory.releases).epsilons()])
     context.availability.hear_clients()
     with contextlib.ExitStack() as refused:  # lets go of the ledger of a run that does not go on
         if run.ledger is not None:
@@ -347,14 +351,6 @@ def _ledger(
         selection=selection,
         device=device,
     )
-
-
-def _reported_before(directory: RunDirectory) -> list[dict[int, float]]:
-    """The epsilon that each client has reported, from all files with it: the summary covers failed attempts too."""
-    tables = [record.get("epsilon_by_client", {}) for record in directory.read_metrics()]
-    tables.append(directory.read_summary().get("epsilon_spent_by_client", {}))
-    reported = [{int(client): float(epsilon) for client, epsilon in table.items()} for table in tables]
-    return [*reported, Releases(directory.releases).epsilons()]
 
 
 @dataclass

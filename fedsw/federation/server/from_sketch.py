@@ -85,7 +85,11 @@ class OnceRun(FederatedRun):
         chosen = self._chosen()
         self.directory.write_model(self._network)
         held_out = self.evaluator.write_outputs(self._network, self.directory)
-        self.about["sketch"] = self._described() | self._restarted() | chosen
+        restarted = {}
+        if self._restarts:  # all squared distances, and the number of the one taken, from 1
+            tried = tried_in(self.directory.path / RunFile.GENERATOR)
+            restarted = {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
+        self.about["sketch"] = self._described() | restarted | chosen
         return stopped, held_out
 
     def _fitted(self) -> None:
@@ -102,7 +106,10 @@ class OnceRun(FederatedRun):
             self.log.info("round released", extra=logged(record))
             self.job.observer.round_done(record)
 
-        weights, proportions = _independent(self.task, first.stored.sketch)
+        weights = proportions = None
+        if self.task.experiment.sketch.independent:  # labels are not to depend on the group
+            proportions = independent_cells(first.stored.sketch)
+            weights = reweighed(first.stored.sketch.proportions, proportions)
         fit_generator(
             first.stored.sketch,
             self._network,
@@ -116,13 +123,6 @@ class OnceRun(FederatedRun):
             every=self.job.experiment.evaluate_every,
             checkpoint=self.directory.path / of_stage(RunFile.GENERATOR, number),
         )
-
-    def _restarted(self) -> dict[str, Any]:
-        """The summary's entry on restarts: all squared distances, and the number of the one taken, from 1."""
-        if not self._restarts:
-            return {}
-        tried = tried_in(self.directory.path / RunFile.GENERATOR)
-        return {"restarts": {"taken": 1 + tried.index(min(tried)), "distances": tried}}
 
     def _chosen(self) -> dict[str, Any]:
         """Choose what draws a table's rows, the network or a tree in its place; returns the summary's entry."""
@@ -217,14 +217,6 @@ def settings_of(task: Problem) -> FitSettings:
         sketch.fraction,
         sketch.averaging,
     )
-
-
-def _independent(task: Problem, sketch: NoisedSketch) -> tuple[Tensor | None, Tensor | None]:
-    """Weights of cells in the loss, and proportions of generated cells, where labels are not to depend on the group."""
-    if not task.experiment.sketch.independent:
-        return None, None
-    proportions = independent_cells(sketch)
-    return reweighed(sketch.proportions, proportions), proportions
 
 
 def _measured(stage: _Stage, features: Tensor, cells: Tensor) -> dict[str, Any]:

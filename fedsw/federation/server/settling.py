@@ -170,20 +170,17 @@ def _settled(experiment: Experiment, numbers: Callable[[], PresetNumbers]) -> Ex
     if not left_open(experiment):
         return experiment
     if experiment.sketch.open:
-        return _with_shares(experiment)
+        # A share of the budget for every stage takes no numbers of records.
+        _, *later = chosen_shares(Problem.from_experiment(experiment))
+        stages = tuple(
+            stage.model_copy(update={"share": share})
+            for stage, share in zip(experiment.sketch.stages, later, strict=True)
+        )
+        return experiment.model_copy(update={"sketch": experiment.sketch.model_copy(update={"stages": stages})})
     choices, raw = chosen(numbers(), experiment), experiment.model_dump()
     for section, values in choices.items():
         raw[section] = {**raw.get(section, {}), **values}
     return parse_experiment(raw)
-
-
-def _with_shares(experiment: Experiment) -> Experiment:
-    """The experiment with a share of the budget for every stage of its sketch, which takes no numbers of records."""
-    _, *later = chosen_shares(Problem.from_experiment(experiment))
-    stages = [
-        stage.model_copy(update={"share": share}) for stage, share in zip(experiment.sketch.stages, later, strict=True)
-    ]
-    return experiment.model_copy(update={"sketch": experiment.sketch.model_copy(update={"stages": tuple(stages)})})
 
 
 def numbers_of(

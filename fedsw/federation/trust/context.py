@@ -440,17 +440,16 @@ class LocalMethod(AtClients, ABC):
                     self._rounds.add(round_)
 
         content = messages.encode(request, Terms.of(self._task))  # once; it is public
-        requests = {node: self._addressed(content, node, addressees) for node, addressees in by_node.items()}
+        requests = {
+            node: RecordDict(dict(content))
+            if len(self._of_node[node].clients) == 1
+            else messages.addressed(content, [member.position for member in addressees])
+            for node, addressees in by_node.items()
+        }
         replies = self._context.exchanged(kind.kind, requests, arrived)
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])
         self._lost = dict(sorted(lost.items()))
-
-    def _addressed(self, content: RecordDict, node: int, members: Sequence[Member]) -> RecordDict:
-        """The request to a node: to a site, with the positions of the clients that are asked."""
-        if len(self._of_node[node].clients) == 1:
-            return RecordDict(dict(content))
-        return messages.addressed(content, [member.position for member in members])
 
     def _answers(
         self, members: Sequence[Member], reply: RecordDict | Fault

@@ -220,14 +220,11 @@ class Composition:
         key = (side, grid.spacing, grid.size)
         if key not in self._spectra:
             self._spectra[key] = Spectrum(grid.spacing, grid.size, side, self._device)
-            self._forget_spectra(side)
+            # The last few of a side stay: as steps accumulate, windows grow and spacings shrink.
+            for old in [kept for kept in self._spectra if kept[0] == side][:-3]:
+                del self._spectra[old]
         self._spectra[key].extend(self._counts)
         return self._spectra[key].distribution(grid.first)
-
-    def _forget_spectra(self, side: Orientation) -> None:
-        """Keep the last few grids of a side: as steps accumulate, windows grow and spacings shrink."""
-        for key in [key for key in self._spectra if key[0] == side][:-3]:
-            del self._spectra[key]
 
     def _spread(self, side: Orientation, spacing: float) -> Spread:
         key = (side, spacing)

@@ -145,7 +145,19 @@ class MaskedSums(AtClients, ABC):
         )
         if len(answers) < len(present):
             return None
-        parties = [_party(presence, answers[presence.site.node]) for presence in present]
+        parties = []
+        for presence in present:
+            answer, here = answers[presence.site.node], np.flatnonzero(presence.here)
+            parties.append(
+                Party(
+                    site=int(presence.site.clients[0]),
+                    key=answer.key,
+                    nonce=answer.fresh,
+                    clients=presence.site.clients[here].tolist(),
+                    sizes=presence.site.sizes[here].tolist(),
+                    code=answer.code or "",
+                )
+            )
         cohort = Cohort(records=self._plan.records, parties=parties)
         return self._released(round_, attempt, theta, cohort, partial(self._sum, present, round_))
 
@@ -254,15 +266,3 @@ class MaskedRounds(MaskedSums):
 def summed_scale(agreed: Agreed) -> float:
     """Standard deviation of the noise in the sum that a charge is read with: that of all clients, honest or not."""
     return agreed.sigma * math.sqrt(sum(agreed.clients) / agreed.honest)
-
-
-def _party(presence: Present, answer: Ready) -> Party:
-    here = np.flatnonzero(presence.here)
-    return Party(
-        site=int(presence.site.clients[0]),
-        key=answer.key,
-        nonce=answer.fresh,
-        clients=presence.site.clients[here].tolist(),
-        sizes=presence.site.sizes[here].tolist(),
-        code=answer.code or "",
-    )

@@ -517,21 +517,17 @@ class DatasetAccount:
                 if self.path.exists():
                     return Journal.open(self.path)
                 self._require_remembered(None)
-                self._make_folder()
+                try:
+                    files.new_folder(self.folder)
+                except OSError as fault:
+                    said = f"accounts are kept in {self.folder}, which cannot be made ({fault.strerror or fault})"
+                    remedy = f"{ACCOUNTS_VARIABLE} names another folder, as for a service whose HOME is not there"
+                    raise OSError(fault.errno, f"{said}; {remedy}") from None
                 return Journal.create(self.path, {"format": _FORMAT, "account": uuid4().hex, "data": self.data})
             except (LedgerBusy, FileExistsError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_LOOK_SECONDS)
-
-    def _make_folder(self) -> None:
-        """Make the folder of the accounts; OSError that says how to name another, as where HOME is not there."""
-        try:
-            files.new_folder(self.folder)
-        except OSError as fault:
-            said = f"accounts are kept in {self.folder}, which cannot be made ({fault.strerror or fault})"
-            remedy = f"{ACCOUNTS_VARIABLE} names another folder, as for a service whose HOME is not there"
-            raise OSError(fault.errno, f"{said}; {remedy}") from None
 
     def _state(self, journal: Journal) -> State:
         header = journal.header
