@@ -471,7 +471,8 @@ def joined(tables: Iterable[tuple[str, GroupTable, Measured]]) -> GroupTable:
 def by_column(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     """The same as `by_group` by each column of groups that several make, and the largest gap of every rate.
 
-    Records of other combinations say no column's value and are left out. Empty for groups of one column.
+    Held-out outputs are (n, d). Records of other combinations say no column's value and are left out. Empty for groups
+    of one column.
     """
     facts, tables = task.task.facts, list[tuple[str, GroupTable, Measured]]()
     for name, values, places in columns_of_groups(task) if facts.supervised else ():
