@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import BINS, CHANCES, ONE, SCORED, Counts, Cut, RegressionSums
+from fedsw.privacy.relations import ADD_OR_REMOVE
 from fedsw.runs.evaluation import held_out_metrics
 from fedsw.runs.evaluation.held_out_metrics import Tallied, as_many, held_out_of, noised_gain
 from fedsw.runs.evaluation.quality import metrics_of_tables
@@ -30,6 +31,7 @@ def test_one_record_moves_counts_by_at_most_the_stated_bound_whatever_the_model_
     outputs = torch.tensor(numbers)[: 2 * d].reshape(2, d)
     vectors = tally.vectors(outputs, torch.tensor([one % classes, other % classes]))
     assert float(torch.linalg.vector_norm(vectors[0] - vectors[1])) <= tally.moved + 1e-12
+    assert float(vectors.norm(dim=1).max()) <= tally.moved_for(ADD_OR_REMOVE) + 1e-12
     assert tally.fits((vectors.sum(0)[None] * ONE).long().repeat(2, 1), torch.tensor([2, 2]))
 
 
