@@ -24,7 +24,7 @@ TESTED = ("1.41", "1.42")
 """Versions of Flower that deploy/ was tested with."""
 
 
-class Part(NamedTuple):
+class Needed(NamedTuple):
     """Names inside Flower that fedsw uses to one end, and what would take their place if Flower changed them."""
 
     use: str
@@ -37,19 +37,19 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part(
+    Needed(
         "messages that are made in this process belong to a run and a node, and have a number",
         "`Grid.create_message` and a public way to number a message; in process, a message class of our own",
         {"flwr.supercore.run": ("Run",), "flwr.supercore.task_identity": ("TaskIdentity",)},
         fields=("_message_id",),
     ),
-    Part(
+    Needed(
         "a receiver in process has its own record tree over the same arrays, filled without a second check",
         "`copy.copy` and the constructors of `flwr.app`: the same, slower",
         {},
         fields=("_error", "_data", "_content"),
     ),
-    Part(
+    Needed(
         "a message travels whole in one request, and is checked against its header",
         "`--stock`: Flower's own requests, one for each object of a message",
         {
@@ -77,7 +77,7 @@ PARTS = (
         },
         fields=("_unary_unary", "_runtime_client"),
     ),
-    Part(
+    Needed(
         "one process of a node answers all messages",
         "`--stock`: `flower-supernode`, which starts a process for every message",
         {
@@ -89,7 +89,7 @@ PARTS = (
         },
         {"heartbeat": "flwr.supercore.heartbeat", "node_requests": "flwr.supernode.fleet_http_connection"},
     ),
-    Part(
+    Needed(
         "the server bounds requests, refuses nodes by name and checks signatures before it reads a body",
         "`flower-superlink` behind a TCP proxy that limits sizes and rates; refusals then come at the greeting",
         {
@@ -113,7 +113,7 @@ PARTS = (
             "superlink_program": "flwr.superlink.cli.flower_superlink",
         },
     ),
-    Part(
+    Needed(
         "the server's app starts with its libraries loaded",
         "`--stock`: `flower-superexec` and `flwr-serverapp` as they are, some seconds later",
         {
@@ -124,7 +124,7 @@ PARTS = (
         {"subprocess_executor": "flwr.supercore.superexec.executor.subprocess_executor"},
         fields=("_get_superexec_command",),
     ),
-    Part(
+    Needed(
         "keys are admitted and revoked while the server runs",
         "`flwr supernode register`, `list` and `unregister`, a process each",
         {
@@ -134,12 +134,12 @@ PARTS = (
             "flwr.supercore.interceptors": ("RuntimeVersionHttpInterceptor",),
         },
     ),
-    Part(
+    Needed(
         "a node can demand a bundle by its hash",
         "`flwr build`, and the hash of its file",
         {"flwr.cli.build": ("build_fab_from_files",)},
     ),
-    Part(
+    Needed(
         "the engine `ray`, with observers and Python objects in this process; Flower documents it, as deprecated",
         "`flwr run`, the one simulation that Flower promises: the engine `flwr`",
         {"flwr.simulation": ("run_simulation",)},

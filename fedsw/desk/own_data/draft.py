@@ -169,7 +169,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
 
     persons = {} if public is None or request.unit is not None else _persons(public, request)
     unit = request.unit or _asked_for_unit(names, request, persons)  # the first question: epsilon is for a unit
-    asked = request.doubt is not None or request.ask is not None
+    interactive = request.doubt is not None or request.ask is not None
     regression = _is_regression(request, seen, forms)
     target = of(request.target, classes=not regression)
     sensitive = []
@@ -192,7 +192,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         said = "" if line.look or not sizes else _at_one_client(declared, seen[line.column], sizes)
         return replace(line, look=said) if said else line
 
-    features, understood = list[str](), [_understood_unit(unit, persons, named, asked=asked)]
+    features, understood = list[str](), [_understood_unit(unit, persons, named, interactive=interactive)]
     if numbers.lines:
         said, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
         understood.append(Understood("(numbers)", "written", said, "--decimal, --thousands", look))
@@ -239,7 +239,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
             clients_share=sources[0].client is None,
             understood=understood,
         ),
-        *_unit(unit, names, None if asked else next(iter(persons.values()), None)),
+        *_unit(unit, names, None if interactive else next(iter(persons.values()), None)),
         *_columns(separator, numbers, [*features, *left_out], request, without_target),
         *sensitive,
         _targets(request.target, target) if regression else _values("target", request.target, target, positive),
@@ -799,14 +799,14 @@ def _rows_of(tables: Sequence[Path]) -> int | None:
 
 
 def _understood_unit(
-    unit: str | None, persons: Mapping[str, Persons], named: Sequence[str], *, asked: bool
+    unit: str | None, persons: Mapping[str, Persons], named: Sequence[str], *, interactive: bool
 ) -> Understood:
     """The line of the rows' privacy unit."""
     if unit is not None:
         return Understood(unit, "whose rows", "all rows with one value are one person's", "--unit COLUMN")
     said = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")
     said = said or (f", if one person has one value of {named[0]} alone" if named else "")
-    look = "whose a row is" if said and not asked else ""
+    look = "whose a row is" if said and not interactive else ""
     return Understood("(rows)", "whose rows", f"each row protected alone{said}", "--unit COLUMN", look)
 
 

@@ -1,4 +1,4 @@
-"""What a client keeps on its disk: its ledger, the attempts that it has answered, the records that a run began with."""
+"""A client's disk: its ledger, the attempts that it has answered, the records that a run began with."""
 
 from __future__ import annotations
 

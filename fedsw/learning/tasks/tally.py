@@ -91,10 +91,10 @@ class Counts:
         chances = torch.cat([1 - outputs, outputs], dim=1) if outputs.shape[1] == 1 else outputs
         inner = torch.tensor(CHANCES[1:-1], dtype=torch.float64)
         in_bins = F.one_hot(torch.bucketize(chances.contiguous(), inner, right=True), len(inner) + 1).double()
-        own = F.one_hot(labels, chances.shape[1]).double()[:, :, None]
-        parts = [F.one_hot(labels * self.classes + answers, self.classes**2).double(), SCORED * own * in_bins]
+        true = F.one_hot(labels, chances.shape[1]).double()[:, :, None]
+        parts = [F.one_hot(labels * self.classes + answers, self.classes**2).double(), SCORED * true * in_bins]
         if self.of_rest:
-            parts.append(self.of_rest * (1 - own) * in_bins)
+            parts.append(self.of_rest * (1 - true) * in_bins)
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:

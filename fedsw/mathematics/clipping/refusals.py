@@ -422,7 +422,7 @@ def _require_alike(
         sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and not _bools(value))
         size = max(sizes, default=0.0)
         try:
-            measured, own = _measure(model, single, heads)
+            measured, alone_sites = _measure(model, single, heads)
             separate = measured, _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
             raise UnsupportedModule(
@@ -433,9 +433,9 @@ def _require_alike(
                 raise UnsupportedModule(_MIXED.format(what="output", i=i))
             if gram is not None and true is not None and not _close(gram[i, 0, 0], true, tolerance, 0.0):
                 raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
-        if own != sites:
+        if alone_sites != sites:
             # The way in which all records are measured follows from these shapes: the longest record would choose it.
-            by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (own, sites))
+            by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (alone_sites, sites))
             raise UnsupportedModule(_CUT.format(i=i, own=by_itself, sites=batch))
 
 

@@ -476,9 +476,9 @@ def by_column(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
     """
     facts, tables = task.task.facts, list[tuple[str, GroupTable, Measured]]()
     for name, values, places in columns_of_groups(task) if facts.supervised else ():
-        place = torch.from_numpy(places)[records.sensitive.cpu()]
-        told = place >= 0
-        some, answered = replace(records.to(place.device), sensitive=place).take(told), outputs.cpu()[told]
+        group_of = torch.from_numpy(places)[records.sensitive.cpu()]
+        told = group_of >= 0
+        some, answered = replace(records.to(group_of.device), sensitive=group_of).take(told), outputs.cpu()[told]
         gaps: dict[str, tuple[float, Interval]] = {}
         if facts.classifies and len(some):
             gaps = AnswersByRecord(answered, some, len(values), task.classes, task.positive).gaps()
@@ -543,15 +543,15 @@ OF_SHARES = {"auc": 0.5, "calibration_error": 0.0}
 def _of_probabilities(outputs: Tensor, answers: AnswersByRecord, rows: Array) -> Measured:
     """AUC and calibration error of the outputs (m, d) of these rows of all records."""
     scores, target, units = outputs.detach().double().cpu().numpy(), answers.target[rows], answers.units[rows]
-    found: list[tuple[float, float]] = []
+    measures: list[tuple[float, float]] = []
     around: list[tuple[Interval, Interval]] = []
     for column, label in ((0, 1),) if scores.shape[1] == 1 else [(label, label) for label in range(scores.shape[1])]:
         of_class, chances = (target == label).astype(np.int64), scores[:, column]
         counts = [len(np.unique(units[of_class == of_it])) for of_it in (1, 0)]
-        found.append((_auc(of_class, chances), calibration_error(of_class, chances)))
-        area = intervals.curve_area(found[-1][0], *counts)
+        measures.append((_auc(of_class, chances), calibration_error(of_class, chances)))
+        area = intervals.curve_area(measures[-1][0], *counts)
         around.append((area, _around_calibration(of_class, chances, units)))
-    names, means, ends = ("auc", "calibration_error"), np.mean(found, axis=0), np.mean(around, axis=0)
+    names, means, ends = ("auc", "calibration_error"), np.mean(measures, axis=0), np.mean(around, axis=0)
     return {name: (float(means[at]), Interval(*map(float, ends[at]))) for at, name in enumerate(names)}
 
 

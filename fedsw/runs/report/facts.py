@@ -500,5 +500,5 @@ def plain(view: RunView) -> dict[str, Any]:
         "epsilon_spent": view.last.get("epsilon", 0.0),
     }
     plots = [str(view.directory / "plots" / name) for name in view.plots]
-    asked = {"leading_column": said} if (said := leading(view)) else {}
-    return {**summary, **asked, "directory": str(view.directory), "plots": plots}
+    question = {"leading_column": said} if (said := leading(view)) else {}
+    return {**summary, **question, "directory": str(view.directory), "plots": plots}

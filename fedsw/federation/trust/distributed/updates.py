@@ -82,7 +82,7 @@ def asked(plan: SumPlan, content: RecordDict, context: Context) -> DueShare:
         )
     if _NONCE not in context.state.config_records:
         raise RuntimeError("this node gave no nonce for a sum, or has answered it; the server must ask it again")
-    kept = context.state.config_records[_NONCE]
+    promised = context.state.config_records[_NONCE]
     del context.state[_NONCE]
     request, text = _request(plan, content, context.run_id), str(content.config_records[COHORT][COHORT])
     del content[COHORT]
@@ -93,9 +93,9 @@ def asked(plan: SumPlan, content: RecordDict, context: Context) -> DueShare:
                 f"site {party.site} of the cohort has {len(party.clients)} clients; a node's update is one's"
             )
     clients, held = np.array([_site(context)]), np.ones((1, 1), dtype=np.int64)
-    party_of(cohort, ring, bytes(kept["nonce"]).hex(), clients, held, *_assumed(plan))  # type: ignore[arg-type]
+    party_of(cohort, ring, bytes(promised["nonce"]).hex(), clients, held, *_assumed(plan))  # type: ignore[arg-type]
     _share(plan, len(cohort.parties))
-    return DueShare(ring, cohort, int(kept["attempt"]), request)  # type: ignore[arg-type]
+    return DueShare(ring, cohort, int(promised["attempt"]), request)  # type: ignore[arg-type]
 
 
 def share(due: DueShare, plan: SumPlan, bounded: Bounded, ledger: Ledger, context: Context) -> Whole:

@@ -68,9 +68,9 @@ def _gradient(layer: nn.Linear, a: Tensor, delta: Tensor, factors: Tensor) -> di
 def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
     if a.dim() == 2:
         return None
-    own = met(delta)
-    inputs = torch.where(own.unsqueeze(2), a.reshape(*own.shape, layer.in_features), 0.0)
-    return reach_of_sites(layer, total_squares(inputs), delta, sites=own.sum(1))
+    real = met(delta)
+    inputs = torch.where(real.unsqueeze(2), a.reshape(*real.shape, layer.in_features), 0.0)
+    return reach_of_sites(layer, total_squares(inputs), delta, sites=real.sum(1))
 
 
 def _sizes(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor:
