@@ -40,8 +40,8 @@ SHARE = "share"
 """The array of a masked reply."""
 
 STATE = "state-dir"
-_HEAD = "fedsw-ledger"
 """The key of a node's configuration with the folder in which its ledger is."""
+_HEAD = "fedsw-ledger"  # the record of a run's state with the last row of its ledger
 
 NodeConfig = Mapping[str, Any] | Callable[[int], Mapping[str, Any]]
 ClientAppCallable = Callable[[Message, Context], Message]

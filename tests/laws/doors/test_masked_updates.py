@@ -236,6 +236,17 @@ def test_an_attempt_is_answered_once_also_where_the_state_of_the_node_was_put_ba
     asked(plan, tmp_path / "b", again)
 
 
+def test_a_nonce_is_used_up_by_the_first_cohort_that_has_it_whatever_that_is(tmp_path):
+    def talk(send) -> None:
+        parties = parties_of(send(updates.question()))
+        assert all("fewer than the 4" in reply.error.reason for reply in send(training(parties[:3]), range(3)))
+        replies = send(training(parties), range(3))
+        assert all(reply.has_error() and "gave no nonce" in reply.error.reason for reply in replies)
+
+    asked(planned(), tmp_path, talk)
+    assert not any(charged(tmp_path, part) for part in range(CLIENTS))
+
+
 def test_a_training_message_without_a_cohort_gets_no_update(tmp_path):
     def talk(send) -> None:
         content = RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(6))}), "config": ConfigRecord({})})
