@@ -188,7 +188,7 @@ def outcome(complaint: Complaint) -> dict[str, str]:
             return {"verdict": "right", "said": ""}
     about = [words for words in said if any(word in words for word in complaint.asks)]
     asked = bool(about) and all(word in " ".join(about) for word in complaint.asks)
-    return {"verdict": "asked" if asked else "wrong", "said": " | ".join(about or filter(None, said))}
+    return {"verdict": "asked" if asked else "wrong", "said": " / ".join(about or filter(None, said))}
 
 
 _PANDAS, _POLARS = "https://github.com/pandas-dev/pandas/issues/", "https://github.com/pola-rs/polars/issues/"

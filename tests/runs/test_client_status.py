@@ -179,11 +179,9 @@ def test_a_server_that_stays_away_is_said_once(tmp_path, monkeypatch):
     assert [line.split("(")[1].split(")")[0] for line in said] == ["refused", "timed out"]
 
 
-def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatch):
+def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatch, caplog):
     import httpx
 
-    said: list[str] = []
-    monkeypatch.setattr("flwr.supercore.log", lambda level, text, *values: said.append(text % values))
     monkeypatch.setattr("fedsw.federation.deploy.executor.time.sleep", lambda seconds: None)
     turns = iter([httpx.ConnectError("refused")] * 50 + [None] + [httpx.ConnectError("refused")] * 50)
 
@@ -200,7 +198,7 @@ def test_a_node_whose_server_is_gone_says_so_once_and_that_it_is_back(monkeypatc
     monkeypatch.setattr(node, "_take", take)
     with pytest.raises(KeyboardInterrupt):
         node.run()
-    assert [line.split(":")[0] for line in said] == [
+    assert [record.getMessage().split(":")[0] for record in caplog.records if record.name == "flwr"] == [
         "the SuperLink is out of reach",
         "the SuperLink is back",
         "the SuperLink is out of reach",

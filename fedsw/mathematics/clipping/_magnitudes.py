@@ -53,8 +53,7 @@ def _filled_up(value: Any, mark: int, left: bool) -> Any:
     lengths = [-(-flat.shape[1] // part) for part in range(1, len(flat) + 1)]
     real = torch.arange(flat.shape[1]) < torch.tensor(lengths).unsqueeze(1)
     real = real.flip(1) if left else real
-    fill = flat.new_tensor(0 if value.is_floating_point() else mark)
-    return torch.where(real.to(value.device), flat, fill).reshape(value.shape)
+    return flat.masked_fill(~real.to(value.device), 0 if value.is_floating_point() else mark).reshape(value.shape)
 
 
 def _sized(value: Any, sizes: Sequence[float], generator: torch.Generator, *, equal: bool) -> Any:
