@@ -249,7 +249,10 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
     """
     if not cells:
         return ()
-    possible = [spelling for spelling in SPELLINGS if all(as_number(cell, spelling) is not None for cell in cells)]
+    written, numbers = "".join(cells), dict[Spelling, bool]()
+    for spelling in {_as_told(each, written) for each in SPELLINGS}:
+        numbers[spelling] = all(as_number(cell, spelling) is not None for cell in cells)
+    possible = [spelling for spelling in SPELLINGS if numbers[_as_told(spelling, written)]]
     if PLAIN in possible and not _may_be_thousands(cells):
         possible = [spelling for spelling in possible if spelling.thousands != "."]
     return tuple(possible)
@@ -257,12 +260,22 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
 
 def readings(cells: Collection[str], known: Sequence[Spelling]) -> list[Spelling]:
     """One of the known spellings of all cells for each different reading of them: of several, one is chosen."""
-    if not any(mark in cell for cell in cells for mark in ".,"):
+    written, told = "".join(cells), dict[Spelling, Spelling]()
+    for spelling in known:
+        told.setdefault(_as_told(spelling, written), spelling)
+    if len(told) < 2 or not any(mark in written for mark in ".,"):
         return list(known[:1])
     different: dict[tuple[float | None, ...], Spelling] = {}
-    for spelling in known:
+    for spelling in told.values():
         different.setdefault(tuple(as_number(cell, spelling) for cell in cells), spelling)
     return list(different.values())
+
+
+def _as_told(spelling: Spelling, written: str) -> Spelling:
+    """The simplest spelling that reads texts made of these characters as this one does: other marks are in none."""
+    marks = {" ": _BLANKS, "'": _QUOTES}.get(spelling.thousands, "") + spelling.thousands
+    thousands = spelling.thousands if any(mark in written for mark in marks) else ""
+    return Spelling(spelling.decimal if "," in written or "." in written else ".", thousands)
 
 
 def may_part_thousands(values: Numbers) -> bool:

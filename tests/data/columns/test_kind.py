@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedsw.data import as_records, read_table
 from fedsw.data.codes import cells_of_table, codes_of
+from fedsw.data.columns import number
 from fedsw.data.columns.column import Spelling
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.columns.kind import Form
-from fedsw.data.columns.number import NumberKind, as_float, spellings
+from fedsw.data.columns.number import NumberKind, as_float, as_number, readings, spellings
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import Values, identifier_of
 from fedsw.data.encoding import encoded
@@ -206,3 +209,23 @@ def test_a_person_is_one_however_the_identifier_is_spelled():
     unit = encoded([Chunk(1, cells)], columns, where="w", counted="c").unit
     assert len(unit.unique()) == 2
     assert len(as_records({"x": [1.0] * 3, "who": [123, 123.0, 124]}, unit="who").unit.unique()) == 2
+
+
+_CELLS = st.lists(
+    st.text("0123.,' \u00a0\u2019-x", min_size=1, max_size=7) | st.sampled_from(["1,234", "1.234,5", "12 345,5"]),
+    min_size=1,
+)
+
+
+@given(_CELLS)
+def test_spellings_are_all_those_under_which_every_cell_is_a_number(cells):
+    """Marks that are in no cell are not tried one by one; here all are."""
+    found = [each for each in number.SPELLINGS if all(as_number(cell, each) is not None for cell in cells)]
+    read = spellings(cells)
+    assert [each for each in found if each in read] == list(read)
+    assert {each for each in found if each.thousands != "."} <= set(read)
+    if any("." in cell or "," in cell for cell in cells):
+        different: dict[tuple, Spelling] = {}
+        for each in read:
+            different.setdefault(tuple(as_number(cell, each) for cell in cells), each)
+        assert readings(cells, read) == list(different.values())
