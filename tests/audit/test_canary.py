@@ -10,7 +10,6 @@ import json
 import pytest
 import torch
 
-import fedsw.federation.node.node
 import fedsw.federation.trust.central.rounds
 import fedsw.federation.trust.round_plan
 from fedsw._tools.randomness import Stream
@@ -19,6 +18,7 @@ from fedsw.audit.finding import Finding
 from fedsw.audit.neighbours import Freely, free_layer, staged
 from fedsw.cli.app import main
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.federation.node import held_records
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.mathematics.clipping import Term
@@ -137,14 +137,14 @@ def test_a_broken_build_fails_the_audit(monkeypatch, breaks, overrides, words):
 
 
 def test_a_record_that_is_drawn_too_often_fails_the_audit(monkeypatch):
-    genuine = fedsw.federation.node.node.smallest_keys
+    genuine = held_records.smallest_keys
 
     def first_favoured(keys, size):
         keys = keys.copy()
         keys[:1] //= 2
         return genuine(keys, size)
 
-    monkeypatch.setattr(fedsw.federation.node.node, "smallest_keys", first_favoured)
+    monkeypatch.setattr(held_records, "smallest_keys", first_favoured)
     found = audited(small(*HALF), trials=1000)
     assert not found.passed and "drawn at a rate" in found.verdict
 

@@ -182,7 +182,7 @@ def test_shapes_of_numbers_are_drawn_where_records_are_and_not_where_nobody_is(
     weight, bias = (next(name for name, value in tensors.items() if value.ndim == many) for many in (2, 1))
     heights = np.float32([[-2, -1, 0, 1, 2, 0, *[-30] * 5]])  # of jobs that nobody has, where all answers are 0
     save_file({weight: heights, bias: np.float32([0])}, finished / "model.safetensors")
-    age = read_shapes(finished)[0]
+    age = shapes_of(finished, read_run(finished).experiment)[0]
     people = pd.DataFrame([{"age": str(at), "work": "job 0"} for at in age.places])
     predicted = fedsw.load(finished).predict(people)["predicted_ill"].to_numpy()
     np.testing.assert_allclose(np.diff(age.values[:, 0]), np.diff(predicted), rtol=0.2)
