@@ -115,6 +115,7 @@ def test_numbers_are_judged_by_what_no_secret_number_divides() -> None:
             parse_experiment(raw, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [pytest.param(4.0, marks=pytest.mark.slow), 12.0])
 def test_intervals_hold_the_truth_as_often_as_they_say_though_the_number_is_seen_through_noise(sigma: float) -> None:
     """Of 400 to 700 records, of a secret number: accuracy, log loss, and what the model has over a constant."""

@@ -94,6 +94,7 @@ def test_counts_without_noise_tell_of_each_column_what_records_do():
         assert abs(said.get("auc", 0.0) - by_records[row].get("auc", 0.0)) < 0.01
 
 
+@pytest.mark.slow
 def test_intervals_of_a_column_hold_its_rates_with_the_noise_of_all_its_groups():
     outputs, records = made(2)
     task, held = problem(), list[bool]()
