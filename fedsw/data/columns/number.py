@@ -250,9 +250,9 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
     if not cells:
         return ()
     written, numbers = "".join(cells), dict[Spelling, bool]()
-    for spelling in {_as_told(each, written) for each in SPELLINGS}:
+    for spelling in {_simplest(each, written) for each in SPELLINGS}:
         numbers[spelling] = all(as_number(cell, spelling) is not None for cell in cells)
-    possible = [spelling for spelling in SPELLINGS if numbers[_as_told(spelling, written)]]
+    possible = [spelling for spelling in SPELLINGS if numbers[_simplest(spelling, written)]]
     if PLAIN in possible and not _may_be_thousands(cells):
         possible = [spelling for spelling in possible if spelling.thousands != "."]
     return tuple(possible)
@@ -260,18 +260,18 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
 
 def readings(cells: Collection[str], known: Sequence[Spelling]) -> list[Spelling]:
     """One of the known spellings of all cells for each different reading of them: of several, one is chosen."""
-    written, told = "".join(cells), dict[Spelling, Spelling]()
+    written, by_simplest = "".join(cells), dict[Spelling, Spelling]()
     for spelling in known:
-        told.setdefault(_as_told(spelling, written), spelling)
-    if len(told) < 2 or not any(mark in written for mark in ".,"):
+        by_simplest.setdefault(_simplest(spelling, written), spelling)
+    if len(by_simplest) < 2 or not any(mark in written for mark in ".,"):
         return list(known[:1])
     different: dict[tuple[float | None, ...], Spelling] = {}
-    for spelling in told.values():
+    for spelling in by_simplest.values():
         different.setdefault(tuple(as_number(cell, spelling) for cell in cells), spelling)
     return list(different.values())
 
 
-def _as_told(spelling: Spelling, written: str) -> Spelling:
+def _simplest(spelling: Spelling, written: str) -> Spelling:
     """The simplest spelling that reads texts made of these characters as this one does: other marks are in none."""
     marks = {" ": _BLANKS, "'": _QUOTES}.get(spelling.thousands, "") + spelling.thousands
     thousands = spelling.thousands if any(mark in written for mark in marks) else ""
