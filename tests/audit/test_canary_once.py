@@ -152,7 +152,7 @@ def test_every_trust_model_whose_rounds_release_gradients_releases_every_sum_bes
 
 @pytest.mark.parametrize("trust", NOISED)
 def test_whatever_leaves_beside_the_rounds_shows_nearly_all_of_its_mu_and_never_more(trust):
-    found = beside(trust)
+    found = beside(trust, trials=60_000)
     assert found.passed and found.shown <= found.claimed
     (rounds, *others), attacks = found.details["parts"], found.details["attacks"]
     assert {part["rows"] for part in others} == attacks.keys() == SUMS.keys() - {once.SKETCH}
@@ -247,7 +247,7 @@ def _half_the_noise_under_masks(monkeypatch):
 )
 def test_half_the_noise_of_what_leaves_beside_the_rounds_fails_the_audit(monkeypatch, trust, breaks):
     breaks(monkeypatch)
-    found = beside(trust, "data.held_out_fraction=0", "data.held_out_to=operator")
+    found = beside(trust, "data.held_out_fraction=0", "data.held_out_to=operator", trials=20_000)
     assert found.outcome == "failed" and "moments: " in found.verdict and "scores: " in found.verdict
 
 
@@ -259,7 +259,8 @@ def test_parts_that_cost_more_together_than_is_claimed_fail_the_audit(monkeypatc
         return replace(divided, moments=divided.moments / 2)  # as if a half of mu were a quarter
 
     monkeypatch.setattr(round_plan, "shares", shares)
-    found = beside("central", "thresholds.share=0", "data.held_out_fraction=0", "data.held_out_to=operator")
+    without = ("thresholds.share=0", "data.held_out_fraction=0", "data.held_out_to=operator")
+    found = beside("central", *without, trials=1000)
     assert found.outcome == "failed" and "all parts together cost" in found.verdict
 
 

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -25,11 +26,16 @@ OURS = {"_error", "_data", "_content"}
 SOURCES = sorted(path.resolve() for folder in ("clients", "server", "fedsw") for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
+def all_sources() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_where_it_is_looked_for_and_is_used(name: str) -> None:
     assert getattr(flower, name) is not None
     use = re.compile(rf"\b(_names|flower|_?FLOWER)\.{name}\b")
-    assert any(use.search(path.read_text(encoding="utf-8")) for path in SOURCES), f"nothing uses {name}: leave it out"
+    assert use.search(all_sources()), f"nothing uses {name}: leave it out"
 
 
 def test_a_name_is_in_the_table_once_with_what_would_replace_it_and_another_one_is_refused() -> None:

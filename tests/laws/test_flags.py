@@ -123,17 +123,20 @@ def asks_membership(node: ast.AST) -> bool:
 
 def asks_class(node: ast.AST) -> bool:
     """True for `isinstance`, `issubclass` and `type(...) is` of a trust model's class, and for a case of one."""
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if isinstance(node, ast.expr) else set()
-    if isinstance(node, ast.Call):
-        return (
-            isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass") and bool(names & CLASSES)
-        )
     if isinstance(node, ast.MatchClass):
         return isinstance(node.cls, ast.Name) and node.cls.id in CLASSES
-    typed = "type" in names or any(
-        isinstance(each, ast.Attribute) and each.attr == "__class__" for each in ast.walk(node)
-    )
-    return isinstance(node, ast.Compare) and typed and bool(names & CLASSES)
+    if isinstance(node, ast.Call):
+        asked = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+        return asked and bool(names_in(node) & CLASSES)
+    if not isinstance(node, ast.Compare):
+        return False
+    typed = "type" in names_in(node) or any(getattr(each, "attr", None) == "__class__" for each in ast.walk(node))
+    return typed and bool(names_in(node) & CLASSES)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Names that are read or written in a node."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def compares_law(node: ast.AST) -> bool:
@@ -228,18 +231,16 @@ def test_laws_of_noise_are_keys_of_tables_except_in_the_audit() -> None:
 
 def test_whether_a_trust_model_is_among_some_is_asked_by_refusals_alone() -> None:
     """What follows from one being among others is not decided where it is asked: an `if` that does more would be it."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-    found: set[str] = set()
-    for path, tree in trees.items():
-        name, allowed = path.relative_to(PACKAGE).as_posix(), set[int]()
-        for node in ast.walk(tree):
-            if refuses(node) or returns_why(node):
-                allowed |= {id(part) for part in ast.walk(node.test)}  # type: ignore[attr-defined]
-            if isinstance(node, ast.keyword) and node.arg == "requires":
-                allowed |= {id(part) for part in ast.walk(node.value)}
-        if not name.startswith(HOME):
-            found |= {name for node in ast.walk(tree) if asks_membership(node) and id(node) not in allowed}
-    assert found == set(MEMBERS)
+    allowed: set[int] = set()
+    asking: list[tuple[str, ast.AST]] = []
+    for name, node in walked():
+        if refuses(node) or returns_why(node):
+            allowed |= {id(part) for part in ast.walk(node.test)}  # type: ignore[attr-defined]
+        if isinstance(node, ast.keyword) and node.arg == "requires":
+            allowed |= {id(part) for part in ast.walk(node.value)}
+        if asks_membership(node):
+            asking.append((name, node))
+    assert {name for name, node in asking if id(node) not in allowed} == set(MEMBERS)
 
 
 def returns_why(node: ast.AST) -> bool:
@@ -363,7 +364,7 @@ def compares_kind(node: ast.AST) -> bool:
 def asks_kind_class(node: ast.AST) -> bool:
     """True for `isinstance` of an objective's, a penalty's, a noise's or an accountant's class."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
-    return called and bool({part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & KIND_CLASSES)
+    return called and bool(names_in(node) & KIND_CLASSES)
 
 
 def refuses(node: ast.AST) -> bool:

@@ -122,7 +122,7 @@ def changed(definition: Definition, old: str, new: str) -> str:
     except SyntaxError as fault:
         words = f"in {definition.name} the change is no Python ({fault}), mend what is put there"
         raise NoPlace(f"{words}:\n{new}") from None
-    if list(map(ast.dump, piece.body)) == [ast.dump(around)]:
+    if _same(piece.body, [around]):
         raise NoPlace(f"in {definition.name} the change changes nothing, put something else there:\n{new}")
     return (source[:start] + put.encode() + source[end:]).decode()
 
@@ -225,13 +225,17 @@ def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
                 yield value
 
 
-def _same(one: ast.AST, other: ast.AST) -> bool:
+def _same(one: object, other: object) -> bool:
     """Whether two pieces read alike; that one is assigned to and the other is read is no difference."""
-    return type(one) is type(other) and _dump(one) == _dump(other)
-
-
-def _dump(node: ast.AST) -> str:
-    return ast.dump(node).replace("ctx=Store()", "ctx=Load()").replace("ctx=Del()", "ctx=Load()")
+    if isinstance(one, ast.expr_context):
+        return isinstance(other, ast.expr_context)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, ast.AST):
+        return all(_same(getattr(one, name, None), getattr(other, name, None)) for name in one._fields)
+    return one == other
 
 
 def _place(text: str, first: ast.AST, last: ast.AST) -> Span:

@@ -16,8 +16,9 @@ WRITTEN = ("docs/_build", "docs/gallery", "docs/api/generated")
 """Folders of pages that are written with the site; the references are, too, and are made for this test."""
 
 
+@cache
 def texts() -> dict[str, str]:
-    """Every text that may name a page, by its name."""
+    """Every text that may name a page, by its name: read and built once, when a test asks."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in KINDS]
     names = {path.relative_to(ROOT).as_posix(): path for path in [*paths, *ROOT.glob("*.md"), ROOT / "pyproject.toml"]}
     there = {name: path for name, path in names.items() if name not in BUILT and not name.startswith(WRITTEN)}
@@ -25,23 +26,23 @@ def texts() -> dict[str, str]:
     return written | {name: built(name) for name in BUILT}
 
 
-TEXTS = texts()
-PAGES = [name for name in TEXTS if name.endswith(".md")]
+def is_page(name: str) -> bool:
+    return name in texts() and name.endswith(".md")
 
 
 @cache
 def anchors(name: str) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
     found: list[str] = []
-    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", TEXTS[name], flags=re.M | re.S), flags=re.M):
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", texts()[name], flags=re.M | re.S), flags=re.M):
         slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()).replace(
             " ", "-"
         )
         found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
     return {
         *found,
-        *re.findall(r'(?:id|name)="([\w-]+)"', TEXTS[name]),
-        *re.findall(r"^\(([\w-]+)\)=$", TEXTS[name], re.M),
+        *re.findall(r'(?:id|name)="([\w-]+)"', texts()[name]),
+        *re.findall(r"^\(([\w-]+)\)=$", texts()[name], re.M),
     }
 
 
@@ -49,7 +50,7 @@ def faults(name: str, text: str) -> list[str]:
     """References of a text that lead nowhere: links, if it is a page, and paths that begin with docs/."""
     named = re.findall(r"(?<![\w./-])docs/([\w./-]+\.(?:md|py|png|svg|diff|toml))(#[\w-]+)?(?![\w*])", text)
     targets = [(f"docs/{path}", anchor) for path, anchor in named]
-    if name in PAGES:
+    if is_page(name):
         prose = re.sub(r"^(`{3,}).*?^\1|`[^`\n]*`", "", text, flags=re.M | re.S)
         for path, anchor in re.findall(r"\]\(<?((?!\w+:)[^)#\s>]*)(#[^)\s>]+)?>?\)", prose):
             target = (ROOT / name).parent / path if path else ROOT / name
@@ -68,7 +69,7 @@ def _leads_somewhere(path: str, anchor: str) -> bool:
     if path in FOR_NOBODY_NEW or path.startswith(WRITTEN):
         return True
     there = path in BUILT or (ROOT / path).exists()
-    return there and (not anchor or path not in PAGES or anchor[1:] in anchors(path))
+    return there and (not anchor or not is_page(path) or anchor[1:] in anchors(path))
 
 
 def test_a_reference_that_leads_nowhere_is_a_fault():
@@ -79,7 +80,7 @@ def test_a_reference_that_leads_nowhere_is_a_fault():
 
 
 def test_every_reference_leads_somewhere():
-    assert {name: wrong for name, text in TEXTS.items() if (wrong := faults(name, text))} == {}
+    assert {name: wrong for name, text in texts().items() if (wrong := faults(name, text))} == {}
 
 
 def test_nothing_is_installed_by_a_name_that_nobody_has_published():
@@ -88,7 +89,7 @@ def test_nothing_is_installed_by_a_name_that_nobody_has_published():
     by_name = re.compile(r"[\s'\"]fedsw(?:\[|['\"](?!s\b)|\s|$)")
     found = [
         f"{name}: {match[0]}"
-        for name, text in TEXTS.items()
+        for name, text in texts().items()
         if not name.startswith("tests/")
         for match in command.finditer(text)
         if by_name.search(match[0])
@@ -101,7 +102,12 @@ def test_nothing_is_installed_by_a_name_that_nobody_has_published():
 _PATH = re.compile(r"`((?:fedsw|tests|simulations|benchmarks|clients|server(?!/nodes))/[\w./-]+)(?:::\w+)?`")
 _MODULE = re.compile(r"`fedsw((?:\.\w+)+)`")
 _IN_A_ROOM = re.compile(r"`((?:cli|desk|federation|learning|experiment|runs|privacy|mathematics|_tools)/[\w./-]+\.py)`")
-SOURCES = {name: text for name, text in TEXTS.items() if name.startswith("fedsw/")}
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Texts of the package by their names."""
+    return {name: text for name, text in texts().items() if name.startswith("fedsw/")}
 
 
 def nowhere(text: str) -> list[str]:
@@ -117,20 +123,20 @@ def _is_somewhere(name: str) -> bool:
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         stem = "/".join(parts[:end])
-        text = SOURCES.get(f"{stem}.py", SOURCES.get(f"{stem}/__init__.py"))
+        text = sources().get(f"{stem}.py", sources().get(f"{stem}/__init__.py"))
         if text is not None:
             first, others = parts[end : end + 1], parts[end + 1 :]  # others may stand where the first is defined
             return (
                 all(re.search(rf"\b{part}\b", text) for part in first)
                 and all(map(_is_written, others))
-                or (any(f'"{name}"' in source for source in SOURCES.values()))
+                or (any(f'"{name}"' in source for source in sources().values()))
             )
     return False
 
 
 @cache
 def _is_written(word: str) -> bool:
-    return any(re.search(rf"\b{word}\b", text) for text in SOURCES.values())
+    return any(re.search(rf"\b{word}\b", text) for text in sources().values())
 
 
 def test_a_file_or_a_name_that_is_nowhere_is_found():
@@ -148,5 +154,5 @@ def test_a_file_or_a_name_that_is_nowhere_is_found():
 
 
 def test_every_file_and_name_of_the_package_that_a_page_or_a_source_names_is_there():
-    named = {name: nowhere(text) for name, text in TEXTS.items() if name in PAGES or name in SOURCES}
+    named = {name: nowhere(text) for name, text in texts().items() if is_page(name) or name in sources()}
     assert {name: found for name, found in named.items() if found} == {}

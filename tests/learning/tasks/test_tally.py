@@ -356,11 +356,10 @@ def _scored(records: int, sigma: float, law: np.random.Generator, classes: int =
 @pytest.mark.parametrize(
     ("records", "sigma", "classes"),
     [
-        (600, 0.0, 2),
+        pytest.param(600, 0.0, 2, marks=pytest.mark.slow),
         pytest.param(4000, 6.0, 2, marks=pytest.mark.slow),
         (1000, 8.0, 2),
-        (2000, 6.0, 3),
-        pytest.param(600, 0.0, 3, marks=pytest.mark.slow),
+        pytest.param(2000, 6.0, 3, marks=pytest.mark.slow),
     ],
 )
 def test_intervals_of_log_loss_and_of_groups_curves_hold_what_they_are_of(records, sigma, classes, monkeypatch):
