@@ -150,6 +150,5 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     """From here on garbage is looked for among what tests make."""
-    gc.collect()
     gc.freeze()
     gc.enable()

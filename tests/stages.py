@@ -24,6 +24,7 @@ FEW: dict[str, dict[str, int]] = {
         "low_noise_full_batches_are_never_below_the_closed_form_and_within_a_millionth": 1,
         "poisson_add_remove_agrees_with_dp_accounting": 1,
         "a_low_noise_sampled_step_inverts_its_exact_profile_from_above": 2,
+        "where_round_off_uses_delta_up_epsilon_says_so_and_how_much": 0,
     },
     "privacy/accounting/test_profiles_triangle": {
         "the_lower_end_is_never_above_the_guarantee": 6,
@@ -60,8 +61,9 @@ FEW: dict[str, dict[str, int]] = {
     "federation/messages/test_messages_table": {
         "a_message_without_one_of_its_keys_is_refused_by_name": 8,
         "a_message_decodes_and_encodes_again_to_the_same_fields": 4,
-        "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 9,
+        "a_real_message_with_any_value_in_one_place_is_read_as_declared_or_refused": 4,
         "a_key_that_no_message_of_the_run_holds_is_refused_by_name": 10,
+        "a_setting_or_metric_of_another_type_or_length_is_refused_and_a_diagnostic_left_out": 8,
     },
     "mathematics/clipping/test_columns_cut": {
         "one_record_moves_a_sum_of_many_by_its_own_part_in_layers_of_any_width": 1,
@@ -70,14 +72,14 @@ FEW: dict[str, dict[str, int]] = {
     },
     "mathematics/clipping/test_clip_float32": {
         "stretched_jacobians_stay_below_the_bound": 3,
-        "every_layer_stays_below_the_bound": 12,
+        "every_layer_stays_below_the_bound": 5,
     },
     "mathematics/clipping/test_columns": {
-        "both_ways_equal_the_loop_over_samples": 12,
-        "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 4,
+        "both_ways_equal_the_loop_over_samples": 5,
+        "one_record_leaves_at_most_its_limit_at_any_magnitude_both_ways": 2,
     },
     "mathematics/clipping/test_rules": {
-        "clipped_sums_equal_the_loop_over_samples": 15,
+        "clipped_sums_equal_the_loop_over_samples": 6,
         "gram_matrices_equal_those_of_materialised_jacobians": 10,
         "a_batch_without_records_contributes_zero": 10,
     },
@@ -102,6 +104,7 @@ FEW: dict[str, dict[str, int]] = {
     "audit/test_canary_masked": {
         "a_broken_build_fails_the_audit": 1,
         "a_server_with_c_sites_that_writes_the_table_sees_nearly_all_of_epsilon_and_never_more": 1,
+        "a_sum_of_as_few_clients_as_may_be_shows_no_more": 0,
     },
     "federation/distributed/test_once_sketches": {
         "all_planned_attempts_at_all_stages_together_cost_what_was_asked_for": 0,
@@ -151,6 +154,7 @@ FEW: dict[str, dict[str, int]] = {
     "papers/test_rrspf_pictures": {
         "a_computed_figure_is_made_and_drawn": 1,
         "a_figure_of_runs_is_drawn_from_what_its_measures_leave": 1,
+        "a_case_that_is_stored_is_not_computed_again_and_shows_before_the_others": 0,
     },
     "privacy/test_release": {
         "whatever_a_run_charges_or_noises_goes_through_the_door": 6,
@@ -178,6 +182,8 @@ FEW: dict[str, dict[str, int]] = {
         "an_exported_classifier_takes_images_and_answers_as_the_run_does": 0,
         "rounds_on_coded_images_are_not_attacked_with_a_remedy_and_a_runs_record_holds": 0,
         "what_a_run_measures_is_what_its_model_answers_under_every_trust_model": 1,
+        "scores_are_counted_of_records_as_the_released_model_takes_them": 0,
+        "records_are_coded_once_however_many_rounds_there_are": 0,
     },
     "federation/node/test_own_ledger": {
         "a_client_that_hangs_into_the_next_run_charges_nothing_there": 0,
@@ -231,7 +237,7 @@ FEW: dict[str, dict[str, int]] = {
         "whatever_says_the_guarantee_of_a_run_in_stages_speaks_of_all_of_them": 1,
     },
     "federation/test_wire_stored_bytes": {
-        "no_object_that_depends_on_a_client_equals_another": 8,
+        "no_object_that_depends_on_a_client_equals_another": 3,
         "a_message_takes_the_same_bytes_whatever_is_in_the_batch": 1,
     },
     "laws/devices/test_transfers": {
@@ -252,6 +258,8 @@ FEW: dict[str, dict[str, int]] = {
         "half_the_noise_of_what_leaves_beside_the_rounds_fails_the_audit": 1,
         "whoever_sees_all_stages_and_writes_the_network_sees_nearly_all_of_epsilon_and_never_more": 1,
         "counts_that_calibrate_are_attacked_at_rate_1_and_show_nearly_all_of_their_mu": 1,
+        "sums_over_kept_records_of_a_regression_show_most_of_their_mu": 0,
+        "every_row_of_additions_and_removals_is_attacked_by_a_record_there_or_not_at_its_own_sensitivity": 0,
     },
     "audit/record/test_record_held_out": {
         "an_honest_release_of_kept_records_passes_every_check": 2,
@@ -301,6 +309,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "runs/single/test_trainer": {
         "the_trainer_is_the_loop_that_one_would_write": 2,
+        "rounds_a_message_are_the_whole_training_if_the_model_comes_back_as_it_left": 1,
     },
     "learning/sketches/test_fit": {
         "an_image_generator_learns_two_pictures_through_batchnorm": 1,
@@ -310,7 +319,7 @@ FEW: dict[str, dict[str, int]] = {
         "where_nothing_drifts_intervals_hold_0_and_doubts_are_seldom_small": 0,
     },
     "learning/sketches/test_parts_one_sided": {
-        "a_hostile_network_changes_nothing_but_the_result": 10,
+        "a_hostile_network_changes_nothing_but_the_result": 3,
         "gradient_ascent_on_pairs_of_records_of_one_cell_stays_below_a_parts_own_diameter": 5,
         "no_pair_of_records_moves_a_part_or_all_of_them_by_more_than_the_bound": 1,
     },
@@ -322,7 +331,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "learning/tasks/test_tally": {
         "hardly_a_model_that_is_no_better_than_a_constant_is_called_better_of_a_skewed_target": 3,
-        "on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant": 2,
+        "on_labels_of_pure_noise_hardly_a_run_is_called_better_than_a_constant": 1,
         "printed_intervals_hold_the_law_that_records_are_drawn_from_as_often_as_they_say": 1,
     },
     "laws/test_malformed": {
@@ -354,7 +363,7 @@ FEW: dict[str, dict[str, int]] = {
         "no_setting_of_a_stored_run_names_code_that_runs": 9,
     },
     "site/test_documented_commands": {
-        "every_documented_command_is_understood": 30,
+        "every_documented_command_is_understood": 12,
     },
     "_tools/test_subnormal": {
         "all_threads_of_a_computation_flush_and_no_other_does": 0,
@@ -371,6 +380,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "desk/compare/test_compare_grid": {
         "a_task_runs_a_method_with_its_tuning_and_the_command_line_wins": 0,
+        "every_task_can_run_what_it_compares": 0,
     },
     "experiment/test_preset_rules": {
         "what_is_written_of_the_model_is_never_chosen_otherwise": 0,
@@ -408,6 +418,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "runs/test_intervals": {
         "gaps_and_ratios_of_groups_are_held_where_there_is_no_gap_too": 1,
+        "on_labels_of_pure_noise_hardly_a_model_is_called_better_than_a_constant": 1,
     },
     "desk/own_data/test_positive": {
         "ratios_rates_and_thresholds_of_two_classes_are_of_the_positive_one": 0,
@@ -471,6 +482,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "audit/test_one_run": {
         "records_of_one_s_own_are_attacked_with_no_noise_only_where_that_is_asked_for": 0,
+        "of_sampled_batches_no_more_than_epsilon_is_shown_either_and_no_pair_exceeds_the_sensitivity": 0,
     },
     "laws/fuzz/test_files": {
         "an_array_header_that_says_anything_takes_no_memory": 0,
@@ -492,6 +504,7 @@ FEW: dict[str, dict[str, int]] = {
     },
     "cli/test_plan_budget": {
         "what_makes_no_sense_is_one_line_and_code_2": 7,
+        "random_slices_stand_beside_the_published_calculations_in_one_table": 0,
     },
     "privacy/accounting/test_epsilons_flower": {
         "the_note_for_flower_says_what_is_computed": 1,
@@ -501,7 +514,7 @@ FEW: dict[str, dict[str, int]] = {
         "a_failed_cell_makes_the_command_say_how_to_go_on": 0,
     },
     "laws/test_elsewhere": {
-        "records_of_a_convolution_are_added_together_as_one_by_one": 3,
+        "records_of_a_convolution_are_added_together_as_one_by_one": 1,
     },
     "laws/runs/test_audited_folders": {
         "an_honest_run_under_every_trust_model_with_all_that_it_releases_passes": 4,
@@ -513,7 +526,7 @@ FEW: dict[str, dict[str, int]] = {
         "verbs_that_look_say_the_same_json_and_no_error": 1,
     },
     "laws/runs/test_nothing_kept": {
-        "no_copy_of_a_model_keeps_anything_of_a_record_at_any_site": 2,
+        "no_copy_of_a_model_keeps_anything_of_a_record_at_any_site": 1,
     },
     "laws/runs/test_one_rehearsal": {
         "a_model_that_passed_at_the_door_is_not_tried_again_in_a_round": 1,
@@ -536,10 +549,64 @@ FEW: dict[str, dict[str, int]] = {
         "on_other_instances_a_lying_server_never_shows_more_than_epsilon": 2,
     },
     "runs/single/test_begun": {
-        "whatever_a_task_holds_is_what_was_begun": 3,
+        "whatever_a_task_holds_is_what_was_begun": 1,
     },
     "runs/single/test_objective": {
         "micro_batches_change_nothing": 2,
+    },
+    "learning/tasks/test_released_moments_coefficients": {
+        "intervals_hold_the_populations_slope_as_often_as_they_say_whatever_the_noise": 5,
+    },
+    "mathematics/clipping/test_rules_worst": {
+        "worst_neighbours_move_a_sum_by_nearly_all_that_a_clip_allows_and_never_more": 20,
+    },
+    "test_sklearn": {
+        "the_nine_classifiers_of_the_demo_come_out_of_it": 3,
+    },
+    "mathematics/clipping/test_clipped_terms_frozen": {
+        "heads_on_frozen_backbones_are_clipped_exactly": 3,
+    },
+    "mathematics/clipping/test_unchanged": {
+        "a_pass_on_private_records_leaves_a_module_as_it_was": 10,
+    },
+    "mathematics/clipping/test_clipped_terms_opacus": {
+        "per_sample_norms_and_clipped_sums_agree_with_opacus": 6,
+    },
+    "learning/tasks/test_calibration": {
+        "without_a_signal_the_class_shares_are_predicted_and_nothing_is_worse_than_they_are": 1,
+    },
+    "laws/runs/test_histograms_first": {
+        "a_run_that_breaks_off_after_its_histograms_has_them_and_its_bins_and_is_not_charged_again": 1,
+        "histograms_are_charged_once_and_whole_before_moments_and_the_run_passes_its_audit": 1,
+        "an_audit_fails_where_histograms_are_others_than_the_ledger_and_the_bins_say": 2,
+        "an_account_sets_aside_what_histograms_cost": 1,
+    },
+    "privacy/accounting/test_pld": {
+        "moments_for_the_window_bound_those_of_the_even_grid": 0,
+    },
+    "packaging/test_project_files": {
+        "the_recipes_run_in_python_and_on_the_command_line": 0,
+    },
+    "site/test_from_pages": {
+        "a_page_runs_as_written": 1,
+    },
+    "desk/own_data/test_synthetic_table": {
+        "a_later_stage_measures_pairs_that_the_first_release_chose_and_both_fit_the_budget": 0,
+    },
+    "audit/test_canary_layers": {
+        "columns_about_their_middle_are_attacked_behind_that_map": 1,
+    },
+    "papers/test_lemmas": {
+        "rco_corollary_1_recovers_points_at_the_noises_own_scale_alone": 0,
+    },
+    "papers/test_rr_computed": {
+        "in_features_real_digits_are_nearer_to_held_out_ones_than_static_is": 0,
+    },
+    "learning/models/test_scattering": {
+        "variance_without_noise_is_estimated_from_noised_moments": 0,
+    },
+    "laws/runs/test_matching_runs": {
+        "a_generator_learns_without_noise_and_its_ledger_follows_the_bound": 0,
     },
 }
 """Of the tests that take longest, by file, without "test_": so many cases are quick, spread evenly over all of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -63,10 +63,8 @@ def test_every_quick_test_has_one_case_that_is_there_for_the_first_time(monkeypa
 
 @pytest.mark.parametrize("path", FEW)
 def test_every_test_of_the_table_is_there(path: str) -> None:
-    tree = ast.parse((TESTS / f"{path}.py").read_text(encoding="utf-8"))
-    assert {f"test_{name}" for name in FEW[path]} <= {
-        each.name for each in tree.body if isinstance(each, ast.FunctionDef)
-    }
+    text = (TESTS / f"{path}.py").read_text(encoding="utf-8")
+    assert {f"test_{name}" for name in FEW[path]} <= set(re.findall(r"^def (\w+)\(", text, re.M))
 
 
 def test_twenty_slow_tests_are_named_that_are_there_and_what_each_guards() -> None:

@@ -38,8 +38,12 @@ def ledgers(tmp_path):
         yield *plans, one, other
 
 
+MODEL = model()
+"""Rehearsed once for all tests, none of which moves it."""
+
+
 def gradient(objective, batch) -> Bounded:
-    return objective.gradient(model(), batch, CLIP)
+    return objective.gradient(MODEL, batch, CLIP)
 
 
 def test_one_batch_for_two_steps_would_cost_more_than_the_two():
