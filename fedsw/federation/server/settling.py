@@ -349,26 +349,33 @@ class Remembered:
 
 
 def lost_attempts(
-    remembered: Remembered, charged: Iterable[Attempt], begun: Iterable[Attempt], rounds: int, first: int = 1
+    remembered: Remembered, charged: Iterable[Attempt], begun: Sequence[Attempt], rounds: int, first: int = 1
 ) -> list[Attempt]:
     """Attempts that may have been released, and that a run's folder neither charged nor gave up.
 
     Guarantee: every attempt that released something is among those charged or those returned, if the folder is a
-    snapshot of one instant and some node remembers the attempt.
+    snapshot of one instant and some node remembers the attempt; but for one in which the snapshot was taken, after
+    which clients answered nothing.
 
     Those `begun` are in the run's log, which has each attempt before it is asked for; `first` is 0 if moments are
-    released before the rounds. Of a round before the last one answered, the last attempt is the one that was released:
-    it is lost if it is not charged. Where nothing is known of such a round, one attempt more.
+    released before the rounds.
+
+    Source: docs/guarantees/attempts.md, Theorem R1.
     """
-    charged, begun = set(charged), set(begun)
-    numbers = remembered.begun | begun
-    lost = set(remembered.finished - charged - begun)
+    charged = set(charged)
+    unpaid, numbers = remembered.finished - charged, sorted(remembered.begun.union(begun))
+    last = dict(numbers)  # the last attempt of every round: what was released is not attempted again
     newest = max((round_ for round_, _ in numbers if round_ <= rounds), default=0)
-    last = {round_: attempt for round_, attempt in sorted(numbers) if first <= round_ < newest}
-    lost |= (set(last.items()) & remembered.finished) - charged
+    lost = unpaid.difference(begun) | {of for of in last.items() if first <= of[0] < newest} & unpaid
+    # Where clients answered later attempts than the log has, the folder may have been copied within the last one of it,
+    # which was charged and released afterwards. A later attempt of its round shows that it was given up, but not before
+    # the rounds: histograms and moments are of one round.
+    logged = dict(sorted(begun))
+    if any(attempt > logged.get(round_, -1) for round_, attempt in remembered.begun - charged):
+        lost |= {of for of in begun[-1:] if of[0] == FIRST or last[of[0]] == of[1]} & unpaid
+    # A round below the newest was released. Where no attempt of it is known to have been, one more is charged.
     known = {round_ for round_, _ in charged | lost}
-    for missing in set(range(first, newest)) - known:
-        lost |= {(missing, 1 + max((attempt for round_, attempt in numbers if round_ == missing), default=-1))}
+    lost |= {(missing, 1 + last.get(missing, -1)) for missing in set(range(first, newest)) - known}
     return sorted(lost)
 
 
@@ -400,8 +407,8 @@ def take_up(
     if lost and not agreed:
         raise LedgerReplaced(_refusal(directory, lost, remembered, len(sites)))
     for attempt in lost:
-        directory.keep_attempt(*attempt)
         charge_lost_attempt(plan, ledger, sites, attempt)
+        directory.keep_attempt(*attempt)  # once it is charged: what the log has and clients answered counts as given up
     if lost:
         directory.accept_gap(max(round_ for round_, _ in lost))  # whose rounds are made again
         _log.warning("%d attempts that this folder did not know are charged", len(lost), extra=event("lost charged"))

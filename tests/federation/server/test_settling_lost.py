@@ -294,8 +294,44 @@ def test_what_is_lost_follows_from_ledger_log_and_answers():
     assert lost_attempts(remembered((2, 0, LAST)), [], [], 5, first=0) == [(0, 0), (1, 0), (2, 0)]  # moments came first
     assert lost_attempts(remembered((2, 0, LAST)), [(0, 0), (1, 0)], [], 5, first=0) == [(2, 0)]
     again = remembered((2, 0, LAST), (2, 1, LAST), (3, 0, FIRST))  # (2, 0) was charged by a server that then died
-    assert lost_attempts(again, [(1, 0), (2, 0)], [(1, 0), (2, 0), (2, 1)], 5) == [(2, 1)]
+    assert lost_attempts(again, [(1, 0), (2, 0)], [(1, 0), (2, 0), (2, 1), (3, 0)], 5) == [(2, 1)]
     assert lost_attempts(again, [(1, 0), (2, 0), (2, 1)], [(1, 0), (2, 0), (2, 1)], 5) == []
+
+
+def test_an_attempt_within_which_the_folder_was_copied_is_lost_once_clients_answered_another():
+    def remembered(*attempts: tuple[int, int]) -> Remembered:
+        return Remembered(frozenset(attempts), frozenset(attempts))
+
+    histograms = remembered((0, 0), (0, 1), (1, 0))  # and moments after them, in the same round
+    assert lost_attempts(histograms, [], [(0, 0)], 5, first=0) == [(0, 0), (0, 1), (1, 0)]
+    assert lost_attempts(remembered((1, 0), (4, 0)), [], [(1, 0)], 1) == [
+        (1, 0),
+        (4, 0),
+    ]  # then scores
+    kept = remembered((1, 0), (3, 0), (2, 0))  # which follow scores, under a smaller number
+    assert lost_attempts(kept, [(1, 0)], [(1, 0), (3, 0)], 1) == [(2, 0), (3, 0)]
+    assert lost_attempts(remembered((1, 0), (3, 0)), [(1, 0)], [(1, 0), (3, 0)], 1) == []  # or the server died before
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_server_that_dies_while_it_charges_what_was_lost_charges_the_rest_when_it_goes_on(
+    machines, tmp_path, monkeypatch, last
+):
+    experiment, directory = restored(machines, tmp_path)
+    RunDirectory(directory).agree_to_charge()
+    charge, left = Ledger.charge_lost, iter(range(1, last))
+
+    def crash(ledger, *row):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        charge(ledger, *row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "charge_lost", crash)
+        with pytest.raises(KeyboardInterrupt):
+            machines.run(experiment, directory, resume=True)
+    machines.run(experiment, directory, resume=True)
+    assert rows(directory)[:4] == [(1, 0, False), (2, 0, False), (3, 0, True), (4, 0, True)]
 
 
 def test_no_attempt_has_a_larger_rate_than_a_lost_one_is_charged_at():
