@@ -115,11 +115,15 @@ class Problem:
                 image_side(shape.features)
             except ValueError as fault:
                 raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
-        if experiment.data.held_out_released and not isinstance(task.tally(shape), Counts | RegressionSums):
+        groups = len(shape.groups)
+        proven = Counts(groups, shape.classes) if shape.classes else RegressionSums(groups, shape.targets)
+        # Exactly that: a class derived from it may sum more than the bound that it inherits is for, and of other groups
+        # or classes a record beyond them would raise, in a round and after the charge.
+        if experiment.data.held_out_released and task.tally(shape) != proven:
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
-                f"{experiment.objective.task!r} names nothing whose bound is known (classification and regression "
-                "do); set it to 'operator'"
+                f"{experiment.objective.task!r} names nothing with a bound that is proven for these data (the "
+                f"tally of classification and regression, {proven}); set it to 'operator'"
             )
         clip = _clip_of(experiment)
         model = of_shape(experiment, shape, task.width(shape, experiment.model))
