@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -84,6 +85,29 @@ class Sensitivity:
         bounds = _union(self.bound.split(" + "), other.bound.split(" + "))
         public = _union(self.public, other.public)
         return replace(self, value=self.value + other.value, bound=" + ".join(bounds), public=public)
+
+
+class VectorSum(ABC):
+    """A sum of a vector of every record, no two of which are further apart than orthogonal ones of their lengths.
+
+    Guarantee: a record that is added or removed moves the sum by the root of `squared` at most, in l2 norm, and one
+    that is replaced by any other by sqrt(2) times that: |a - b|^2 <= |a|^2 + |b|^2 <= 2 `squared`. Vectors of numbers
+    that are not below 0 are such, as |a - b|^2 = |a|^2 + |b|^2 - 2 <a, b>.
+    """
+
+    @property
+    @abstractmethod
+    def squared(self) -> float:
+        """The largest squared norm of a record's vector."""
+
+    @property
+    def moved(self) -> float:
+        """Most that a replaced record moves the sum, in l2 norm."""
+        return math.sqrt(2.0 * self.squared)
+
+    def moved_for(self, relation: str) -> float:
+        """Most that the sum moves between neighbours of a relation, by its name; KeyError for another."""
+        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(self.squared)}[relation]
 
 
 @dataclass(frozen=True)

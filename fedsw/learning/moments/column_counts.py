@@ -16,7 +16,7 @@ from fedsw.data.columns.declared_kinds import Feature
 from fedsw.experiment.sections import ColumnBins, Model
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.coded import at_knots, knots_of
-from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.sensitivity import VectorSum
 
 FINE = 64
 """Equal parts of a column's bounds that are counted, with finer ones at the low end; whole numbers of at most twice as
@@ -32,7 +32,7 @@ _PARTS, _DEVIATIONS = 1000, 3.0
 
 
 @dataclass(frozen=True)
-class ColumnCounts:
+class ColumnCounts(VectorSum):
     """Counts of records by the public parts of q columns of numbers, (q, `width`); a narrow column's last places are 0.
 
     Guarantee: `moved` is sqrt(2 q). *Proof.* Whatever it holds, a record is counted in one place of each column, so the
@@ -50,14 +50,9 @@ class ColumnCounts:
         return max(column.size for column in self.columns)
 
     @property
-    def moved(self) -> float:
-        """Most that a replaced record moves the counts, in l2 norm."""
-        return math.sqrt(2.0 * len(self.columns))
-
-    def moved_for(self, relation: str) -> float:
-        """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
-        one = math.sqrt(len(self.columns))
-        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: one}[relation]
+    def squared(self) -> float:
+        """See `VectorSum`: q ones."""
+        return float(len(self.columns))
 
     def places(self, features: Tensor) -> Tensor:
         """Parts (n, q) int64 that records with these features (n, p) are in; what is not finite counts as 0."""
@@ -80,7 +75,7 @@ class ColumnCounts:
         )
 
     def fits(self, totals: Tensor, records: int) -> bool:
-        """True if totals (q, width) are counts of so many records."""
+        """True if totals (q, width) can be counts of these ``records``."""
         if tuple(totals.shape) != (len(self.columns), self.width) or totals.dtype != torch.int64:
             return False
         beyond = torch.arange(self.width) >= torch.tensor([[column.size] for column in self.columns])
@@ -122,7 +117,7 @@ def _finer(column: Coded) -> Coded:
 
 @dataclass(frozen=True)
 class Histograms:
-    """Released counts: values (q, width) with noise of deviation ``sigma`` in each, of so many records (public)."""
+    """Released counts: values (q, width) with noise of deviation ``sigma`` in each, over ``records`` (public)."""
 
     counts: ColumnCounts
     values: NDArray[np.float64]
@@ -131,7 +126,7 @@ class Histograms:
 
 
 def bins_of(histograms: Histograms, knots: int) -> tuple[ColumnBins, ...]:
-    """The bins of columns with point masses or long tails, of a model that has so many knots in the others.
+    """The bins of columns with point masses or long tails, of a model that has this number of knots in the others.
 
     Others keep their knots. Guarantee: post-processing of the release.
 

@@ -23,7 +23,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.task_kinds import MODELS
 from fedsw.learning.models.coded import middle_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.sensitivity import VectorSum
 
 MOST_FEATURES = 256
 """Inputs of a record, at most: the sums have about half their square of numbers, and so has their noise."""
@@ -52,7 +52,7 @@ _CHUNK_NUMBERS = 2**22
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(VectorSum):
     """Layout of the summed vectors, from public numbers only.
 
     A record with inputs x and target y has the vector a = (k, x - c, t(y - d))/B; a class y counts as its indicators.
@@ -138,13 +138,9 @@ class Layout:
         return weights
 
     @property
-    def moved(self) -> float:
-        """The most, in l2 norm, that the sums move when one record is replaced by any other; see the class."""
-        return math.sqrt(2.0)
-
-    def moved_for(self, relation: str) -> float:
-        """The most that they move between neighbours of a relation, by its name; KeyError for another."""
-        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: 1.0}[relation]
+    def squared(self) -> float:
+        """See `VectorSum`, and the proof above: no vector is longer than 1."""
+        return 1.0
 
     def integers(self, inputs: Tensor, target: Tensor) -> Tensor:
         """The vectors a (n, D) in multiples of 2^-GRID, of any inputs (n, p) and targets (n,) or (n, t); float64."""
@@ -187,7 +183,7 @@ class Layout:
         return rounded
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if sums (cells, w) in whole steps can be those of so many records of each cell, (cells,).
+        """True if sums (cells, w) in whole steps can be those of these ``records`` of each cell, (cells,).
 
         Squares are not negative and together at most as many as records, the first at most k^2/B^2 each; a
         product of two coordinates is at most the root of their squares (Cauchy and Schwarz).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.clipping import unchanged
-from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.sensitivity import VectorSum
 
 BINS = 32
 """Equal parts of [0, 1] that probabilities are counted in for thresholds: their edges are public, whatever the model.
@@ -43,7 +42,7 @@ BOTH = tuple(sorted({*EDGES, *COARSE}))
 
 
 @dataclass(frozen=True)
-class ScoreCounts:
+class ScoreCounts(VectorSum):
     """Counts of a classifier's records: by group, class, bin of that class's probability, and whether it is the label.
 
     Of two classes only the ``positive`` one's probability is counted, of more (``positive`` is None) each class's
@@ -77,14 +76,9 @@ class ScoreCounts:
         return 2 * self.bins * self.counted
 
     @property
-    def moved(self) -> float:
-        """Most that a replaced record moves the counts, in l2 norm."""
-        return math.sqrt(2.0 * self.counted)
-
-    def moved_for(self, relation: str) -> float:
-        """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
-        one = math.sqrt(self.counted)
-        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: one}[relation]
+    def squared(self) -> float:
+        """See `VectorSum`: k ones."""
+        return float(self.counted)
 
     def places(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Places (n, k) int64 of every record in its group, from outputs (n, d) and targets (n,).
@@ -108,7 +102,7 @@ class ScoreCounts:
         return total.index_add_(0, places, torch.ones_like(places)).reshape(self.groups, self.width)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if totals (groups, width) are counts of so many records (groups,), or (1,) of all groups together."""
+        """True if totals (groups, width) can be counts of ``records`` (groups,), or (1,) of all groups together."""
         if tuple(totals.shape) != (self.groups, self.width) or totals.dtype != torch.int64:
             return False
         by_class = totals.reshape(self.groups, self.counted, -1).sum(dim=2)

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from fedsw.learning.sketches.sketch_law import STEP
 from fedsw.learning.tasks.metrics import predictions
-from fedsw.privacy.relations import ADD_OR_REMOVE, REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.relations import REPLACE_ANY, REPLACE_ONE
+from fedsw.privacy.sensitivity import VectorSum
 
 BINS = 10
 """Equal parts that predictions of one number are counted in."""
@@ -35,14 +36,14 @@ SCORED = 0.5
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(VectorSum):
     """A classifier's kept records: by group, class and predicted class; and by the probabilities of classes.
 
     Of each group come confusion counts first, then, class by class, half a count in the bin of `CHANCES` where the
     record's own class has its probability. Of more than two classes, ROC curves of each against the rest need the
     others' probabilities, too: then comes, class by class, `of_rest` of a count for each record of another class.
 
-    Guarantee: `moved` is sqrt(2) times the norm of what a record adds, whose numbers are not below 0.
+    Guarantee: `VectorSum`, as no number that a record adds is below 0; two records may share no place.
     """
 
     groups: int
@@ -71,18 +72,9 @@ class Counts:
         return math.floor(ONE * SCORED / math.sqrt(2 * (self.classes - 1))) / ONE
 
     @property
-    def _added(self) -> float:
-        """Squared norm of what a record adds: one answer, its own class's bin, and every other class's."""
+    def squared(self) -> float:
+        """Of what a record adds: one answer, its own class's bin, and every other class's."""
         return 1.0 + SCORED**2 + (self.classes - 1) * self.of_rest**2
-
-    @property
-    def moved(self) -> float:
-        """Two records may share no place."""
-        return math.sqrt(2 * self._added)
-
-    def moved_for(self, relation: str) -> float:
-        """Most that the counts move between neighbours of a relation, by its name; KeyError for another."""
-        return {REPLACE_ONE: self.moved, REPLACE_ANY: self.moved, ADD_OR_REMOVE: math.sqrt(self._added)}[relation]
 
     def vectors(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Return the counts of records, from outputs (n, d) and targets (n,); an output that is not a number is 0."""
@@ -98,7 +90,7 @@ class Counts:
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
     def fits(self, totals: Tensor, records: Tensor) -> bool:
-        """True if sums (groups, t) are counts of so many records (groups,), as many of each class in all parts."""
+        """True if sums (groups, t) can be counts of these ``records`` (groups,), as many of each class in all parts."""
         if not bool((totals >= 0).all()):
             return False
         answered, *by_bins = torch.split(totals, self.lengths, dim=1)
