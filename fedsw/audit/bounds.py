@@ -60,13 +60,13 @@ def judged(scores: Scores, others: Scores, threshold: float) -> Attack:
 
 
 def rate_at_most(events: int, trials: int, confidence: float) -> float:
-    """The largest rate at which so few events in so many trials are not too rare; exact (Clopper and Pearson 1934)."""
+    """The largest rate at which so few ``events`` in ``trials`` are not too rare; exact (Clopper and Pearson 1934)."""
     _require(events, trials, confidence)
     return float(stats.beta.isf(1 - confidence, events + 1, trials - events)) if events < trials else 1.0
 
 
 def rate_at_least(events: int, trials: int, confidence: float) -> float:
-    """The smallest rate at which so many events in so many trials are not too rare; see `rate_at_most`."""
+    """The smallest rate at which that many ``events`` in ``trials`` are not too rare; see `rate_at_most`."""
     _require(events, trials, confidence)
     return float(stats.beta.ppf(1 - confidence, events, trials - events + 1)) if events > 0 else 0.0
 
@@ -83,9 +83,9 @@ def gaussian_mu(false_positive: float, false_negative: float) -> float:
 
 
 def expected_mu(mu: float, trials: int, confidence: float, *, noise: float = 1.0) -> float:
-    """The mu that an attack on releases, mu apart, is to show where the noise is so many times what it is to be.
+    """The mu that an attack on releases, mu apart, is to show where the noise is a multiple of what it is to be.
 
-    Scores are N(0, noise^2) and N(mu, noise^2) beside a threshold at mu / 2, so many trials of each; both rates of
+    Scores are N(0, noise^2) and N(mu, noise^2) beside a threshold at mu / 2, in ``trials`` of each; both rates of
     errors are bounded as `Attack.rates` does. It is an attack's power before any release is made.
     """
     events = round(trials * float(stats.norm.sf(mu / 2 / noise)))
@@ -158,7 +158,7 @@ _ROUND_OFF = 1e-9  # relative, of sums of as many terms as there are guesses
 
 
 def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Most probability that an (epsilon, delta)-private mechanism gives to so many right guesses, or more.
+    """Most probability that an (epsilon, delta)-private mechanism gives to ``correct`` right guesses, or more.
 
     With W binomial of `guesses` trials that succeed with probability e^epsilon / (1 + e^epsilon), which is exact for
     randomised response: P(W >= v) + 2 m delta max over i of P(v - i <= W < v) / i.
@@ -189,7 +189,7 @@ def epsilon_of_guesses(correct: int, guesses: int, canaries: int, delta: float, 
 
 
 def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: float) -> bool:
-    """Say whether so many right guesses, or more, have probability below `error` under every mechanism of a curve.
+    """True if ``correct`` right guesses, or more, have probability below `error` under every mechanism of a curve.
 
     Let p_t be the probability of t right guesses, and f the trade-off function. Take a coin, the event E that it is
     guessed right and at least t + 1 guesses are right, and flip the coin: in the other world E is a wrong guess, with
@@ -218,7 +218,7 @@ def excludes(correct: int, guesses: int, canaries: int, least: Least, *, error: 
 
 
 def curve_p_value(correct: int, guesses: int, canaries: int, least: Least) -> float:
-    """Most probability that a mechanism of the curve gives to so many right guesses, or more; from above."""
+    """Most probability that a mechanism of the curve gives to ``correct`` right guesses, or more; from above."""
 
     def excluded(exponent: float) -> bool:
         return excludes(correct, guesses, canaries, least, error=math.exp(-exponent))

@@ -149,7 +149,7 @@ def finding(
 
 
 def _power(mu: float, trials: int, confidence: float) -> tuple[float, float]:
-    """Return the mu that so many releases, mu apart, show of a correct build, and of one with half the noise."""
+    """Return the mu that ``trials`` releases, mu apart, show of a correct build, and of one with half the noise."""
     return expected_mu(mu, trials, confidence), expected_mu(mu, trials, confidence, noise=0.5)
 
 
@@ -248,7 +248,7 @@ _ROUNDS = 20
 _ABSENT = 20.0
 """Rounds without the canary, as it is to be expected, until its absence is reported: exp(-20) by chance."""
 _COMPARED = 16
-"""Numbers of a release, at least, by which releases that were made singly are told apart."""
+"""Numbers of a release, at least, by which releases that were made singly are distinguished."""
 _NUMBERS = 2**21
 """Most numbers in one release of many copies."""
 
@@ -289,7 +289,7 @@ def audit(
         folder = Path(name)
         with trial(open_experiment, None, folder / "sizes", canary=False) as plain:
             attacked, plan, (cell, claim) = plain.task.experiment, plain.plan, _claim(plain)
-            if trial not in _TRIALS.values():  # whose rounds are not attacked, and cost what is planned for them
+            if trial not in _TRIALS.values():  # its rounds are not attacked, and cost what is planned for them
                 claim = replace(claim, rounds=attacked.training.rounds)
             sums = once.beside_rounds(plain)
             own_layers, neighbours = list[Worst](), None
@@ -346,7 +346,7 @@ class _Setting:
     def sizes(self, trial: Trial, mu: float, numbers: int, confidence: float) -> list[int]:
         """How many copies each release is of: one, as often as asked for, then many, after that of a real round.
 
-        The canary moves so many ``numbers``, and a release by ``mu``.
+        The canary moves ``numbers`` of a release, and all of it by ``mu``.
         """
         trials = self.trials or trial.enough(mu, numbers, confidence)
         alone = min(self.singly, trials, trial.singly)

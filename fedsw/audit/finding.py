@@ -129,7 +129,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """An attacker's results in so many real ``rounds`` of both neighbours, ``present`` of them with the canary.
+    """An attacker's results in the real ``rounds`` of both neighbours, ``present`` of them with the canary.
 
     ``shift`` is how far the canary moves the un-noised sum, in the round that showed least; ``attack`` the test of
     single releases with the canary in the batch; ``drawn`` (times, trials) that it was drawn, None if every record

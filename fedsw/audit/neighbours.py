@@ -261,7 +261,7 @@ def in_front(experiment: Experiment, coding: Coding | None) -> Coding | None:
         return coding
     raise ExperimentError(
         f"model.kind {experiment.model.kind!r} sees records through {type(coding).__name__}, and --canary knows no "
-        "worst case behind it: attack the same settings with model.kind 'logistic', whose clips and release are the "
+        "worst case behind it: attack the same settings with model.kind 'logistic': its clips and release are the "
         "same"
     )
 
@@ -273,7 +273,7 @@ def staged(worst: Worst) -> Iterator[None]:
     The server does not weigh contributions here: a clip that is missing is to end in a verdict, not in a refusal.
     """
 
-    coding_of = getattr(problems, "coding_of")  # noqa: B009, whose module is its room's own
+    coding_of = getattr(problems, "coding_of")  # noqa: B009, its module is private to its room
 
     def build(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
         return Freely(outputs, worst, scaled=experiment.data.row_norm is not None)
@@ -324,7 +324,7 @@ def exchanged(owner: ModuleType | type, name: str, value: object) -> Iterator[No
 class View:
     """An attacker's view of one release, flat: the exact value, what left of it, and the scale of its noise.
 
-    ``again`` releases the same value so many times more, at some of its coordinates (p,), by the same code: (count, p).
+    ``again`` releases the same value ``count`` times more, at some of its coordinates (p,): (count, p).
     """
 
     exact: Tensor
@@ -412,7 +412,7 @@ class Trial:
         return staged(worst)
 
     def enough(self, mu: float, numbers: int, confidence: float) -> int:
-        """How often each neighbour is released where the canary moves so many numbers of a release, and that by mu."""
+        """How often each neighbour is released, where the canary moves ``numbers`` of a release and all of it by mu."""
         return self.trials
 
     def worst(self, cell: int) -> Pair:
@@ -432,7 +432,7 @@ class Trial:
             raise ExperimentError(f"model.kind {experiment.model.kind!r}: {fault}") from None
 
     def rounds(self, most: int) -> Sequence[int]:
-        """Numbers of the real rounds to make, at most so many: only those planned, where clients have budgets."""
+        """Numbers of the real rounds to make, at most ``most``: only those planned, where clients have budgets."""
         return range(1, min(most, self.steps) + 1)
 
     def views(self, round_: int) -> Sequence[View]:
@@ -444,7 +444,7 @@ class Trial:
         return int(max(self.sites, key=lambda site: int(site.sizes[0, cell])).clients[0])
 
     def times_drawn(self, cell: int, client: int, trials: int) -> int:
-        """In how many of so many draws, by server and client, that client's canary is in the batch."""
+        """In how many of the ``trials``, drawn by server and client, that client's canary is in the batch."""
         index = [int(site.clients[0]) for site in self.sites].index(client)
         node = self.node(client)
         canary = node.records.ids[canary_rows(node.records, self.task.cells_of(node.records)[cell])]

@@ -111,7 +111,7 @@ UNSAFE = (
 )
 _OPTIONS = 16  # pairs of which each canary is the strongest
 _MODELS = 5  # of a reference training, on which strength is measured
-_SIMULATED = 51  # guesses of all coins, by which power is told
+_SIMULATED = 51  # guesses of all coins, from which power is estimated
 _GUESSED = 0.2  # share of the coins that are guessed, fixed before anything is seen
 _NAMES = {"final": "final model only", "all": "all models"}
 
@@ -155,7 +155,7 @@ def audit(
     guarantee = summary["guarantee"]
     multiplier, rate = float(guarantee["noise_multiplier"]), max(guarantee["sampling_rates"].values())
     sensitivity = max(guarantee["sensitivities"].values())
-    # Without noise the curves are those of noise multiplier 1, whose scales go to a thousand.
+    # Without noise the curves are those of noise multiplier 1, scaled up to a thousand.
     leakage = Leakage(Step(rate, 1 / multiplier if multiplier else 1.0), len(history), summary["delta"])
     scores, lengths = _scores(attacker, history, final, reference, sigma=multiplier * sensitivity)
     delta, error = float(summary["delta"]), (1 - confidence) / len(scores)
@@ -163,7 +163,7 @@ def audit(
     seconds = {"preparation": prepared - begun, "run": trained - prepared, "attack": time.monotonic() - trained}
     claimed, shown = float(summary["epsilon"]), max(attack.shown for attack in attacks.values())
     used = 2 * sum(lengths) / len(lengths) / (rate * sensitivity)  # a signature is a mean over batches
-    # A claim of nothing, without noise, is refuted by nobody: the curves are then no run's own.
+    # Without noise nothing is claimed, so nothing is refuted: the curves are then not the run's.
     refuted = math.isfinite(claimed) and any(attack.refuted for attack in attacks.values())
     blind = power is not None and not power.refutes
     how: How = "no verdict" if blind and not refuted else "attacked"
@@ -327,7 +327,7 @@ def _power(attacker: Attacker, reference: list[Tensor], plan: FederationPlan, *,
     guesses, leakage = math.ceil(_GUESSED * coins), Leakage(Step(rate, 1 / plan.multiplier), rounds, plan.delta)
 
     def right(noise: float) -> int:
-        """The median of right guesses, at so many times the noise."""
+        """The median of right guesses, at this multiple of the noise."""
         counts = []
         for _ in range(_SIMULATED):
             coin = draw.integers(0, 2, coins).astype(bool)

@@ -133,7 +133,7 @@ _MODULUS = 2.0**63
 class Share:
     """A site's part in the noise of a masked sum; public.
 
-    The site answers for so many of the sum's ``clients``, each with one share; with the shares of ``honest`` of them,
+    The site answers for some of the sum's ``clients``, each with one share; with the shares of ``honest`` of them,
     H, the noise is complete. No coordinate of its vector exceeds ``most``; ``step`` is the grid's.
     """
 

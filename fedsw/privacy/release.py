@@ -114,7 +114,7 @@ class Sample:
         """Refuse another plan than the sample was drawn for, another ledger, or a sample that has left: ValueError."""
         if self._plan is not None and plan is not self._plan:
             raise ValueError(
-                "this batch was drawn for another plan, whose sampling rates and noise are others; release it under "
+                "this batch was drawn for another plan, with other sampling rates and noise; release it under "
                 "the plan that drew it. Nothing was charged"
             )
         self._require_ledger(ledger)
@@ -412,7 +412,7 @@ def _joint(parts: Sequence[Part]) -> float:
     joint = MECHANISMS.get(names[0]).joint
     if joint is None:
         raise ValueError(
-            f"nobody says what {len(mus)} values with {names[0]!r} noise from one sample cost together; nothing was "
+            f"it is unknown what {len(mus)} values with {names[0]!r} noise from one sample cost together; nothing was "
             "charged. Pay for one alone"
         )
     return max(exact, joint(mus))

@@ -1,4 +1,4 @@
-"""Random slices: noisy one-dimensional projections of a client's records, which protect them from everybody else."""
+"""Random slices: noisy one-dimensional projections of a client's records, which protect them outside the client."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fresh_slices(
     Guarantee: for data sets that differ in one replaced record the pair (Theta, X Theta + sigma Z) has the profile
     E_B[delta_G(s sqrt(B) / sigma)], with s = 2 radius the diameter and B the squared length of a unit vector's
     projections: a sum of k Beta(1/2, (p-1)/2) for "iid"; for "orthogonal", k = q p + r, q + Beta(r/2, (p-r)/2).
-    It protects each record from everybody outside the client; the number of records is public. The next release of
+    It protects each record from every observer outside the client; the number of records is public. The next release of
     the same records must draw its directions anew: pass the same stream, which never repeats itself.
 
     Features are (n, p), n >= 1; the radius, in their units, is public and fixed in advance. The stream of the k
@@ -85,7 +85,7 @@ def fresh_slices(
 
 
 def slices_on(features: Tensor, directions: Tensor, *, radius: float) -> BoundedSlices:
-    """X Theta, to be released with noise sigma, on somebody else's directions, if they are whole orthogonal blocks.
+    """X Theta, to be released with noise sigma, on directions drawn elsewhere, if they are whole orthogonal blocks.
 
     With (p/k) Theta Theta^T = I a replaced record moves its projections by exactly sqrt(k/p) times its own move, at
     most 2 radius, *whatever* Theta is, even one that was built from the data. So the sender of Theta is not trusted:

@@ -96,7 +96,7 @@ def _parts(book: Book, *, recomputed: bool) -> list[AuditedPart]:
     names = [name for name in kinds if name != "kept records"]
     parts = []
     for name, rows in kinds.items():
-        alone = names == [name]  # whose share is known without an account of its own
+        alone = names == [name]  # its share is 1, without an account of its own
         square = 1.0 if alone else max((cost.square(book, group, rows) for group in book.groups), default=0.0)
         how: How = "recomputed" if recomputed else "no verdict"
         parts.append(AuditedPart(name, square, how, f"({len(rows)} of {len(book.rows)} rows)", name == "kept records"))

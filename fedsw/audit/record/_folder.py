@@ -265,7 +265,7 @@ def ledgers(directory: Path) -> list[Path]:
 
 
 def read_book(path: Path, last: float = math.inf) -> Book:
-    """A ledger file of so many rounds, whatever its digests say.
+    """A ledger file up to its ``last`` round, whatever its digests are.
 
     ValueError if it has more than its tables: statements would run.
     """

@@ -384,7 +384,7 @@ def _require_sigma(folder: Folder, stored: Mapping[str, Any], file: str, rows: S
 
 
 def sigma_of(folder: Folder, rows: Sequence[Row], clients: float) -> float:
-    """Noise in a sum of so many clients: that of these rows together; each row of a masked sum has that of H."""
+    """Sigma of a sum over ``clients``: that of these rows together; a row of a masked sum has that of H clients."""
     if folder.masked and rows:
         return rows[0].sigma * math.sqrt(clients / honest(folder.written))
     return math.hypot(*(row.sigma for row in rows))

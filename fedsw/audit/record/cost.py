@@ -124,7 +124,7 @@ def check_replay(folder: Folder) -> Check:
 def _along(folder: Folder, book: Book, faults: Faults) -> None:
     """A few lines of metrics.jsonl, the last among them: epsilon there is that of the rows up to its attempt's."""
     positions = {(row.round, row.attempt): position for position, row in enumerate(book.rows, start=1)}
-    steps = folder.written.training.rounds if folder.sketch else 1  # of a stage, whose row has its number
+    steps = folder.written.training.rounds if folder.sketch else 1  # of a stage: its row has the stage's number
 
     def row(line: Mapping[str, Any]) -> int | None:
         return positions.get((-(-int(line.get("round") or 0) // steps), int(line.get("attempt") or 0)))

@@ -289,7 +289,7 @@ def settled(network: nn.Module, proportions: Tensor, batch: int, *, seed: int = 
     """Give BatchNorm the statistics of a network's own samples; returns the network, in evaluation mode.
 
     The network is a `Conditional`, changed in place; proportions (cells,), on the host, are of the cells among the
-    samples, of which so many in a ``batch`` are normalised together, as in training.
+    samples, which are normalised together in groups of ``batch``, as in training.
     """
     conditional, like = cast(Conditional, network), next(network.parameters())
     cells = stratified(proportions, batch).to(like.device)

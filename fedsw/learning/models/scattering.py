@@ -55,7 +55,7 @@ def wavelets(scale: int) -> NDArray[np.float64]:
 
 
 def windows(side: int, places: int) -> NDArray[np.float64]:
-    """Weights (places, side) of Gaussian averages about so many places in a row of pixels; rows have sum 1."""
+    """Weights (places, side) of Gaussian averages about evenly spaced places in a row of pixels; rows have sum 1."""
     step = side / places
     centres = (np.arange(places) + 0.5) * step - 0.5
     weights = np.exp(-((np.arange(side) - centres[:, None]) ** 2) / (step**2 / 2))

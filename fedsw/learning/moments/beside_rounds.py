@@ -69,7 +69,7 @@ def require_histograms(problem: Problem) -> None:
 def binned(task: Problem, histograms: Histograms) -> Experiment:
     """The experiment with the bins of columns that released histograms give: post-processing.
 
-    Without, if the moments of so many numbers would be too many to release.
+    Without them, if they would make the moments too many numbers to release.
     """
     experiment = task.experiment
     refined = experiment.with_sections(model={"bins": bins_of(histograms, experiment.model.knots)})

@@ -374,7 +374,7 @@ def _told_from_noise(moments: Moments, design: Float) -> list[int]:
         left[order] = -math.inf
     least = max(SEEN * moments.noise * math.sqrt(2 * len(left)), _LEAST)
     low, high = 0, len(order)
-    while low < high:  # the least variance of the first so many never rises with their number
+    while low < high:  # the least variance of the first inputs never rises with their number
         many = (low + high + 1) // 2
         directions, _ = np.linalg.qr(unit[:, order[:many]])
         varied = float(np.linalg.eigvalsh(directions.T @ moments.covariance @ directions)[0])

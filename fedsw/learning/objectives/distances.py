@@ -39,7 +39,7 @@ class BetweenGroups(WeightedPenalty):
     class, with weight 1/classes: the cells are the pairs (class, group). Batches are drawn cell by cell, so a record's
     cell and the cells' sizes are public.
 
-    Equality of odds conditions on so many ``classes`` (1 for statistical parity); ``alpha`` is between 0 and 1.
+    Equality of odds conditions on the ``classes`` (1 for statistical parity); ``alpha`` is between 0 and 1.
 
     Source: RLL, Section 5 and Appendix A.
     """

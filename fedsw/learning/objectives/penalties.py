@@ -334,7 +334,7 @@ def require_bound(
 
     Guarantee: none; a search that finds nothing proves nothing. What it finds is a counterexample.
 
-    The bound is for these ``sizes`` of groups, few enough to be searched, in so many ``tries`` of neighbouring batches.
+    The bound is for these ``sizes`` of groups, few enough to be searched, and ``tries`` pairs of neighbouring batches.
     The largest movement is returned, as a part of the bound; ValueError if it is above.
     """
     clip, part = penalty.clip or clip, penalty.between()

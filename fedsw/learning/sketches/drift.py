@@ -46,7 +46,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Means:
-    """Mean vector of so many records, its numbers of any shape, each with independent Gaussian noise of this deviation.
+    """Mean vector of ``records``, of any shape, with independent Gaussian noise of one deviation in every number.
 
     The ``diameter`` is how far apart two records' vectors, of norm at most 1, can be.
     """

@@ -39,7 +39,7 @@ __all__ = ["CheckpointRefused", "Progress", "FitSettings", "fit_generator", "gen
 
 _TITLE = b"fedsw generator 1 "
 _TRIED = 4
-"""Every restart takes one step in so many; then the nearest to the sketch goes on."""
+"""Every restart takes this part of the steps; then the nearest to the sketch goes on."""
 _JUDGED = 4000
 """Samples that restarts are compared by."""
 

@@ -129,7 +129,7 @@ def _chosen(weights: bytes, columns: int) -> tuple[tuple[int, int], ...]:
 
 
 def _chosen_triples(weights: bytes, sizes: tuple[int, ...], most: int) -> tuple[Triple, ...]:
-    """The first triples that a server marked, at most so many, of tables that are small; the largest where none is.
+    """The first triples that a server marked, at most ``most``, of small tables; without marks, those of most codes.
 
     Whatever the server sent, no more is measured than the settings say.
     """
@@ -241,7 +241,7 @@ def of_waves(
 ) -> Iterator[SettingCost]:
     """Cost of a part of a sketch that measures waves: its frequencies, its map, and the sum over records.
 
-    Of records of so many ``features``, in ``rows`` that are summed into ``cells``; ``learnt`` is the map of a later
+    Records have p ``features``, and ``rows`` of them are summed into ``cells``; ``learnt`` is the map of a later
     stage; ``gaussian`` waves are of a kernel, others of the Cramer distance. ValueError if the map does not fit.
     """
     width = float(feature_map(part, learnt).width(features))
@@ -274,7 +274,7 @@ def of_codes(
 
 
 def _of_map(part: SketchPart, features: int, rows: int, held: int) -> Iterator[SettingCost]:
-    """Cost of the map of a part, for so many rows, `held` of them at a time."""
+    """Cost of the map of a part, for all ``rows``, ``held`` of them at a time."""
     yield from MAP_KINDS.get(part.map).costs(part, features, rows, held)
 
 

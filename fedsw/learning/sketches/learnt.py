@@ -120,7 +120,7 @@ def flat_bytes(weights: Tensor) -> bytes:
 class Lessons:
     """How a classifier is trained on what a generator makes; all of it is public.
 
-    Images are moved up to so many ``shifts`` of a pixel each way, at random, ``noise`` of this standard deviation is
+    Images are moved at random by up to ``shifts`` pixels each way, ``noise`` of this standard deviation is
     added to every number, and labels are smoothed. The learning rate of Adam falls to 0 along a cosine.
     """
 

@@ -105,7 +105,7 @@ class Convolutions:
     """One layer of fixed random convolutions of square images, then the absolute value and a mean over 2x2 pixels.
 
     Filters, with a ``kernel`` of odd side, are drawn from a standard normal, without their mean, and scaled to norm 1.
-    With ``shifts`` the image is moved up to so many pixels each way, over zeros, and the mean of what all moves give is
+    With ``shifts`` the image is moved up to that many pixels each way, over zeros, and the mean over all moves is
     taken. ValueError if a size is below 1, the kernel even or 1, or the shifts negative.
     """
 

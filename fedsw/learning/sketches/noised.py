@@ -21,8 +21,8 @@ from fedsw.privacy.sensitivity import SLACK, Sensitivity
 class NoisedSketch:
     """A released sum of records' vectors. Whatever is computed from it is post-processing.
 
-    The ``value`` (cells, F + 1), float64, is the sum by cell, with a last column that counts, of so many ``records``,
-    which is public; Gaussian noise in every number has the standard deviation ``sigma``, 0 without noise. ValueError if
+    The ``value`` (cells, F + 1), float64, is the sum by cell, with a last column that counts, over ``records``,
+    a public number; Gaussian noise in every number has the standard deviation ``sigma``, 0 without noise. ValueError if
     the shape does not fit the law, a number is not finite, or sigma is negative.
     """
 
@@ -224,7 +224,7 @@ def require_sum(law: Law, total: Tensor, records: int) -> None:
 
 
 def bits_per_number(law: Law, records: int) -> int:
-    """Bits of every number of a sum of so many records, in whole steps with a sign: what secure aggregation adds.
+    """Bits of every number of a sum over ``records``, in whole steps with a sign: what secure aggregation adds.
 
     The sum is a vector of integers as it is; noise on a grid adds what its scale needs.
     """

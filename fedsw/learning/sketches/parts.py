@@ -357,7 +357,7 @@ class MomentFeatures:
     a = (radius, z) / (sqrt(2) radius), with a z longer than the radius shortened to it, has norm at most 1. The inner
     product of two records' vectors is <a, a'>^2, which is never negative, whatever the map is.
 
-    If any, so many ``projected`` numbers are made of z by public random orthonormal directions before. ValueError if
+    If ``projected`` is not 0, z is projected on as many public random orthonormal directions before. ValueError if
     the radius is not positive and finite, or more numbers are to be made than there are.
     """
 

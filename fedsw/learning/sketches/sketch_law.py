@@ -225,7 +225,7 @@ def members_of(cells: Tensor, count: int) -> Tensor:
 
 
 def chunk_of(coordinates: int) -> int:
-    """How many records are measured at a time, of so many coordinates: an array of them has about 8 million numbers."""
+    """How many records are measured at a time: an array of their coordinates has about 8 million numbers."""
     return max(1, _CHUNK_NUMBERS // coordinates)
 
 

@@ -64,7 +64,7 @@ class TablePart(ABC):
 class TablesOfCodes(DrawnPart, ABC):
     """Codes (n, q) side by side to the numbers of their tables, (n, coordinates), of norm at most 1; see `TablePart`.
 
-    Columns have so many codes as the ``sizes`` say; a coordinate is multiplied by its one of the ``weights``.
+    ``sizes`` are the numbers of codes by column; a coordinate is multiplied by its number of the ``weights``.
     """
 
     def __init__(self, sizes: tuple[int, ...], weights: Tensor) -> None:
@@ -230,7 +230,7 @@ class TriplesOf:
 
 
 def triples_within(sizes: Sequence[int]) -> tuple[Triple, ...]:
-    """All triples of columns, of so many codes each, with a table of at most `MOST_CODES` numbers in a cell."""
+    """All triples of columns, of these ``sizes``, with a table of at most `MOST_CODES` numbers in a cell."""
     every = itertools.combinations(range(len(sizes)), 3)
     return tuple((i, j, k) for i, j, k in every if sizes[i] * sizes[j] * sizes[k] <= MOST_CODES)
 

@@ -24,7 +24,7 @@ _DRAWS = 2
 """Tables of independent columns with fresh noise, by which mutual informations are corrected."""
 _JUDGED = 20_000
 _MOVES, _RATE = 400, 0.03
-"""At most so many steps of rows of chances, and the rate of the first."""
+"""The most steps of rows of chances, and the rate of the first."""
 
 Kind = Literal["network", "tree"]
 

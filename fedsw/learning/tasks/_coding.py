@@ -126,7 +126,7 @@ def reads_places(
 
 
 def layer_of(coding: Coding | None, outputs: int, dtype: torch.dtype, preparation: Mapped | None) -> HatLinear:
-    """A layer of so many outputs for hats behind a preparation, without a start."""
+    """A layer for hats behind a preparation, without a start."""
     if not isinstance(coding, Hats):
         raise TypeError("places are of hats of columns, and records are coded otherwise here")
     centre, matrix = (None, None) if preparation is None else (preparation.centre, preparation.matrix)

@@ -44,7 +44,7 @@ class CalibrationRule:
     """How a calibration follows from counts; a release has its rule's number in `RULES`, by which an audit repeats it.
 
     Before counts are seen the scale is about ``usual``, of two classes or of more, and the intercept of a class has
-    standard deviation ``shifted`` about where the model has it, one of so many ``shifts``. Of two classes these were
+    standard deviation ``shifted`` about where the model has it, one of the ``shifts``. Of two classes these were
     chosen on six sets, checked on three others, and came out again. Of more on eight, where no class shares were
     predicted: a scale of .4 is too small where classes are far apart, and shifts of .7 follow noise, which costs
     accuracy (`python -m benchmarks.rivals.probabilities`).

@@ -46,7 +46,7 @@ def penalty_of(name: str, key: str, values: Mapping[str, Any]) -> Penalty:
     """The penalty of a name, made with those of `values` that it takes.
 
     ExperimentError, naming the setting by its `key`, if nothing of that name is one; whatever code of one's own raises
-    is told in it.
+    is stated in it.
     """
     try:
         kind = PENALTIES.get(name)

@@ -40,7 +40,7 @@ def uniform_ball(n: int, d: int, radius: float, stream: Stream) -> Tensor:
 def sliced_w2_to(generated: Tensor, fresh: Tensor, *, directions: int = 200) -> float:
     """SW2, not squared, between generated samples (m, d) and fresh ones of the data's law (n, d).
 
-    At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, so many
+    At least `directions` orthogonal directions are used, in whole blocks of d; where `directions` is below d, as many
     of one block. They are the same at every call, public, and apart from those of any training. Points are projected in
     float32. It is nan if a generated number is not finite.
 

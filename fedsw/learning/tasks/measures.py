@@ -48,7 +48,7 @@ def made_table(
 
 
 _SLICES = 100
-"""At least so many directions of a distance between samples, in whole orthogonal blocks."""
+"""The least number of directions of a distance between samples, in whole orthogonal blocks."""
 
 
 @dataclass(frozen=True)

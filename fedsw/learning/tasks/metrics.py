@@ -172,7 +172,7 @@ def _worst_pair(values: Tensor, sensitive: Tensor, groups: int, distance: Callab
         raise ValueError(f"{len(values)} outputs for {len(sensitive)} records of sensitive; they belong together")
     if not bool(values.isfinite().all()):
         return math.nan
-    if groups == 1:  # nobody to be apart from
+    if groups == 1:  # a single group has no other to be apart from
         return 0.0
     parts = [values[sensitive == group] for group in range(groups)]
     if any(len(part) == 0 for part in parts):

@@ -37,7 +37,7 @@ for which torch loads its compiler, and that takes seconds."""
 
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
-    """The model of an experiment on data of a shape, of so many outputs; ExperimentError if it misfits a sketch."""
+    """The model of an experiment on data of a shape, with these ``outputs``; ExperimentError if it misfits a sketch."""
     if experiment.stages:
         return _of_measured(experiment, shape, outputs)
     spec = experiment.model
@@ -89,7 +89,7 @@ class Size:
 
 
 def parts_of(experiment: Experiment, task: Task, shape: Shape, *, rows: int = 1) -> list[SettingCost]:
-    """Cost of each setting in a process with clients, for batches of so many rows; settings left out are small."""
+    """Cost of each setting in a process with clients, for batches of these ``rows``; settings left out are small."""
     costs = [*_of_model(experiment, task, shape, rows), *_of_comparing(experiment, task, shape, rows)]
     measured = () if experiment.sketch == Sketch() else (experiment.sketch, *experiment.sketch.also)
     table = PART_KINDS.get(experiment.sketch.kind).coded
@@ -119,7 +119,7 @@ def require_within(
     """Raise ExperimentError if more is taken than there is: the setting that takes most, its value, the remedy.
 
     ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
-    Without ``limit_said`` the error does not tell how large the limits are.
+    Without ``limit_said`` the error leaves out how large the limits are.
     """
     room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
     if not room <= bytes_:

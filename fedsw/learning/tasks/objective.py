@@ -283,7 +283,7 @@ class ClippedObjective:
     def sensitivities(self, sizes: Sequence[int], spreads: Sequence[float]) -> tuple[Sensitivity, ...]:
         """Sensitivity of a batch's sum to a replaced record of each stratum, by the stratum's sizes, with the slack.
 
-        Under additions and removals: how far a record moves a sum that is divided by so many.
+        Under additions and removals: how far a record moves a sum that is divided by these sizes.
         """
         if self.hides_sizes:
             records = sum(sizes)

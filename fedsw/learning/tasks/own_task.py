@@ -140,7 +140,7 @@ def require_fit(
     if batch.features._version or batch.target._version:
         raise ExperimentError(
             f"{name}: the model or the task changes the records in place (as a first layer with inplace=True does), "
-            "and whoever looks at them next sees other records: let it change a copy"
+            "so later computations see other records: let it change a copy"
         )
     _require_values(f"{name}: outputs", outputs, (MADE_UP, dimension), trained=alpha > 0)
     _require_values(f"{name}: the loss", losses, (MADE_UP,), trained=alpha < 1)

@@ -50,8 +50,8 @@ def clipped_sum(
     The sensitivities of `fedsw.privacy.sensitivity` are stated for this sum. A record with an output, loss or
     Gram matrix that is not finite contributes 0 in every term, one with a cotangent that is not, in that term.
 
-    The result is (r,), float64, in the order of `module.parameters()`; (S, r) for S ``runs`` of so many consecutive
-    records each, for which all passes through the network are taken once.
+    The result is (r,), float64, in the order of `module.parameters()`; (S, r) for S ``runs``, the lengths of parts
+    of the batch one after the other, for which all passes through the network are taken once.
     """
     if runs is not None and (sum(runs) != tape.records or min(runs, default=0) < 0):
         raise ValueError(f"runs hold {sum(runs)} records, and the tape {tape.records}; every record is in one run.")

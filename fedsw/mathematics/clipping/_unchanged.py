@@ -281,7 +281,7 @@ class StateBefore:
         if hasattr(value, "__dict__"):
             self._dict(vars(value), path, strict)
         kind = type(value)
-        if not (_shipped(kind) or kind.__flags__ & _IMMUTABLE_TYPE):  # whose objects take no other class
+        if not (_shipped(kind) or kind.__flags__ & _IMMUTABLE_TYPE):  # objects of those types take no other class
             self._undo.append(lambda: object.__setattr__(value, "__class__", kind))
         for name, slot in _slots(cast(Hashable, kind)):
             self._slot(value, slot, f"{path}.{name}", strict)

@@ -163,7 +163,7 @@ _ACCELERATOR = (
     else [(_cudnn, "allow_tf32", False), (_backends.cuda.matmul, "allow_tf32", False)]
 )
 # The fused attention of evaluation mode: a frozen encoder with a padding mask makes nested tensors of it, which have no
-# shape that could be checked. One path for all is also one function, whoever runs it.
+# shape that could be checked. With one path for all it is also the same function on every machine.
 _FUSED = [(_backends.mha, "_is_fastpath_enabled", False)] if hasattr(_backends.mha, "_is_fastpath_enabled") else []
 SWITCHES: list[tuple[Any, str, Any]] = _CPU + _FUSED + (_ACCELERATOR if _backends.cuda.is_built() else [])
 

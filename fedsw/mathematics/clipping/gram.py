@@ -157,7 +157,7 @@ class Products:
         return self.rule.gradient(self.call.layer, self.input, self.delta, factors)
 
     def summed_apart(self, factors: Tensor, runs: Sequence[int]) -> Mapping[str, Tensor] | None:
-        """`summed` of runs of so many records each, side by side (S, ...); None if the rule has no way to do so."""
+        """`summed` of consecutive runs of these lengths, side by side (S, ...); None if the rule cannot do so."""
         if self.rule.apart is None:
             return None
         self._replace()

@@ -284,7 +284,7 @@ def _view(module: nn.Module) -> str | None:
         if key not in module._parameters or not value.is_leaf:
             return (
                 f"has a {key} that is computed from another tensor (a view of it, for one) and is no parameter of its "
-                f"own, so that the tensor behind it would get gradients that nobody measured; give it an nn.Parameter "
+                f"own, so that the tensor behind it would get gradients that are not measured; give it an nn.Parameter "
                 f"with memory of its own, {_FREEZE}"
             )
     return None
@@ -542,7 +542,7 @@ def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 _MIXED = (
     "the {what} of record {i} differs between the batch and the record alone: the module mixes records, is "
-    "random, changes gradients on their way, or has a layer whose rule is wrong (`require_exact` tells). Compute "
+    "random, changes gradients on their way, or has a layer whose rule is wrong (see `require_exact`). Compute "
     "every record from itself, along dimensions after the first."
 )
 
@@ -642,7 +642,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     if not tensors or any(value.dim() == 0 for value in tensors) or passed(module, inputs):
         return None
-    check(module)  # whose reasons are plainer than what goes wrong without it
+    check(module)  # its reasons are plainer than an error of the made-up pass below
     reason: Exception | None = None
     with unmoved_generators(tensors):
         generator = torch.Generator().manual_seed(0)
@@ -661,7 +661,7 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
                     remember(module, inputs)
                     return None
     return UnsupportedModule(
-        "the module has code of its own and does not take made-up records, so that nobody can see whether it mixes "
+        "the module has code of its own and does not take made-up records, so it is unknown whether it mixes "
         f"records ({type(reason).__name__}: {reason}). Call probe_independence(module, ...) once on at least two "
         "made-up records that it takes, in the modes, shapes and types of the batch; nothing is made up then."
     )

@@ -153,7 +153,7 @@ ColumnClip = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 class Tape:
     """A recorded forward pass; `record` makes it.
 
-    ``raw`` is what the module returned for so many ``records``, cut from its graph, to build heads from; ``size`` r is
+    ``raw`` is what the module returned for the n ``records``, cut from its graph, to build heads from; ``size`` r is
     the length of what `clipped` returns. With one ``column``, every gradient of a head is a multiple of one gradient
     u_i = d raw_i / d parameters.
     """
@@ -211,7 +211,7 @@ class Tape:
         matrices, and no other backward pass is made. A record's part is cut to its limit (n,), measured as it is added.
 
         ``clip`` takes a slice of records and the Gram matrices (m, d, d) of the heads to their weights (m, d), float64.
-        The sums are (S, r), float64, for S ``runs`` of so many consecutive records each, over the trainable parameters
+        The sums are (S, r), float64, for S ``runs``, the lengths of consecutive parts, over the trainable parameters
         in the order of `module.parameters()`. A record with a head or a Gram matrix that is not finite contributes 0,
         without branching and without touching the other records.
         """

@@ -103,7 +103,7 @@ def entropic_plan(costs: Array, regulariser: float, tolerance: float, iterations
 
 
 def plain_plan(costs: Array, regulariser: float, iterations: int) -> Array:
-    """The plan (n, m) after so many plain iterations of Sinkhorn (Cuturi 2013), whether they have converged or not."""
+    """The plan (n, m) after these plain ``iterations`` of Sinkhorn (Cuturi 2013), whether converged or not."""
     scaling = _Scaling(array(costs, "costs", 2), positive(regulariser, "regulariser"))
     for _ in range(whole(iterations, "iterations", least=1)):
         scaling.step(1.0)

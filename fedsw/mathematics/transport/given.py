@@ -74,7 +74,7 @@ def unit_columns(value: Any, d: int | None = None, *, tolerance: float = UNIT) -
 
 
 def array(value: Any, name: str, ndim: int) -> NDArray[np.float64]:
-    """Finite numbers of any shape of so many dimensions, float64, at least one; ValueError names others."""
+    """Finite numbers in ``ndim`` dimensions of any size, float64, at least one; ValueError names others."""
     values = _tensor(value, name).detach().to("cpu", torch.float64)
     if values.ndim != ndim or values.numel() == 0:
         raise ValueError(
@@ -109,7 +109,7 @@ def positive(value: Any, name: str) -> float:
     """A number that is finite and above 0; ValueError, with its name, for any other."""
     number = real(value, name)
     if not 0 < number < math.inf:
-        why = "zero or negative sigma protects nobody, " if name == "sigma" else ""
+        why = "zero or negative sigma gives no protection, " if name == "sigma" else ""
         raise ValueError(f"{name} is {number}; {why}it must be finite and above 0")
     return number
 

@@ -55,7 +55,7 @@ def directions(d: int, k: int, *, normals: Tensor | None = None, scheme: Scheme 
     "orthogonal" takes the Q of the QR decomposition of every block of d columns, with the signs that make the
     diagonal of R positive: each block is Haar-distributed, each column uniform on the sphere, and for k a
     multiple of d, directions @ directions.T / k is I/d. A last block of fewer columns is decomposed as it is: it has
-    the law of so many columns of a whole one, at a cost that follows k, not d. "iid" normalises the columns. In
+    the law of as many columns of a whole one, at a cost that follows k, not d. "iid" normalises the columns. In
     dimension 1 there is one direction up to sign, and all are 1.
 
     Guarantee: the result depends on `normals` only. Sensitivities (docs/guarantees/sensitivity.md) need directions
@@ -134,7 +134,7 @@ def slot_means(
 
     Values are (n, k), a column a direction, and so are the slot means, float64; the others are (m, k). "shared" gives
     tied values the mean of their slots; "stable" gives them slots in row order, which keeps the sensitivities only
-    if that order does not depend on the data. Columns are treated in chunks that stay below so many bytes.
+    if that order does not depend on the data. Columns are treated in chunks that stay below ``memory_limit`` bytes.
 
     Cost: O((n + m) log(n + m)) a column. Source: RLL, Proposition 3.2, without its n x m weights.
     """
@@ -317,7 +317,7 @@ def _exact(points: Tensor, parts: Tensor, bits: int) -> Tensor:
 
 
 def _halves(values: Tensor, top: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Values as sums of two: whole multiples, of at most so many bits each, of top / 2^bits and of top / 4^bits."""
+    """Values as sums of two: whole multiples, of at most ``bits`` bits each, of top / 2^bits and of top / 4^bits."""
     coarse = top * (1.5 * 2.0 ** (52 - bits))  # adding and subtracting it rounds to a multiple of its last bit
     high = (values + coarse).sub_(coarse)
     fine = coarse * 2.0**-bits
@@ -347,7 +347,7 @@ def _parts(k: int, size: int) -> Iterator[slice]:
 
 
 def public_directions(d: int, k: int, scheme: Scheme, seed: int, *purpose: Label) -> Tensor:
-    """Unit columns (d, k), float64, the same for everybody with the seed; the single direction 1 where d is 1."""
+    """Unit columns (d, k), float64, the same in every process with the seed; the single direction 1 where d is 1."""
     rows, columns = direction_shape(d, k, scheme)
     if rows == 1:
         return directions(1, 1)

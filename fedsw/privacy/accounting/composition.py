@@ -36,7 +36,7 @@ _SMALLEST_RATE = 1e-15
 
 
 class DeltaTooSmall(ValueError):
-    """A delta that the round-off of so many steps uses up: no epsilon can be vouched for."""
+    """A delta that the round-off of the steps uses up: no epsilon is certain at it."""
 
 
 StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
@@ -92,7 +92,7 @@ class Composition:
         return accounting_device(self._wanted)
 
     def add(self, step: Step, times: int = 1) -> None:
-        """Take so many more steps; ValueError if they are for another neighbouring relation, or no whole number."""
+        """Take a step ``times`` more; ValueError if they are for another neighbouring relation, or no whole number."""
         times = whole(times, "times a step is taken", least=0)
         if self._relation not in (None, step.relation):
             raise ValueError(

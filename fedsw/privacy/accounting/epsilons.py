@@ -88,7 +88,7 @@ def epsilon_by(accountant: str, steps: StepCounts, delta: float, *, device: torc
     Guarantee: only if ``ACCOUNTANTS.get(accountant).guarantee``; "rdp-wor" and the accountants that use it only bound
     sampling without replacement.
 
-    DeltaTooSmall for "pld", if the round-off of so many steps uses delta up; ValueError for an unknown accountant, a
+    DeltaTooSmall for "pld", if the round-off of these steps uses delta up; ValueError for an unknown accountant, a
     delta outside [1e-10, 1), or steps that it does not cover; ModuleNotFoundError for "rdp-wor" and what uses it,
     without dp_accounting.
     """
@@ -283,7 +283,7 @@ def noise_multiplier(
     noise, on the same records), as computed by the accountant, is at most ``epsilon``, with a relative margin of 1e-6
     in the multiplier for the rounding of sigma / sensitivity. A ledger on the same ``device`` reads no more. ValueError
     if epsilon is not positive and finite, or out of reach, if steps < 1, the sampling rate is not in (0, 1], delta not
-    in [1e-10, 1), or used up by the round-off of so many steps (DeltaTooSmall), or the accountant does not take the
+    in [1e-10, 1), or used up by the round-off of these steps (DeltaTooSmall), or the accountant does not take the
     mechanism's noise.
     """
     _check(epsilon, sampling_rate, accountant, mechanism)

@@ -277,7 +277,7 @@ def _write_new(path: Path, header: dict[str, Any]) -> None:
     body = _canonical(header)
     database = _connect(draft, "rw")
     try:
-        database.execute("PRAGMA synchronous = OFF")  # until it has its name, nobody counts on it
+        database.execute("PRAGMA synchronous = OFF")  # a draft: no reader relies on it before it has its name
         database.executescript(f"BEGIN;{_SCHEMA}")
         database.execute(f"PRAGMA user_version = {FORMATS[-1]}")
         database.execute("INSERT INTO header VALUES (?, ?)", (body, hashlib.sha256(body.encode()).hexdigest()))

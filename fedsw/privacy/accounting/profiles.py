@@ -177,7 +177,7 @@ def reach(step: Step, orientation: Orientation, tail: float) -> tuple[float, flo
         longest = step.stated.reach(tail)
         return longest, min(longest, -math.log(tail))
     if step.slicing is not None:
-        mu = float(gaussian_mixture(step.slicing, mu)[0][-1])  # whose profile none of the mixed ones exceeds
+        mu = float(gaussian_mixture(step.slicing, mu)[0][-1])  # of the mixture, none has a higher profile
     quantile = math.sqrt(2 * max(math.log(p / tail), 0.0))  # Phi(-z) <= exp(-z^2 / 2)
     gaussian = mu * mu / 2 + mu * quantile
     if gaussian < 1.0:

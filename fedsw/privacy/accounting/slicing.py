@@ -127,7 +127,7 @@ def log_moment(d: int, t: float) -> float:
 
 
 def _highest(d: int, copies: int) -> float:
-    """A value that B of so many independent directions exceeds with probability at most ``TAIL``, by Chernoff."""
+    """A value that B of ``copies`` independent directions exceeds with probability at most ``TAIL``, by Chernoff."""
     orders: list[float] = (d * np.logspace(-3, 1, 41)).tolist()
     return min(float(copies), *((copies * log_moment(d, t) - math.log(TAIL)) / t for t in orders))
 
@@ -183,7 +183,7 @@ def sum_law(one: ShareLaw, count: int, highest: Callable[[int], float]) -> Share
     Rounding the first law up costs half a cell a copy; a lattice as long as the law's own range keeps that, and what
     coarser lattices of longer sums add, at a share of about 100 / POINTS of the sum, whatever ``count``.
 
-    ``highest`` gives what the exact sum of so many copies exceeds with probability at most ``TAIL``.
+    ``highest`` gives what the exact sum of a number of copies exceeds with probability at most ``TAIL``.
     """
     total, copies, power, size = None, 0, one, 1
     while True:

@@ -148,7 +148,7 @@ class HatLinear(nn.Module):
 
 
 class _HatSlots:
-    """Slots and parts of at most so many records at a time, in memory that is taken once.
+    """Slots and parts of a block of records at a time, in memory that is allocated once.
 
     After a call ``slot`` (n, q + 1), int32, is the lower unit of every place, and ``part`` (n, q + 1) how far to the
     next it is, times 2^bits; the last ones are 0.

@@ -547,7 +547,7 @@ class DatasetAccount:
         if journal is None:
             raise LedgerReplaced(
                 f"{self.path} is gone, but {Head.file_beside(self.path).name} remembers its row {head.sequence}; put "
-                "the account back: without it nobody knows what was spent"
+                "the account back: without it what was spent is unknown"
             )
         self._require(journal, head, Head.file_beside(self.path).name)
 
