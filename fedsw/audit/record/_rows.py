@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
-from torch import Tensor
 
 from fedsw._tools.text import upward
 from fedsw.audit.finding import Check, Faults
@@ -42,6 +41,7 @@ from fedsw.learning.tasks.calibration import RULES, calibration_of, rule_of
 from fedsw.learning.tasks.measures import law_of_problem
 from fedsw.learning.tasks.tally import Counts
 from fedsw.mathematics.transport.sliced import spread
+from fedsw.privacy.mechanisms import spacing
 from fedsw.privacy.plan import by_fraction
 from fedsw.privacy.relations import ADD_OR_REMOVE
 from fedsw.privacy.sensitivity import SLACK
@@ -424,9 +424,6 @@ def _alike(one: Any, other: Any) -> bool:
 
 # Sketches
 
-_STEPS = 12
-"""Noise of a scale is released on a grid of at most 2^12 steps of it."""
-
 
 def _stages(folder: Folder, faults: Faults) -> str:
     """Require of every ledger one release a stage, of everything, at its sensitivity, and the cost of all together.
@@ -465,7 +462,9 @@ def _sketch(folder: Folder, number: int, faults: Faults) -> None:
     for line in lines:
         where = f"step {line.get('round')} of metrics.jsonl"
         faults.require(math.isclose(float(line.get("sigma") or 0.0), sigma), f"{where} has another σ than the sketch")
-    on_grid = _on_grid(stored[VALUE], sigma / math.sqrt(clients if folder.local else 1.0))
+    # Noise leaves whole steps of its grid, which exact sums hardly are; half, as clients' noise may differ a little.
+    least = sigma / math.sqrt(clients if folder.local else 1.0) / 2
+    on_grid = least > 0 and bool((stored[VALUE] % spacing(least) == 0).all())
     faults.require(on_grid, f"the sketch is not on the grid that noise of σ = {sigma:.6g} leaves: it has none, or less")
     rows = [(book, row) for book in folder.books for row in book.rows if row.round == number]
     if folder.local and not folder.masked:  # every client's release is in its own file, of whatever attempt
@@ -483,13 +482,6 @@ def _sketch(folder: Folder, number: int, faults: Faults) -> None:
         total = sigma_of(folder, part, clients)
         same = math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(same, f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")
-
-
-def _on_grid(values: Tensor, least: float) -> bool:
-    """Say whether numbers are whole steps of a grid that noise of at least such a scale has; exact sums hardly are."""
-    half = math.frexp(least / 2)[1]  # clients may add noise that differs a little
-    steps = values * 2.0 ** (_STEPS - half)
-    return bool((steps == steps.round()).all())
 
 
 # Lines of metrics.jsonl

@@ -21,7 +21,7 @@ from fedsw._tools.text import downward, upward
 from fedsw.audit.finding import Check, Faults, square_of
 from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Row, real, without_ledgers
 from fedsw.privacy.accountants import accountant_named
-from fedsw.privacy.accounting import Slicing, Step, epsilon_by, step_profile
+from fedsw.privacy.accounting import Slicing, Step, epsilon_by, lower_epsilon, step_profile
 from fedsw.privacy.accounting.ledger import mu_of
 from fedsw.privacy.accounting.selection import Selection, renyi_of_best
 from fedsw.runs.report.figures import colour, house_style, marker, new_panels
@@ -33,9 +33,8 @@ REPLAY = "replay"
 INDEPENDENT = "independent accountant"
 
 SAME = 1e-6
-_ELSEWHERE = (
-    0.02  # what the round-off that another device sets aside adds, at most: `fedsw.privacy.accounting.pld.ROUND_OFF`
-)
+_ELSEWHERE = 0.02
+"""What the round-off that another device sets aside adds, at most: `fedsw.privacy.accounting.pld.ROUND_OFF`."""
 _GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees/accounting.md
 _CLOSE = 5e-3
 _LINES = 8
@@ -279,48 +278,29 @@ def _of_events(events: Sequence[tuple[Any, int]], delta: float, width: float, ki
     return Recomputed(epsilon, error, f"dp_accounting's PLD accountant of the {kind} event")
 
 
-@lru_cache(maxsize=64)
-def _lower(steps: frozenset[tuple[Step, int]], delta: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    counts = Steps(dict(steps))
-    width = _width(few(counts), delta)
-    total: Any = None
-    for step, times in few(counts, up=False).items():
-        one = pld.from_gaussian_mechanism(
-            1 / step.mu, pessimistic_estimate=False, value_discretization_interval=width,
-            sampling_prob=step.sampling_rate, use_connect_dots=False,
-        )  # fmt: skip
-        many = one.self_compose(times) if times > 1 else one
-        total = many if total is None else total.compose(many)
-    return float(total.get_epsilon_for_delta(delta))
-
-
 def lower_bound(steps: Steps, delta: float) -> float:
     """An epsilon that no account of (p, mu) alone can go below: that of a pair that real neighbours meet.
 
-    The pair ((1-p) N(0,1) + p N(mu,1), N(0,1)), composed by dp_accounting with optimistic rounding; 0 for slices, and
-    without noise.
+    The pair is ((1-p) N(0,1) + p N(mu,1), N(0,1)); 0 for slices, and without noise.
 
     Source: docs/guarantees/accounting.md, Theorem A6.
     """
     if not steps or any(step.slicing is not None or math.isinf(step.mu) for step in steps):
         return 0.0
-    return _lower(frozenset(steps.items()), delta)
+    return lower_epsilon(steps, delta)
 
 
 _MOST_DIFFERENT = 24
 _ROUNDED = 1e-5
 
 
-def few(steps: Steps, *, up: bool = True) -> Steps:
-    """The steps with rates and mu rounded, up or down by 1e-5 of themselves at most, where very many differ."""
+def few(steps: Steps) -> Steps:
+    """The steps with rates and mu rounded up, by 1e-5 of themselves at most, where very many differ."""
     if len(steps) <= _MOST_DIFFERENT:
         return steps
 
     def rounded(value: float) -> float:
-        exponent = math.log(value) / _ROUNDED
-        return math.exp(_ROUNDED * (math.ceil(exponent) if up else math.floor(exponent)))
+        return math.exp(_ROUNDED * math.ceil(math.log(value) / _ROUNDED))
 
     fewer: Steps = Steps()
     for step, times in steps.items():

@@ -65,7 +65,7 @@ def test_no_noise_costs_everything_and_nothing_released_costs_nothing():
         ("_chain", {"_follow", "_sha256"}, {"Book", "Faults"}),
         (
             "cost",
-            {"_of_events", "_lower", "lower_bound", "few", "_composed", "_width", "_reach"},
+            {"_of_events", "few", "_composed", "_width", "_reach"},
             {"Step", "step_profile"},
         ),
     ],
