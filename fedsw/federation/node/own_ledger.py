@@ -90,7 +90,7 @@ class PlannedCost:
 
     @property
     def answers(self) -> Path | None:
-        """The file of answers where there is one and no ledger."""
+        """Answered-attempts file, or None if a ledger is used."""
         return None if self.begins == self.ledger else self.begins
 
 
@@ -99,15 +99,19 @@ def with_held_out(groups: Sequence[str], experiment: Experiment) -> tuple[str, .
     return (*groups, HELD_OUT) if experiment.data.held_out_released else tuple(groups)
 
 
-def run_with_split(run: str, experiment: Experiment) -> str:
-    """The run's name in a client's ledger, with what decides on kept records if something of them is released.
+_DECIDING = frozenset(("privacy", "training", "clip", "local", "slicing", "sketch", "calibration", "thresholds"))
+_SPLITTING = frozenset(("data", "objective", "partition", "federation"))
 
-    An untrusted server could otherwise resume a run under another split, so that held-out counts include records that
-    were trained on: each part would stay within its epsilon, but one record would pay for both.
+
+def run_with_settings(run: str, experiment: Experiment) -> str:
+    """The run's name in a client's ledger, with a digest of the sections that decide on what its releases cost.
+
+    An untrusted server could otherwise go on with the run under other settings of the same epsilon, chosen by what it
+    has seen, which no epsilon of a fixed set of releases covers; or under another split of kept records, if something
+    of these is released: each part would stay within its epsilon, but one record would pay for both.
     """
-    if not experiment.data.held_out_released:
-        return run
-    deciding = experiment.model_dump_json(include={"data", "objective", "partition", "federation"})
+    sections = _DECIDING | (_SPLITTING if experiment.data.held_out_released else set())
+    deciding = experiment.model_dump_json(include=set(sections))
     return f"{run}.{hashlib.sha256(deciding.encode()).hexdigest()[:16]}"
 
 
@@ -238,7 +242,7 @@ class Promise:
     def of(cls, experiment: Experiment, run: str, epsilon: float, delta: float) -> Promise:
         """The promise to a client's records in a run, at this epsilon and delta."""
         return cls(
-            run_with_split(run, experiment),
+            run_with_settings(run, experiment),
             epsilon,
             delta,
             experiment.accountant,
@@ -391,8 +395,9 @@ def _require_same(path: Path, ledger: Ledger, promise: Promise) -> None:
     close = math.isclose(stored.epsilon, promise.epsilon, rel_tol=_SAME_EPSILON)
     if not close or replace(stored, epsilon=promise.epsilon) != promise:
         raise ValueError(
-            f"{path} accounts for another run: it holds {stored} for {', '.join(ledger.groups)}, and this is {promise} "
-            f"for {', '.join(promise.groups)}. Give every run a folder of its own: {REMEDY}"
+            f"{path} accounts for another run, or this one under other settings: it holds {stored} for "
+            f"{', '.join(ledger.groups)}, and this is {promise} for {', '.join(promise.groups)}. "
+            f"Give every run a folder of its own: {REMEDY}"
         )
 
 

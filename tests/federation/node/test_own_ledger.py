@@ -59,7 +59,10 @@ def test_a_ledger_of_another_run_is_refused_at_the_greeting(federation, settings
 
 @pytest.mark.parametrize(
     "change",
-    ("privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.accountant=gdp-clt-poisson", "seed=3"),
+    (
+        *("privacy.epsilon=1.0", "privacy.delta=1e-6", "privacy.accountant=gdp-clt-poisson", "seed=3"),
+        *("training.rounds=7", "training.batch_fraction=0.3", "local.table_share=0.4", "privacy.moments=0.2"),
+    ),
 )
 def test_a_client_ledger_of_another_budget_is_refused_whatever_the_server_calls_the_run(federation, change):
     ledgers = federation.folder / "state"

@@ -62,15 +62,19 @@ Asked = Request | TableAsked | LocalGradientAsked
 
 @dataclass(frozen=True)
 class _Member:
-    """One client in an attempt: the batch sizes that it believes, its own by cell, its delta, budget and noise."""
+    """One client in an attempt: sizes of the federation's batch and its own, by cell; its guarantee, budget and noise.
+
+    In a run with releases of several kinds, `most` is all that it plans to release.
+    """
 
     ledger: Path
     sizes: tuple[int, ...]
     batch: tuple[int, ...]
-    delta: float
+    promise: Promise
     divided: split.BudgetSplit
     noise: split.Noise
     parts: Sequence[Part]
+    most: Counts | Cost | None
 
 
 @dataclass(frozen=True)
@@ -169,13 +173,13 @@ def _begin(
     dues = [
         Due(
             member.ledger,
-            Promise.of(node.task.experiment, node.run, member.divided.epsilon, member.delta),
+            member.promise,
             request.round,
             request.attempt,
             [member.noise.charge(member.divided.rate), *idle(node.task.experiment)],
             member.noise.contribution,
             member.parts,
-            _cost_of(node, member.divided, member.delta) if any(member.divided.once) else None,
+            member.most,
         )
         for member in members.values()
     ]
@@ -193,7 +197,9 @@ def _begin(
 
 def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[dict[int, _Member], Found]:
     """Batch, budget and noise of every client, or its reason to refuse; one object for clients of equal sizes."""
-    experiment, directions = node.task.experiment, node.task.clipped.directions(request.round, request.attempt)[0]
+    task, experiment = node.task, node.task.experiment
+    directions = task.clipped.directions(request.round, request.attempt)[0]
+    covered, k = 1.0 if task.dimension == 1 else spread(directions), directions.shape[1]
     known: dict[tuple[int, ...], tuple[Any, ...] | Exception] = {}
     members: dict[int, _Member] = {}
     refusals: Found = {}
@@ -205,8 +211,12 @@ def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[di
                 delta = node.delta(request.records, sum(held))
                 divided = split.budget_of(experiment, held, delta)
                 sizes = split.believed(request.sizes, batch)
-                noise = _noise(node, directions, sizes, batch, divided)
-                known[held] = (sizes, batch, delta, divided, noise, noise.parts)
+                noise = split.noise(
+                    divided, penalty_of(task), task.clip, sizes=sizes, own_sizes=batch, spread=covered, k=k
+                )
+                promise = Promise.of(experiment, node.run, divided.epsilon, delta)
+                most = _cost_of(node, divided, delta) if any(divided.once) else None
+                known[held] = (sizes, batch, promise, divided, noise, noise.parts, most)
             except Exception as fault:
                 known[held] = fault
         plan = known[held]
@@ -215,17 +225,6 @@ def _members(node: Node, places: Mapping[int, Path], request: Asked) -> tuple[di
         else:
             members[position] = _Member(ledger, *plan)
     return members, refusals
-
-
-def _noise(
-    node: Node, directions: Tensor, sizes: Sequence[int], batch: Sequence[int], divided: split.BudgetSplit
-) -> split.Noise:
-    """The noise of a client with `own` records by cell, which believes `sizes`, on directions (d, k)."""
-    task = node.task
-    covered = 1.0 if task.dimension == 1 else spread(directions)
-    return split.noise(
-        divided, penalty_of(node.task), task.clip, sizes=sizes, own_sizes=batch, spread=covered, k=directions.shape[1]
-    )
 
 
 def _draw(node: Node, members: Mapping[int, _Member], positions: Sequence[int], key: bytes) -> _Drawn:
