@@ -271,11 +271,11 @@ Ask = Callable[[str], str]
 class ColumnAnswer:
     """Declaration of one column; None if it is left blank.
 
-    Bounds are as they are written in TOML; where it is ``cut``, one outside counts as the nearer; `source` is
-    where that came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its numbers are
-    written where that is not the table's way, `units` what they are measured in, `same` other spellings of categories
-    `empty` the one that an empty cell stands for, and
-    `merged` says which cells were taken for one value.
+    Bounds are as they are written in TOML; a number outside counts as the nearer one if it is ``cut``. `source` says
+    where the declaration came from, for a comment, and `doubt` what a person has to decide. `spelling` is how its
+    numbers are written if not as in the rest of the table, `units` what they are measured in. Of categories `same`
+    lists other spellings, `empty` is the one that an empty cell stands for, and `merged` names the cells that were
+    taken for one.
     """
 
     kind: str | None = None
@@ -345,19 +345,14 @@ def read_bounds(text: str) -> tuple[str, tuple[str, str]]:
     name, sign, bounds = text.rpartition("=")
     low, colon, high = bounds.partition(":")
     low, high = low.strip(), high.strip()
-    kind = next(
-        (known for known in _bounded() if known.bound_of(low) is not None and known.bound_of(high) is not None), None
-    )
+    bounded = (known for _, known in KINDS.items() if known.bounded)
+    kind = next((one for one in bounded if one.bound_of(low) is not None and one.bound_of(high) is not None), None)
     if not (sign and colon and name.strip()) or kind is None:
         days = "; days as 2019-01-31" if any(date_in(low, written) for written in FORMATS[1:] if low) else ""
         points = "; decimals with a point, 4.5" if "," in bounds else ""
         raise ExperimentError(f"--bounds {text!r} cannot be read; write COLUMN=LOW:HIGH, as in age=17:90{days}{points}")
     require_order(f"--bounds {text!r}", kind, low, high)
     return normal(name), (low, high)
-
-
-def _bounded() -> list[ColumnKind]:
-    return [kind for _, kind in KINDS.items() if kind.bounded]
 
 
 def require_order(where: str, kind: ColumnKind, low: str, high: str) -> None:
@@ -508,17 +503,22 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     source = f"read off {look.origin}"
     if written is None and len(values) == 1 and form.missing.get("") and len(values[0]) <= _LONGEST_TICK:
         ticked = _checkbox(values[0], f"{source}: a box that is ticked or empty")
-        return ticked if classes else with_missing(ticked, replace(form, missing=_but_empty(form.missing)))
+        others = {cell: count for cell, count in form.missing.items() if cell}
+        return ticked if classes else with_missing(ticked, replace(form, missing=others))
     if classes:
         return _coded_once(ColumnAnswer("category", categories=tuple(values), source=source), cells)
     if written is not None:
-        _require_written(name, values, written)
+        if (odd := next((value for value in values if date_in(value, written) is None), None)) is not None:
+            raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
         form = replace(form, kind="date", formats=(written,))
     spelling = look.own or look.spelling
     if form.spellings and spelling not in form.spellings:
         spelling = form.spellings[0]
     if form.spellings:
-        form = replace(form, kind=_narrowest(values, spelling))
+        # the first kind of numbers that all values are of, as they are written
+        kinds = {name: kind.forms(values) for name, kind in KINDS.items() if kind.stored == "numbers"}
+        fits = (kind for kind, forms in kinds.items() if any(way.spelling == spelling for way in forms))
+        form = replace(form, kind=next(fits))
     kind = KINDS.get(form.kind)
     declared = _dated(ColumnAnswer(form.kind, source=source), form, name, ask)
     if kind.listing:
@@ -527,7 +527,8 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
     if not kind.bounded:
         return with_missing(declared, form)
     formats = form.formats if declared.format == BLANK else (declared.format,)
-    numbers = np.concatenate([kind.read(values, _Undeclared(name, written_as), spelling) for written_as in formats])
+    read_as = [ListedColumn(name, (), format=written_as, since=EPOCH) for written_as in formats]
+    numbers = np.concatenate([kind.read(values, column, spelling) for column in read_as])
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     return with_missing(replace(declared, low=kind.bound_text(low), high=kind.bound_text(high)), form)
 
@@ -540,10 +541,6 @@ def _checkbox(value: str, source: str) -> ColumnAnswer:
     """The declaration of a box: ticked, as this value says, or empty."""
     unticked = "0" if value == "1" else "no"
     return ColumnAnswer("category", categories=(unticked, value), source=source, empty=unticked)
-
-
-def _but_empty(missing: Mapping[str, int]) -> Mapping[str, int]:
-    return {cell: count for cell, count in missing.items() if cell}
 
 
 def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
@@ -580,26 +577,6 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
         source=f"{declared.source}; taken for one value each: {said}. --categories lists them apart if they are not",
         merged=said,
     )
-
-
-def _narrowest(values: Sequence[str], spelling: Spelling) -> str:
-    """The first kind of numbers that all values are of, as they are written."""
-    kinds = (name for name, kind in KINDS.items() if kind.stored == "numbers")
-    return next(name for name in kinds if any(form.spelling == spelling for form in KINDS.get(name).forms(values)))
-
-
-@dataclass(frozen=True)
-class _Undeclared(ListedColumn):
-    """A column of which nothing is declared but how its dates are written."""
-
-    def __init__(self, name: str, written: str | None) -> None:
-        super().__init__(name, (), format=written, since=EPOCH)
-
-
-def _require_written(name: str, values: Sequence[str], written: str) -> None:
-    """Refuse a format that public dates are not written in."""
-    if (odd := next((value for value in values if date_in(value, written) is None), None)) is not None:
-        raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
 
 
 _Read = TypeVar("_Read")
@@ -645,7 +622,7 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
 def with_missing(declared: ColumnAnswer, form: ColumnForm | None, fill: str | None = None) -> ColumnAnswer:
     """Add the missing cells that were seen to a declaration, filled as given or with the middle of the bounds.
 
-    A comment says which cells were taken for missing, and how often each occurs where that was looked at.
+    A comment names the cells that were taken for missing, with how often each occurs if that is public.
     """
     if form is None or not form.missing or declared.kind is None:
         return declared

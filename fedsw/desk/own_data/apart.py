@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedsw._tools.files import same_content
 from fedsw.data import Records, read_table
@@ -17,10 +16,10 @@ from fedsw.experiment import ExperimentError
 
 @dataclass(frozen=True)
 class OtherTable:
-    """A table beside the private records, as they are read, and why its reader has no guarantee; empty if he has.
+    """A table beside the private records, and why its reader has no guarantee (``doubt``), empty if there is one.
 
-    What is printed of it is not noised: if it held a private record, epsilon would be infinite for its readers.
-    ``word``: the user asserts that equal rows are of other people.
+    Functions of it are printed without noise: if it held a private record, epsilon would be infinite for its readers.
+    The ``word`` is the user's assertion that equal rows are of other people.
     """
 
     records: Records
@@ -48,12 +47,20 @@ def other_table(path: Path, columns: Columns, private: Path | None, *, option: s
     if private is None:
         return OtherTable(
             records,
-            f"epsilon = infinity for whoever sees the comparison with {path.name}: nobody held it against the private "
-            "records, and what is shown of it has no noise. With --data-dir, the clients' files, it is compared",
+            f"epsilon = infinity for readers of the comparison with {path.name}: that table was not compared with the "
+            "private records, and what is shown of it has no noise. With --data-dir, the clients' files, it is",
         )
     tables = [source.table for source in places(private.expanduser())]
-    about: dict[str, Any] = {"what": f"{option} {path}", "where": f" in {private}"}
-    require_file_apart(path.expanduser(), records, tables, columns, others=others, remedy=_OTHERS, **about)
+    require_file_apart(
+        path.expanduser(),
+        records,
+        tables,
+        columns,
+        what=f"{option} {path}",
+        where=f" in {private}",
+        remedy=_OTHERS,
+        others=others,
+    )
     return OtherTable(records, word=_WORD.format(path.name) if others else "")
 
 

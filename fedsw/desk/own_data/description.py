@@ -24,6 +24,7 @@ __all__ = [
     "as_description",
     "released_columns",
     "described",
+    "trust_once",
     "guarded_once",
     "keep_description",
 ]
@@ -56,6 +57,21 @@ def released_columns(experiment: Experiment, why: str) -> Columns:
     return experiment.data.columns
 
 
+def trust_once(experiment: Experiment, trust: str | None) -> str:
+    """The trust model of one release of tables: the given one, or that with the same trust in all parties as the own.
+
+    ExperimentError if there is none: any other one trusts a party that the experiment does not.
+    """
+    once = trust or experiment.privacy.model.once
+    if once is None:
+        able = ", ".join(sorted({model.once for model in trust_models().values() if model.once is not None}))
+        raise ExperimentError(
+            f"privacy.trust is {experiment.privacy.trust!r}, under which no table is released once; choose --trust "
+            f"among {able} (under sketch the server is trusted)"
+        )
+    return once
+
+
 def guarded_once(experiment: Experiment, trust: str, epsilon: float | None) -> dict[str, Any]:
     """Settings of the guarantee of one release of an experiment's tables: its own, or with another epsilon."""
     privacy = experiment.privacy
@@ -82,15 +98,7 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
             such release exists under the trust model.
     """
     released_columns(experiment, "histograms are of these")
-    privacy, raw = experiment.privacy, experiment.model_dump()
-    if trust is None:
-        trust = privacy.model.once
-        if trust is None:
-            able = ", ".join(name for name, model in trust_models().items() if model.once is not None)
-            raise ExperimentError(
-                f"privacy.trust is {privacy.trust!r}, under which no histograms are released; choose --trust among "
-                f"{able}"
-            )
+    once, raw = trust_once(experiment, trust), experiment.model_dump()
     settings: dict[str, Any] = {name: raw[name] for name in _KEPT}
     settings["name"] = experiment.name + SUFFIX  # its runs are no runs of the model that the experiment trains
     settings["model"], settings["training"] = {"kind": "table-generator", "latent": 4}, {"rounds": 1}
@@ -106,7 +114,7 @@ def as_description(experiment: Experiment, *, trust: str | None = None, epsilon:
     settings["data"] |= {"held_out": None, "held_out_overlap": "refuse", "held_out_to": "operator"}
     settings["objective"] = {"task": "synthesis", "penalty": "distribution-matching", "alpha": 1.0}
     settings["evaluate_every"] = 1
-    made = parse_experiment(settings | guarded_once(experiment, trust, epsilon))
+    made = parse_experiment(settings | guarded_once(experiment, once, epsilon))
     if made.privacy.guarantee.unprotected:
         raise ExperimentError(
             "privacy.epsilon is inf: counts of records without noise are not released; set a finite epsilon"

@@ -128,11 +128,6 @@ class Draft:
         return sum(bool(line.look) for line in self.understood)
 
 
-def _named(column: str | None) -> str | None:
-    """A column's name as names of columns are compared."""
-    return None if column is None else normal(column)
-
-
 def draft(request: DraftRequest, *, name: str) -> Draft:
     """The experiment for the tables of a folder.
 
@@ -140,8 +135,10 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     (`from_public`) or that the kinds of their columns may be (`guess`). A public table is read whole.
     ExperimentError for a column that is not there, or tables that do not agree.
     """
-    request = replace(request, group=_named(request.group), target=normal(request.target), unit=_named(request.unit))
-    request = replace(request, crossed=tuple(map(normal, request.crossed)))
+    # columns are compared by their names in NFC, without blanks around them
+    single, person = (None if column is None else normal(column) for column in (request.group, request.unit))
+    crossed = tuple(map(normal, request.crossed))
+    request = replace(request, group=single, target=normal(request.target), unit=person, crossed=crossed)
     sources = places(request.folder)
     tables = [source.table for source in sources]
     names, separator, partly = _header(tables)
@@ -156,19 +153,21 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         look = None
         if column in seen:
             form = form_of(seen[column], labels=True) if classes else forms[column]
-            spelling = numbers.own.get(column)
+            if public is None:  # which cells may be missing is a kind, and public; how often one occurs is not
+                form = form.with_missing(dict.fromkeys(form.missing, 0))
             look = Look(
                 form,
                 None if public is None else public[column],
                 origin,
                 numbers.spelling,
-                spelling,
+                numbers.own.get(column),
                 numbers.doubts.get(column, ""),
             )
         return answer(column, request.words, look, ask=request.ask, doubt=request.doubt, classes=classes)
 
+    # the roles: the privacy unit, the target, the groups. A person is asked for the unit first: epsilon is for a unit
     persons = {} if public is None or request.unit is not None else _persons(public, request)
-    unit = request.unit or _asked_for_unit(names, request, persons)  # the first question: epsilon is for a unit
+    unit = request.unit or _asked_for_unit(names, request, persons)
     interactive = request.doubt is not None or request.ask is not None
     regression = _is_regression(request, seen, forms)
     target = of(request.target, classes=not regression)
@@ -192,6 +191,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
         said = "" if line.look or not sizes else _at_one_client(declared, seen[line.column], sizes)
         return replace(line, look=said) if said else line
 
+    # the lines of the declaration, and beside each what was understood, with what a person has to look at
     features, understood = list[str](), [_understood_unit(unit, persons, named, interactive=interactive)]
     if numbers.lines:
         said, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
@@ -272,7 +272,7 @@ def _require_loaded(text: str) -> None:
             raise ExperimentError(f"no column is left as an input{listed}")
         parse_experiment(raw)
     except (ExperimentError, tomllib.TOMLDecodeError) as fault:
-        quoted = [name for name in re.findall(r"'([^']+)'", str(fault))]
+        quoted = re.findall(r"'([^']+)'", str(fault))
         at = [
             f"\n  line {row}: {line.strip()}"
             for row, line in enumerate(text.splitlines(), start=1)
@@ -379,7 +379,7 @@ def _require_few(column: str, group: ColumnAnswer, form: ColumnForm | None, *, c
     """Refuse undeclared groups if there would be very many, or one for each number."""
     kind = None if form is None else KINDS.get(form.kind)
     numeric = kind is not None and kind.stored in ("numbers", "days") and len(group.categories) > _MOST_NUMBERS
-    declared = group.source.startswith(_SAID)
+    declared = group.source.startswith(_BY_A_PERSON)
     if cut or declared or not (numeric or len(group.categories) > MOST_GROUPS):
         return
     what = f"{len(group.categories)} different {'numbers' if numeric else 'values'}, and each would be a group"
@@ -537,7 +537,7 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
     """Say whether numbers are predicted: by the operator's bounds, a person's word, or because they cannot be classes.
 
     ExperimentError for whole numbers that may be either, more than ten of them or public ones that fall off as counts
-    do, and for more texts, dates or amounts than anybody would call classes.
+    do, and for more texts, dates or amounts than classes can be.
     """
     said = request.words.book.get(request.target)
     if request.target in request.words.bounds or (said is not None and said.low is not None):
@@ -564,7 +564,7 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
 
 
 def _require_classes(column: str, values: set[str], kind: str) -> None:
-    """Refuse a target of more dates, amounts or texts than are classes unless somebody lists them."""
+    """Refuse a target of more dates, amounts or texts than are classes unless they are listed."""
     listed = f"or list all of them with --categories {column}=A,B,..."
     if KINDS.get(kind).stored == "days" and len(values) > _MOST_NUMBERS:
         what, remedy = "dates", f"say from when to when, to predict days: --bounds {column}=LOW:HIGH"
@@ -625,7 +625,7 @@ def _feature(
     if declared.kind is None:
         return f'  {{name = {_text(column)}, kind = "{BLANK}"}},   # {_comment(declared)}'
     kind, parts = KINDS.get(declared.kind), [f"name = {_text(column)}"]
-    if declared.kind not in _UNSAID:
+    if declared.kind not in _DEFAULT_KINDS:
         parts.append(f'kind = "{declared.kind}"')
     parts += _written(declared)
     if kind.listing:
@@ -639,7 +639,7 @@ def _feature(
     return f"  {{{', '.join(parts)}}},   # {_comment(declared)}"
 
 
-_UNSAID = ("number", "category")
+_DEFAULT_KINDS = ("number", "category")
 """Kinds that a declaration has without saying so."""
 
 
@@ -658,7 +658,7 @@ def _written(declared: ColumnAnswer) -> list[str]:
     return [*parts, *([f"units = {_text(declared.units)}"] if declared.units else [])]
 
 
-_SAID = ("given", "from")
+_BY_A_PERSON = ("given", "from")
 """Beginnings of the source of what a person declared; of what was read off a table it is another."""
 
 
@@ -672,7 +672,7 @@ def _useless(column: str, declared: ColumnAnswer, cells: Sequence[str] | None) -
         return f"its name has {len(column)} letters, over {LONGEST_NAME}; shorten it in every table if it is an input"
     listing = declared.kind is not None and KINDS.get(declared.kind).listing
     only = "it has one value only" if listing and len(declared.categories) == 1 else None
-    if declared.source.startswith(_SAID) and (declared.categories or declared.low is not None):
+    if declared.source.startswith(_BY_A_PERSON) and (declared.categories or declared.low is not None):
         return only  # whoever lists a column's values, or bounds it, means it as an input
     if named_as_identifier(column):
         return "it looks like an identifier"
@@ -750,7 +750,7 @@ def _values(role: str, column: str, declared: ColumnAnswer, positive: Positive |
 
 
 def _targets(column: str, declared: ColumnAnswer) -> str:
-    unsaid = declared.kind is None or declared.kind in _UNSAID or KINDS.get(declared.kind).stored == "numbers"
+    unsaid = declared.kind is None or declared.kind in _DEFAULT_KINDS or KINDS.get(declared.kind).stored == "numbers"
     kind = [] if unsaid else [f'kind = "{declared.kind}"']
     bounds = [
         *kind,

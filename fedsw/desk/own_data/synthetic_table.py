@@ -18,7 +18,7 @@ from fedsw._tools import files
 from fedsw._tools.text import measured, number
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
-from fedsw.desk.own_data.description import guarded_once, released_columns
+from fedsw.desk.own_data.description import guarded_once, released_columns, trust_once
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.learning.sketches.from_settings import table_of
 from fedsw.learning.tasks.measures import made_table
@@ -39,11 +39,12 @@ _OF_SYNTHESIS = ("model", "sketch", "training", "evaluation")
 def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsilon: float | None) -> Experiment:
     """The experiment that learns a synthetic table from the clients' files of another one.
 
-    Declaration, files, account, clients, partition, seed, epsilon and delta stay. Name, model, sketch and training are
-    those of tables, unless the experiment is of synthesis from a sketch of kind "table" itself.
+    It may be of any task on clients' own tables, with a class and a group if labels are made independent of the group
+    (``fair``). Declaration, files, account, clients, partition, seed and delta stay; epsilon is its own unless it is
+    given, and so is the trust in all parties (`trust_once`). Name, model, sketch and training are those of tables,
+    unless the experiment is of synthesis from a sketch of kind "table" itself.
 
-    It may be of any task on clients' own tables, which has a class and a group where labels are made independent of
-    the group (``fair``). Trust model and epsilon are its own unless they are given.
+    ExperimentError if no column is declared, or no table leaves once under the trust model.
     """
     columns = released_columns(experiment, "a table is written in them")
     if fair and (columns.target is None or columns.sensitive is None):
@@ -65,8 +66,9 @@ def as_synthesis(experiment: Experiment, *, trust: str | None, fair: bool, epsil
     settings["evaluate_every"] = settings["training"]["rounds"]
     if fair:
         settings["sketch"] |= {"groups": True, "independent": True}
-    once = trust or (experiment.privacy.trust if experiment.stages else "sketch")
-    return parse_experiment(settings | guarded_once(experiment, once, epsilon))
+    if trust is None and experiment.privacy.model.fixed_epsilon is not None:
+        trust = "sketch"  # under `none` everybody is trusted already
+    return parse_experiment(settings | guarded_once(experiment, trust_once(experiment, trust), epsilon))
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Usefulness:
         )
         if not self.gains[REAL].above:
             return (
-                "Nobody can say whether the table is of use for prediction: these held-out records are too few, or "
+                "Whether the table is of use for prediction cannot be told: these held-out records are too few, or "
                 f"teach nothing. {shown}"
             )
         if not self.gains[SYNTHETIC].above:

@@ -93,6 +93,12 @@ def test_of_private_cells_none_is_quoted_where_a_separator_is_in_doubt(tmp_path)
     assert f'thousands = "{BLANK}"' in made.blanks.values()
 
 
+@pytest.mark.parametrize("words", [{}, {"bounds": {"bmi": ("10", "60")}}, {"categories": {"drinks": ("beer", "wine")}}])
+def test_how_often_a_private_cell_is_missing_is_in_no_draft(tmp_path, words):
+    _, made = drafted(tmp_path, "dashes_are_missing", words=Words(**words), from_public=False, guess=True)
+    assert 'missing = ["-"]' in made.text and "taken for missing" not in made.text + str(made.understood)
+
+
 def test_codes_keep_their_zeros(tmp_path):
     folder, made = drafted(tmp_path, "codes")
     features = features_of(folder, made)

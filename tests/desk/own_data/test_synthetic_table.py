@@ -18,9 +18,12 @@ from fedsw.audit import canary
 from fedsw.audit.record import audit, model
 from fedsw.cli.app import main
 from fedsw.data import read_table
+from fedsw.desk.own_data.description import trust_once
 from fedsw.desk.own_data.drifts import of_each
 from fedsw.desk.own_data.synthetic_table import as_synthesis
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
+from fedsw.experiment.load import shipped_experiments
+from fedsw.experiment.trust import trust_model
 from fedsw.learning.sketches.drift import Means, drift_of_means
 from fedsw.learning.sketches.from_settings import Stage
 from fedsw.learning.sketches.learnt import flat_bytes
@@ -301,7 +304,7 @@ def test_a_table_that_nobody_held_against_the_private_ones_gives_its_reader_no_g
     assert compared(place, made, private) == 0  # which nobody can tell from another without the clients' files
     assert json.loads(capsys.readouterr().out)["epsilon_of_reader"] == "inf"
     card = (place / "compared.md").read_text()
-    assert card.count("epsilon = infinity for whoever sees the comparison") == 2
+    assert card.count("epsilon = infinity for readers of the comparison") == 2
     assert card.index("epsilon = infinity") < card.index("## Guarantee")
     assert compared(place, made, place / "held.csv", "--data-dir", data) == 0
     assert json.loads(capsys.readouterr().out)["epsilon_of_reader"] == 2.0
@@ -309,7 +312,7 @@ def test_a_table_that_nobody_held_against_the_private_ones_gives_its_reader_no_g
     asked = ["distance", str(local), "--reference", str(place / "held.csv"), "--json"]
     assert main(asked) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["epsilon_of_reader"] == "inf" and "nobody held it against" in found["warning"]
+    assert found["epsilon_of_reader"] == "inf" and "was not compared with the private records" in found["warning"]
     assert main([*asked, "--data-dir", data]) == 0
     assert "epsilon_of_reader" not in json.loads(capsys.readouterr().out)
 
@@ -389,6 +392,24 @@ def test_an_experiment_of_any_task_on_own_tables_becomes_a_synthesis_with_its_bu
     assert (found.privacy.epsilon, found.privacy.delta, found.privacy.trust) == (3.0, 1e-7, "sketch")
     assert found.sketch.kind == "table" and found.model.kind == "table-generator"
     assert as_synthesis(found, trust="sketch-local", fair=False, epsilon=0.5).privacy.epsilon == 0.5
+
+
+@pytest.mark.parametrize(
+    ("trust", "once"),
+    [("none", "sketch"), ("central", "sketch"), ("distributed", "distributed"), ("local-gradient", "sketch-local")],
+)
+def test_a_table_asks_for_no_more_trust_than_the_experiment_that_it_is_made_of(place, trust, once):
+    classification = OWN.format(held_out="").partition("[objective]")[0]
+    (place / "trusting.toml").write_text(f'{classification}[privacy]\ntrust = "{trust}"\n[federation]\nclients = 4\n')
+    own = experiment(place, "trusting.toml")
+    assert as_synthesis(own, trust=None, fair=False, epsilon=1.0).privacy.trust == once
+    for shipped in shipped_experiments():
+        model = shipped.privacy.model
+        if model.once is None:
+            with pytest.raises(ExperimentError, match="no table is released once; choose --trust among distributed"):
+                trust_once(shipped, None)
+        else:
+            assert trust_model(trust_once(shipped, None)).hides_records() == model.hides_records()
 
 
 def test_a_drafted_experiment_becomes_a_synthesis_as_it_is_and_its_runs_have_a_name_of_their_own(place):

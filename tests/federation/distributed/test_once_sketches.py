@@ -254,7 +254,8 @@ def test_a_table_made_of_an_experiment_has_the_noise_for_as_many_colluding_clien
     own = small(TRUST, "local.colluding=2").model_dump() | {"data": {"source": "files", "columns": columns}}
     made = as_synthesis(Experiment.model_validate(own), trust="distributed", fair=False, epsilon=None)
     assert made.stages and made.local.colluding == 2
-    assert as_synthesis(Experiment.model_validate(own), trust=None, fair=False, epsilon=1.0).privacy.trust == "sketch"
+    same = as_synthesis(Experiment.model_validate(own), trust=None, fair=False, epsilon=1.0)
+    assert (same.privacy.trust, same.local.colluding) == ("distributed", 2)
 
 
 def test_settings_of_a_sketch_are_refused_where_none_is_learnt_from():
