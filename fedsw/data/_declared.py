@@ -190,21 +190,21 @@ class _Declaring:
             declared_group = None if group is None else self._group(group, arguments["groups"], arguments["edges"])
             label = None if target is None else self._label(target, arguments["classes"])
             numbers = () if targets is None else self._numbers(targets)
-            whose = None if arguments["unit"] is None else self._refer(arguments["unit"], "unit")
-            used = {part.name for part in (label, *numbers) if part is not None} | {whose}
+            unit = None if arguments["unit"] is None else self._refer(arguments["unit"], "unit")
+            used = {part.name for part in (label, *numbers) if part is not None} | {unit}
             used |= set() if declared_group is None else {*declared_group.columns}
             inputs = (
                 self._others(names, used) if arguments["features"] is None else self._features(arguments["features"])
             )
-            declaration = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=whose)
-            if whose is None:
-                self._ask_for_persons(names, declaration, unsaid=arguments["features"] is None)
+            declaration = Columns(features=inputs, sensitive=declared_group, target=label, targets=numbers, unit=unit)
+            if unit is None:
+                self._require_no_persons(names, declaration, unsaid=arguments["features"] is None)
         except ValidationError as fault:
             raise ExperimentError("; ".join(explain_all(fault.errors(), Columns))) from None
         return self._table, declaration
 
-    def _ask_for_persons(self, names: Sequence[str], columns: Columns, *, unsaid: bool) -> None:
-        """Refuse an undeclared input that looks like ids of persons; warn of such a column beside."""
+    def _require_no_persons(self, names: Sequence[str], columns: Columns, *, unsaid: bool) -> None:
+        """Refuse a column that looks like ids of persons where it would become an input unsaid; else warn of it."""
         labels = {label.name for label in (columns.target, *columns.targets) if label is not None}
         labels |= set() if columns.sensitive is None else {*columns.sensitive.columns}
         cells = {
@@ -233,7 +233,7 @@ class _Declaring:
                 return self._combined([self._added(f"group{i}", part) for i, part in enumerate(parts)], groups)
         cut = {} if edges is None else {"edges": tuple(edges)}
         if isinstance(reference, Mapping):
-            return self._known(Group.model_validate({**reference, **_values(groups), **cut}), "group")
+            return self._in_table(Group.model_validate({**reference, **_values(groups), **cut}), "group")
         name = self._refer(reference, "group")
         values = () if cut else self._levels(name, groups, "groups", "edges= cuts them into groups")
         return Group.model_validate({"name": name, "values": values, **cut})
@@ -253,7 +253,7 @@ class _Declaring:
 
     def _label(self, reference: object, classes: Sequence[object] | None) -> Label:
         if isinstance(reference, Mapping):
-            return self._known(Label.model_validate({**reference, **_values(classes)}), "target")
+            return self._in_table(Label.model_validate({**reference, **_values(classes)}), "target")
         name = self._refer(reference, "target")
         return Label(name=name, values=self._levels(name, classes, "classes", "targets= predicts them as they are"))
 
@@ -261,7 +261,7 @@ class _Declaring:
         numbers: list[Number] = []
         for one in reference if isinstance(reference, list | tuple) else [reference]:
             if isinstance(one, Number | Mapping):
-                numbers.append(self._known(Number.model_validate(one), "targets"))
+                numbers.append(self._in_table(Number.model_validate(one), "targets"))
             else:
                 numbers += [Number(name=part) for part in self._parts(self._refer(one, "targets"))]
         return tuple(numbers)
@@ -346,7 +346,7 @@ class _Declaring:
             raise BadRecords(f"{role} is {index}, and {kind} has {len(parts)} columns, counted from 0")
         return parts[index]
 
-    def _known(self, declared: _Role, role: str) -> _Role:
+    def _in_table(self, declared: _Role, role: str) -> _Role:
         self._refer(declared.name, role)
         return declared
 

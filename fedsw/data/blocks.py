@@ -1,7 +1,7 @@
 """Blocks of a CSV file, whole lines of two megabytes, as columns; what is not plain is left to Python's own reader.
 
-Both readers read the same rows as the same cells. This one (pyarrow's) is the quicker one, and is asked for blocks in
-which no difference between them can show; whatever it does not understand, it does not refuse, and says None.
+Both readers read the same rows as the same cells. This one (pyarrow's) is the quicker one. It gets only blocks of which
+both must make the same cells (`is_plain`), and returns None, in place of an error, for what it cannot read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def is_text(path: Path) -> bool:
 class ColumnLayout:
     """How the columns of a file are read: where those that are read are (``places``) among ``width`` in all.
 
-    Nothing reads ``numbers`` as text; ``gaps`` of them may have cells among ``markers``, which stand for missing ones;
-    ``dates`` are read as dates and as nothing else.
+    Columns of ``numbers`` are read as such, never as text; ``gaps`` are those of them with cells among ``markers``,
+    which stand for missing ones; ``dates`` are read as dates only.
     """
 
     places: Mapping[str, int]
@@ -60,6 +60,8 @@ class ColumnLayout:
     @classmethod
     def of(cls, columns: Columns, places: Mapping[str, int], width: int, beside: Callable[[str], bool]) -> ColumnLayout:
         """The layout of a file for some declared columns; those of `beside` are read as text, declared or not."""
+        # read as text: listed values and identifiers, what a caller wants as it is written, and numbers in another
+        # spelling than the table's, which pyarrow has one of
         texts = set() if columns.target is None else {columns.target.name}
         texts |= set(columns.sensitive.columns) if columns.sensitive is not None and columns.sensitive.values else set()
         texts |= {columns.unit or ""} | {name for name in places if beside(name)}
@@ -69,6 +71,7 @@ class ColumnLayout:
             if (spelling := columns.spelling_of(number)).thousands or spelling.decimal != columns.decimal
             for column in (number.columns if isinstance(number, Feature) else (number.name,))
         }
+        # pyarrow takes one list of null values: of columns with missing numbers those with the first one's markers fit
         plain = [number for number in columns.features if number.reader.stored == "numbers"]
         markers = next((number.missing for number in plain if number.missing and number.name not in texts), ())
         fit = [number for number in plain if not number.missing or set(number.missing) == set(markers)]

@@ -116,7 +116,7 @@ def _bins(scaled: Tensor, column: Coded) -> Tensor:
         values = values.round()
     if len(edges) > _FEW_EDGES:
         reached = torch.searchsorted(torch.tensor(edges, dtype=torch.float64), values, right=True)
-    else:  # a search takes whichever way the number says, which no processor foresees
+    else:  # counting edges takes no branches; those of a binary search are mispredicted for every other number
         numbers, below = values.cpu().numpy(), np.zeros(len(values), dtype=np.uint8)
         for edge in edges:
             below += (numbers < edge).view(np.uint8)
@@ -140,7 +140,9 @@ def _texts(codes: NDArray[np.int64], column: Coded, columns: Columns, stream: St
         return texts
     absent = next(feature.missing for feature in columns.features if feature.name == column.name)
     step = np.where(column.whole, 1.0, (high - low) / 3)
-    for _ in absent:  # a number that stands for a missing cell is no number: its bin may hold another
+    # A number that is written as a missing cell would be read as one: another of its bin takes its place. Each round
+    # moves it by a step around the bin, onto another marker at worst, so that as many rounds as there are markers do
+    for _ in absent:
         wrong = missing_among(texts, absent)
         values = np.where(wrong, low + (values - low + step) % (high - low), values)
         texts = number.reader.write(values, number, spelling) if wrong.any() else texts
@@ -250,7 +252,7 @@ class Checked:
     ``groups`` (groups,) and ``classes`` (classes,) count units and rows with a valid cell there; ``faults`` are in the
     order of rows, at most `MOST_FAULTS` a column, with the number of ``more``; ``absent`` counts, in place of faults,
     cells that seem to be missing, by column and as messages show them; ``missing`` and ``cut`` those that the
-    declaration allows; ``names`` are the numbers of declared units, the same in every file; ``records`` are there if
+    declaration allows; ``unit_numbers`` are those of declared units, the same in every file; ``records`` are there if
     they were to be kept and every cell fits.
     """
 
@@ -261,7 +263,7 @@ class Checked:
     more: int = 0
     missing: dict[str, int] = field(default_factory=dict)
     units: int = 0
-    names: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    unit_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     records: Records | None = None
     absent: dict[str, dict[str, int]] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
@@ -283,17 +285,17 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         units = encoder.unit(columns.unit)
         features = encoder.features(columns.features)
         groups, labels = encoder.group(columns.sensitive), encoder.target(columns)
-        read = _rows_read(encoder, chunk.first_row, columns)  # whatever is wrong elsewhere in their rows
+        read = _rows_read(encoder, chunk.first_row, columns)  # rows count even if another column of theirs has a fault
         totals.rows += int(np.count_nonzero(encoder.kept))
         totals.groups += np.bincount(groups[read.group], minlength=len(totals.groups))
         if columns.unit is not None:
             fine = read.unit & read.group
-            owned.add(units[fine], groups[fine], encoder.numbered[fine])
+            owned.add(units[fine], groups[fine], encoder.row_numbers[fine])
         if columns.classes:
             totals.classes += np.bincount(labels[read.target], minlength=len(totals.classes))
             if public_classes and columns.unit is not None:
                 fine = read.unit & read.target
-                labelled.add(units[fine], labels[fine], encoder.numbered[fine])
+                labelled.add(units[fine], labels[fine], encoder.row_numbers[fine])
         if keep:
             gathered.add(features[encoder.kept], groups[encoder.kept], labels[encoder.kept])
         for counts, more in ((totals.missing, encoder.missing), (totals.cut, encoder.cut)):
@@ -306,7 +308,7 @@ def checked(chunks: Iterable[Chunk], columns: Columns, *, public_classes: bool =
         totals.faults += labelled.changing(columns.unit, columns.target.name, columns.classes, most=MOST_FAULTS)
     totals.units = int(totals.groups.sum())
     if columns.unit is not None:
-        totals.names, first, _ = grouped(owned.units)
+        totals.unit_numbers, first, _ = grouped(owned.units)
         totals.units, totals.groups = len(first), np.bincount(owned.values[first], minlength=len(totals.groups))
     if keep and not totals.faults and not totals.absent:
         gathered.close(owned.units)

@@ -127,7 +127,7 @@ def tabulated(source: object, *, names: Sequence[str] | None = None) -> Table:
             "series.to_frame().T"
         )
     if _is_a(source, "datasets", "Dataset"):
-        return _of_hub(source, kind)
+        return _of_hugging_face(source, kind)
     if hasattr(source, "__arrow_c_stream__") or _is_a(source, "pyarrow", "RecordBatch"):
         return _of_arrow(source, kind)
     if isinstance(source, np.ndarray) and source.dtype.names is not None:
@@ -188,13 +188,13 @@ def as_cells(values: object, what: str) -> Array:
     elif _is_a(values, "pandas", "Series", "Index"):
         values = _of_series(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes):
-        values = _listed(list(values), what)
+        values = _array_of(list(values), what)
     elif hasattr(values, "__array__"):
         values = _of_series(values) if _is_a(values, "pandas", "api.extensions.ExtensionArray") else np.asarray(values)
     if not isinstance(values, np.ndarray):
         raise BadRecords(f"{what} is {kind_of(values)}; an array, a tensor or a list of one cell a record is expected")
     if values.dtype.kind == "O":
-        values = _listed(values.tolist(), what)
+        values = _array_of(values.tolist(), what)
     if values.dtype.kind == "M":
         values = values.astype("datetime64[D]")
     if values.dtype.kind not in "biufUOM":
@@ -248,7 +248,7 @@ def _unmasked(values: Any) -> Array:
     return cells
 
 
-def _listed(values: list[Any], what: str) -> Array:
+def _array_of(values: list[Any], what: str) -> Array:
     """Cells from a list: stacked where they are arrays, and else as they are."""
     values = [None if value is np.ma.masked else value for value in values]
     if values and (
@@ -263,7 +263,8 @@ def _listed(values: list[Any], what: str) -> Array:
         return np.stack(parts)
     plain = values
     if not {type(value) for value in values} <= _ORDINARY:
-        absent = _absences()
+        pandas: Any = sys.modules.get("pandas")  # one that is not imported has no missing cells here
+        absent = () if pandas is None else (pandas.NA, pandas.NaT)
         plain = [None if any(value is none for none in absent) else _plain(value) for value in values]
     kinds = {type(value) for value in plain}
     if kinds in ({bool}, {float}) or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in plain)):
@@ -275,12 +276,6 @@ def _listed(values: list[Any], what: str) -> Array:
 
 _ORDINARY = frozenset((str, int, float, bool, type(None)))
 """Types of cells that are as they are."""
-
-
-def _absences() -> tuple[object, ...]:
-    """The objects that stand for a missing cell in pandas, if that is imported."""
-    pandas: Any = sys.modules.get("pandas")
-    return () if pandas is None else (pandas.NA, pandas.NaT)
 
 
 def _plain(value: Any) -> Any:
@@ -346,7 +341,7 @@ def _of_arrow(source: Any, kind: str) -> Table:
     return Table(kind, tuple(names), table.num_rows, column, levels)
 
 
-def _of_hub(source: Any, kind: str) -> Table:
+def _of_hugging_face(source: Any, kind: str) -> Table:
     plain = source.with_format(None)
     levels = {name: tuple(feature.names) for name, feature in source.features.items() if hasattr(feature, "int2str")}
 

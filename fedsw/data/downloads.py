@@ -35,7 +35,7 @@ class Source:
     ambiguous: bool = False
 
 
-SOURCES: Mapping[str, Source] = {
+DOWNLOADS: Mapping[str, Source] = {
     "adult": Source(
         url="https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",
         sha256={
@@ -96,12 +96,12 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
     `without_downloads` nothing is downloaded. ValueError if the data set is unknown, FileNotFoundError if its files are
     nowhere, with the folders searched and what can be done.
     """
-    if name not in SOURCES:
-        raise ValueError(f"no data set {name!r} has files; known: {', '.join(SOURCES)}")
+    if name not in DOWNLOADS:
+        raise ValueError(f"no data set {name!r} has files; known: {', '.join(DOWNLOADS)}")
     variable = os.environ.get("FEDSW_DATA")
     base = data_dir if data_dir is not None else variable
     searched = _places(name, Path(base)) if base else []
-    wanted = SOURCES[name].sha256
+    wanted = DOWNLOADS[name].sha256
     for folder in searched:
         if all(stored(folder, file).is_file() for file in wanted):
             return folder
@@ -109,7 +109,7 @@ def find_data(name: str, data_dir: str | Path | None = None) -> Path:
         raise FileNotFoundError(
             f"{name}: {_files(wanted)} in {_listed(searched)}. Point --data-dir at "
             f"their folder, or leave it out to use FEDSW_DATA ({variable or 'not set'}) or a download from "
-            f"{SOURCES[name].url}"
+            f"{DOWNLOADS[name].url}"
         )
     return _download(name, searched, variable)
 
@@ -121,7 +121,7 @@ def stored(folder: Path, file: str) -> Path:
 
 
 def _places(name: str, base: Path) -> list[Path]:
-    source = SOURCES[name]
+    source = DOWNLOADS[name]
     folders = source.folders or (name,)
     parts = base.resolve().parts
     named = any(parts[-len(Path(folder).parts) :] == Path(folder).parts for folder in folders)
@@ -131,10 +131,11 @@ def _places(name: str, base: Path) -> list[Path]:
 def _download(name: str, searched: list[Path], variable: str | None) -> Path:
     import pooch
 
-    source = SOURCES[name]
+    source = DOWNLOADS[name]
     folder = Path(pooch.os_cache("fedsw")) / name
     if not _downloads.get():
-        if all(_holds(folder / file, sha256) for file, sha256 in source.sha256.items()):
+        paths = {folder / file: sha256 for file, sha256 in source.sha256.items()}
+        if all(path.is_file() and pooch.file_hash(str(path), alg="sha256") == known for path, known in paths.items()):
             return folder
         raise FileNotFoundError(
             f"{name}: this client does not hold its files, and downloads nothing that a server names. Its operator "
@@ -156,12 +157,6 @@ def _download(name: str, searched: list[Path], variable: str | None) -> Path:
                 f"and name it with --data-dir or in FEDSW_DATA ({variable or 'not set'})"
             ) from fault
     return folder
-
-
-def _holds(path: Path, sha256: str) -> bool:
-    import pooch
-
-    return path.is_file() and pooch.file_hash(str(path), alg="sha256") == sha256
 
 
 def _files(wanted: Mapping[str, str]) -> str:

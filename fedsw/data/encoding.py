@@ -23,7 +23,7 @@ from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import folded, normal
 from fedsw.data.distinct import CellFault, Growing, Owned
 from fedsw.data.formats import BadRecords, Chunk
-from fedsw.data.records import Records, known
+from fedsw.data.records import Records, unchecked
 from fedsw.data.units import numbers_of
 
 MAX_VALUES = 2**28
@@ -94,7 +94,7 @@ class Gathered:
             features, group = encoder.features(columns.features), encoder.group(columns.sensitive)
             rows = slice(None) if encoder.kept.all() else encoder.kept
             if columns.unit is not None:
-                owned.add(encoder.unit(columns.unit)[rows], group[rows], encoder.numbered[rows])
+                owned.add(encoder.unit(columns.unit)[rows], group[rows], encoder.row_numbers[rows])
             self.add(features[rows], group[rows], encoder.target(columns)[rows])
             if encoder.faults:
                 first = min(encoder.faults, key=lambda fault: fault.row)
@@ -106,8 +106,8 @@ class Gathered:
                 )
         if len(self._groups) == self._ends[-1]:
             raise BadRecords(f"{where} holds no records; a client takes part with at least one")
-        group_ = columns.sensitive
-        if group_ is not None and (changing := owned.changing(columns.unit, group_.name, columns.groups, most=1)):
+        sensitive = columns.sensitive
+        if sensitive is not None and (changing := owned.changing(columns.unit, sensitive.name, columns.groups, most=1)):
             raise BadRecords(f"{where}: row {changing[0].row} ({counted}), {changing[0].words}")
         self.close(owned.units)
 
@@ -127,7 +127,7 @@ class Gathered:
         arrays = (self._features, self._groups, self._targets)
         features, groups, targets = (torch.from_numpy(growing.whole()) for growing in arrays)
         unit = None if self._columns.unit is None else torch.from_numpy(self._units.whole())
-        whole = known(features, groups, targets, torch.arange(len(groups)), unit)
+        whole = unchecked(features, groups, targets, torch.arange(len(groups)), unit)
         return [whole.part(start, end) for start, end in pairwise(self._ends)]
 
 
@@ -206,7 +206,8 @@ class Encoder:
         if group.of:
             combined = np.array(group.combined).reshape([len(part.values) for part in group.of])
             numbers = np.asarray(combined[tuple(self._places(part) for part in group.of)], dtype=np.int64)
-            self._require(group.columns[-1], numbers < 0, f"beside the {group.columns[0]!r} of its row it is no group")
+            if (bad := numbers < 0).any():
+                self._note(group.columns[-1], bad, f"beside the {group.columns[0]!r} of its row it is no group")
             return np.maximum(numbers, 0)
         return self._places(group)
 
@@ -215,16 +216,16 @@ class Encoder:
         if column is None:
             return np.zeros(self.rows, dtype=np.int64)
         cells = by_value(self._cells[column])
-        numbers: NDArray[np.int64] = numbers_of(cells.values if isinstance(cells, Distinct) else cells)[_which(cells)]
+        values = cells.values if isinstance(cells, Distinct) else cells
+        numbers: NDArray[np.int64] = numbers_of(values)[_row_index(cells)]
         bad = numbers < 0
         if bad.any():
-            expected = "it says whose the row is: a text or a whole number, in every row"
-            self._note(column, bad, expected)
+            self._note(column, bad, "it identifies the privacy unit: a text or a whole number, in every row")
             numbers[bad] = 0
         return numbers
 
     @property
-    def numbered(self) -> NDArray[np.int64]:
+    def row_numbers(self) -> NDArray[np.int64]:
         """Numbers of the rows in their file, (rows,)."""
         return np.arange(self.rows) + self._first
 
@@ -247,14 +248,15 @@ class Encoder:
             inputs[fill, absent] = 1.0
         if feature.missing:
             inputs[-1] = absent
-            self.missing[feature.name] = int(absent[_which(cells)].sum())
+            self.missing[feature.name] = int(absent[_row_index(cells)].sum())
         if isinstance(cells, Distinct):
             np.take(inputs, cells.codes, axis=1, out=part, mode="clip")  # the other modes copy once more
         else:
             part[:] = inputs
         bad = ~known & ~absent
         if bad.any():
-            self._require(feature.name, bad[_which(cells)], feature.reader.expect(feature, spelling), feature.listed)
+            expected = feature.reader.expect(feature, spelling)
+            self._note(feature.name, bad[_row_index(cells)], expected, listed=feature.listed)
 
     def _numeric(
         self, column: str, number: Number, absent: _Missing = np.False_, fill: object = None
@@ -306,13 +308,10 @@ class Encoder:
         places = kind.read(cells.values if isinstance(cells, Distinct) else cells, column, self._columns.spelling)
         bad = np.isnan(places)
         if bad.any():
-            self._require(label.name, bad[_which(cells)], kind.expect(column, self._columns.spelling), column.listed)
-        indices: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_which(cells)]
+            expected = kind.expect(column, self._columns.spelling)
+            self._note(label.name, bad[_row_index(cells)], expected, listed=column.listed)
+        indices: NDArray[np.int64] = np.where(bad, 0, places).astype(np.int64)[_row_index(cells)]
         return indices
-
-    def _require(self, column: str, bad: NDArray[np.bool_], expected: str, listed: Sequence[str] = ()) -> None:
-        if bad.any():
-            self._note(column, bad, expected, listed=listed)
 
     def _note(
         self,
@@ -323,7 +322,7 @@ class Encoder:
         spelling: Spelling | None = None,
         listed: Sequence[str] = (),
     ) -> None:
-        """Keep the faults of a column; those of numbers have remedies, by row, where there are any."""
+        """Keep the faults of a column, in the ``bad`` rows (rows,); ``remedies`` are of single rows, by index."""
         cells, bad = self._chunk.as_written(column), bad & self.kept
         alike = {*map(folded, listed)}
         for index in np.flatnonzero(bad)[: None if self._every else 1]:
@@ -337,8 +336,8 @@ class Encoder:
             self.faults.append(CellFault(row, column, shown(cell), expected + hint, remedy))
 
 
-def _which(cells: Cells) -> Any:
-    """Where the cells of a column are among its different values: the index that makes (rows,) of (values,)."""
+def _row_index(cells: Cells) -> Any:
+    """Return the index that makes (rows,) of (values,): which of a column's different values each cell is."""
     return cells.codes if isinstance(cells, Distinct) else slice(None)
 
 

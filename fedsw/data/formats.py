@@ -79,13 +79,13 @@ class Chunk:
         return (self.cells if self.written is None else self.written())[column]
 
 
-def nothing(column: str) -> bool:
-    """No column."""
+def no_column(column: str) -> bool:
+    """Select none: the default of ``beside``."""
     return False
 
 
 Beside = Callable[[str], bool]
-"""Test of a column's name: is it read as text, beside the declared columns?"""
+"""Selects, by their names, columns that are read as text beside the declared ones."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Format:
     counted: str
     ahead: bool = False
 
-    def read(self, path: Path, columns: Columns, *, beside: Beside = nothing) -> Iterator[Chunk]:
+    def read(self, path: Path, columns: Columns, *, beside: Beside = no_column) -> Iterator[Chunk]:
         """The declared columns of a file and those beside, ahead in a thread that reads while a chunk is used."""
         chunks = self.chunks(path, columns, beside)
         if not self.ahead or path.stat().st_size < BLOCK:
@@ -346,7 +346,7 @@ def _npz_chunks(path: Path, columns: Columns, beside: Beside) -> Iterator[Chunk]
     cells: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         cells |= {name: array} if name not in counts else {f"{name}{j}": array[:, j] for j in range(array.shape[1])}
-    with zipfile.ZipFile(path) as archive:  # what nobody declared is looked at where it is a column, and else is not
+    with zipfile.ZipFile(path) as archive:  # an undeclared array is read only if it is a column
         for name in (name for name in members if name not in arrays and beside(name)):
             member = archive.getinfo(f"{name}.npy")
             with suppress(BadRecords), damaged(path, "npz file"), archive.open(member) as stream:

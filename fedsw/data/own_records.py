@@ -19,7 +19,7 @@ from fedsw.data.records import Records, validate
 from fedsw.data.settings import ObjectDescription
 from fedsw.data.units import Units, require_one_client_each
 
-_TWICE = "declare data.columns, or groups= and classes= for every client alike"
+_DECLARE_ALIKE = "declare data.columns, or groups= and classes= for every client alike"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_all(source: object, columns: Columns | None, clients: int, *, what: str
         part = read_one(one, columns, what=f"{what} of client {client}")
         if parts and (differs := difference(parts[0].columns, part.columns)):
             raise ExperimentError(
-                f"{what} of client {client} is read under other columns than client 0's: {differs}; {_TWICE}"
+                f"{what} of client {client} is read under other columns than client 0's: {differs}; {_DECLARE_ALIKE}"
             )
         parts.append(part)
     require_one_client_each([part.unit for part in parts], range(clients), str(parts[0].columns.unit))
@@ -162,7 +162,7 @@ def client_records(
             )
         answer = asked(named, client, clients, what=what)
     else:
-        return _everybodys(source, columns), True
+        return _shared_table(source, columns), True
     return numbered(read_one(answer, columns, what=f"{what} of client {client}"), client, clients), False
 
 
@@ -179,7 +179,7 @@ def numbered(records: Records, client: int, clients: int) -> Records:
 
 
 @functools.lru_cache(maxsize=2)
-def _everybodys(reference: str, columns: Columns) -> DeclaredRecords:
+def _shared_table(reference: str, columns: Columns) -> DeclaredRecords:
     """One table of a simulation, read once in this process for all of its clients."""
     return loaded(reference, columns, 1, what="data.source").parts[0]
 

@@ -25,7 +25,7 @@ MOST_ROWS = 2**18
 _ABSENT = np.iinfo(np.int64).min
 _LEAST_ROWS, _LEAST_VALUES = 20, 10
 _FEW_ROWS, _MANY_ROWS = 10, 100
-"""Rows of a value on average up to which one column that stays the same tells a person, and up to which two do."""
+"""Mean rows a value up to which one column that stays the same marks values as persons, and up to which two do."""
 _ALIKE, _BY_CHANCE, _SURE = 0.98, 0.9, 14.0
 """A column stays the same in so many values (a person's sex may be mended once), by chance in fewer, and in all of them
 with a chance below e^-14: no column of the shipped data sets is taken for a person's then."""
@@ -148,8 +148,8 @@ def persons_in(
             )
         few = rows <= _FEW_ROWS * values
         aged = marks.whole and array[present].min() >= 0 and array[present].max() <= _OLDEST
-        told = len(constant) >= (1 if few and marks.one_length and not aged else 2)
-        if told and (marks.one_length or values > _LONG_LIST) or (name in named and few):
+        shows_persons = len(constant) >= (1 if few and marks.one_length and not aged else 2)
+        if shows_persons and (marks.one_length or values > _LONG_LIST) or (name in named and few):
             repeated.append(Persons(name, values, rows, constant))
     return repeated
 
@@ -172,6 +172,7 @@ def _stays(codes: NDArray[np.int64], counts: NDArray[np.int64], cells: NDArray[n
         same: NDArray[np.bool_] = (least == most)[several]
         return same
 
+    # what is alike when the rows are shuffled is no sign of persons: a column of few values, or of one frequent value
     by_chance = float(alike(np.random.default_rng(0).permutation(values)).mean())
     if by_chance > _BY_CHANCE or float((stay := alike(values)).mean()) < _ALIKE:
         return False

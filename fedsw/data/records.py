@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Records(Short):
     """One row per record; construction checks shapes and dtypes, `validate` checks values.
 
-    It prints no value of a record, and no number of them either: of a batch that may be a secret.
+    It prints neither values nor the number of records: the size of a batch may be secret.
 
     Numbers below the smallest normal float32, 1.2e-38, become 0, whatever they came from: see `fedsw._tools.subnormal`.
 
@@ -49,9 +49,7 @@ class Records(Short):
         if self.unit is not None:
             _require_tensor("unit", self.unit, torch.int64, columns=False)
             if len(self.unit) != n:
-                raise ValueError(
-                    f"records differ in length (unit {len(self.unit)}, ids {n}); every record is somebody's"
-                )
+                raise ValueError(f"records differ in length (unit {len(self.unit)}, ids {n}); every record has a unit")
         if not self.features.shape[0] == self.sensitive.shape[0] == self.target.shape[0] == n:
             sizes = {name: len(getattr(self, name)) for name in ("features", "sensitive", "target", "ids")}
             lengths = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -91,7 +89,7 @@ class Records(Short):
 
     def renumbered(self, ids: Tensor) -> Records:
         """The same records with other ids (n,) int64."""
-        return known(self.features, self.sensitive, self.target, ids, self.unit)
+        return unchecked(self.features, self.sensitive, self.target, ids, self.unit)
 
     def _facts(self) -> Mapping[str, object]:
         target = "a class" if self.is_classification else f"{self.target.shape[1]} numbers"
@@ -99,16 +97,16 @@ class Records(Short):
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Records:
         unit = None if self.unit is None else change(self.unit)
-        return known(change(self.features), change(self.sensitive), change(self.target), change(self.ids), unit)
+        return unchecked(change(self.features), change(self.sensitive), change(self.target), change(self.ids), unit)
 
 
 def with_features(records: Records, features: Tensor) -> Records:
-    """The same records with other features (n, p), which are theirs only; nothing is copied."""
-    return known(features, records.sensitive, records.target, records.ids, records.unit)
+    """The same records with other features (n, p), row i a function of record i only; nothing is copied."""
+    return unchecked(features, records.sensitive, records.target, records.ids, records.unit)
 
 
-def known(features: Tensor, sensitive: Tensor, target: Tensor, ids: Tensor, unit: Tensor | None) -> Records:
-    """Records of tensors (n, ...) that were checked and flushed once; nothing is copied."""
+def unchecked(features: Tensor, sensitive: Tensor, target: Tensor, ids: Tensor, unit: Tensor | None) -> Records:
+    """Records of tensors (n, ...) as they are, which were checked and flushed once; nothing is copied."""
     records = object.__new__(Records)
     for name, value in zip(("features", "sensitive", "target", "ids"), (features, sensitive, target, ids), strict=True):
         object.__setattr__(records, name, value)
@@ -175,7 +173,7 @@ def concatenate(parts: Sequence[Records]) -> Records:
     if len(widths) > 1:
         shapes = ", ".join(f"{p.features.shape[1]} features and target {tuple(p.target.shape[1:])}" for p in parts)
         raise ValueError(f"parts have different widths ({shapes}); records of one data set share them")
-    return known(
+    return unchecked(
         joined([part.features for part in parts]),
         joined([part.sensitive for part in parts]),
         joined([part.target for part in parts]),
@@ -185,8 +183,9 @@ def concatenate(parts: Sequence[Records]) -> Records:
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors (n_i, ...) one after the other; where they lie so in memory, nothing is copied."""
+    """Tensors (n_i, ...) one after the other; if they lie so in memory, nothing is copied."""
     first, size = parts[0], sum(map(len, parts))
+    # `read_tables` lays files one behind the other in one storage: a view of it is then the whole
     offset = first.storage_offset()
     for part in parts:
         beside = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -202,7 +201,7 @@ def _units_of(parts: Sequence[Records]) -> Tensor | None:
     if not units:
         return None
     if len(units) < len(parts):
-        raise ValueError(f"{len(units)} of {len(parts)} parts say whose their records are; declare a unit for all")
+        raise ValueError(f"{len(units)} of {len(parts)} parts have privacy units; declare a unit for all")
     if common := sum(map(len, map(torch.unique, units))) - len(torch.unique(torch.cat(units))):
         raise ValueError(f"{common} units of a part are also in an earlier one; the rows of a unit are one client's")
     return joined(units)

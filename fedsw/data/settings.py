@@ -40,7 +40,7 @@ class DataSet:
 _SIZES = {"n": "records", "n_test": "test_records", "seed": "seed"}
 _FILES = {"data_dir": "data_dir"}
 _SPLIT = {**_FILES, "split_seed": "seed"}
-_LAW = {
+_OF_SYNTHETIC = {
     "p": "correlation",
     "d_core": "core_features",
     "d_spurious": "spurious_features",
@@ -49,7 +49,7 @@ _LAW = {
 SOURCES: Registry[DataSet] = Registry("data.source", DataSet)
 """The data sets that have a name; records of a user's own are a file, an object or `module:name`."""
 for _name, _data_set in {
-    "synthetic": DataSet("synthetic", {**_SIZES, **_LAW}),
+    "synthetic": DataSet("synthetic", {**_SIZES, **_OF_SYNTHETIC}),
     "adult": DataSet("adult", _FILES, (102, 2, 2)),
     "ring": DataSet("ring", _SIZES, (2, 1, 1)),
     "gaussians": DataSet("gaussians", _SIZES, (2, 1, 5)),
@@ -95,13 +95,12 @@ class ObjectDescription(Section):
 class Data(Section):
     """Which records the clients hold.
 
-    `data_dir` and the environment variable FEDSW_DATA say where files are; `records` is for the sources that are
-    drawn from a law (synthetic, ring, gaussians), with the law's parameters for the synthetic one; `target` is what its
-    regression predicts: the point (y1, y2), or the one number (y1 + y2) / 2. `most_records` keeps the first so many
-    private records of a source that is not drawn. `row_norm` scales
-    every record's features to that l2 norm by itself (no statistic of the data is used), so that the clips hardly
-    bite. `public` is the labelled public data set that domain adaptation learns from, `public_batch` records a
-    round.
+    Files are in `data_dir`, or where the environment variable FEDSW_DATA says. `records` and `test_records` are numbers
+    to draw from a law (synthetic, ring, gaussians); the synthetic one has parameters, and its regression predicts the
+    `target`: the point (y1, y2), or the number (y1 + y2) / 2. Of a source that is not drawn `most_records` keeps as
+    many of the first private records. `row_norm` scales the features of every record to that l2 norm by itself (no
+    statistic of the data is used), so that clips hardly bite. `public` is the labelled public data set that domain
+    adaptation learns from, `public_batch` records a round.
 
     With `half`, an image data set's first half is public and its second half the private records; `encoded` makes
     these the unit-norm codes, of so many numbers, of an autoencoder that learnt from the public half for
@@ -258,7 +257,7 @@ class Data(Section):
             requires=not (drawn or of_files),
             says=f"most_records is for named data sets that are not drawn, not for those {source}: leave it out",
         )
-        parameter = self.changed(*_LAW.values())
+        parameter = self.changed(*_OF_SYNTHETIC.values())
         yield SettingRule(
             when=parameter,
             requires=self.source == "synthetic",

@@ -36,10 +36,12 @@ _ENCODER = "autoencoder"
 _IMAGE_SIDE = 28
 """Side at which two image sets of different sizes meet."""
 
-_dealt: deque[tuple[Records, tuple[Partition, int], NDArray[np.int64]]] = deque(maxlen=2)
-_dealing = threading.Lock()
-_read: dict[str, Any] = {}
-_reading = threading.Lock()
+_owners: deque[tuple[Records, tuple[Partition, int], NDArray[np.int64]]] = deque(maxlen=2)
+"""The last answers of `owners`, with the records and the settings that each is of; under `_owners_lock`."""
+_owners_lock = threading.Lock()
+_tables: dict[str, Any] = {}
+"""The files that `shared_tables` keeps, and the folders and columns that they are of; under `_tables_lock`."""
+_tables_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,18 @@ def load_held_out(source: RecordSource, *, private: Sequence[Records] | None = N
     if spec.shows_private_rows:
         _require_other_file(path, tables, what)
         return records
-    about: dict[str, Any] = {"what": what, "where": f" in {spec.data_dir}", "private": private, "remedy": _ALLOW}
-    require_file_apart(path, records, tables, columns, others=spec.of_other_people, by_chance=True, **about)
+    require_file_apart(
+        path,
+        records,
+        tables,
+        columns,
+        what=what,
+        where=f" in {spec.data_dir}",
+        private=private,
+        remedy=_ALLOW,
+        others=spec.of_other_people,
+        by_chance=True,
+    )
     return records
 
 
@@ -164,8 +176,8 @@ def visible_places(spec: Data, clients: int) -> list[Place]:
 def require_runnable(spec: Data, clients: int, *, named: str, elsewhere: bool = False) -> None:
     """Refuse a run of this machine on clients' own files that are not there, or are not one of each client.
 
-    ``named`` is the experiment as on the command line, for messages. Where other processes of this machine will read
-    the files (``elsewhere``), which would say what is wrong to a log of theirs, they are read here once, first.
+    ``named`` is the experiment as on the command line, for messages. Files that other processes of this machine will
+    read (``elsewhere``) are read here once, first: faults of theirs would stand in another log.
     """
     own_files = spec.own_files
     if own_files is not None and own_files.folder is None:
@@ -185,13 +197,13 @@ def shared_tables(paths: Sequence[Path], columns: Columns) -> list[Records]:
     Those that are read together lie one after the other in memory (`fedsw.data.read_tables`). They are kept until files
     of another folder, or under another declaration, are read.
     """
-    with _reading:
+    with _tables_lock:
         keys = [(path, path.stat().st_mtime_ns) for path in paths]
         folders = {path.parent.parent if path.parent.name.isdecimal() else path.parent for path in paths}
         about = (folders, columns)
-        if _read.get("about") != about:
-            _read.update(about=about, tables={})
-        tables: dict[tuple[Path, int], Records] = _read["tables"]
+        if _tables.get("about") != about:
+            _tables.update(about=about, tables={})
+        tables: dict[tuple[Path, int], Records] = _tables["tables"]
         if absent := [key for key in keys if key not in tables]:
             tables |= dict(zip(absent, read_tables([path for path, _ in absent], columns), strict=True))
         return [tables[key] for key in keys]
@@ -219,8 +231,7 @@ _ALLOW = (
     "without that word, and the record says epsilon = infinity for its reader"
 )
 _UNLIKELY = 0.2
-"""Part of the rows that chance makes no equal ones of, and that are equal ones nevertheless, beyond which a word that
-they are other people's is not believed."""
+"""Largest share of equal rows, beyond those that chance makes, at which the assertion of other people is accepted."""
 
 
 def require_file_apart(
@@ -275,16 +286,17 @@ def require_apart(held_out: Records, private: Sequence[Records], spec: Data, *, 
     common = rows_in_common(held_out, private)
     if not spec.of_other_people and _chance_explains(common, held_out, private, what):
         return
-    alike = private if spec.of_other_people else None
-    _require_no_rows(common, len(held_out), what, where, _ALLOW, alike)
+    asserted_of = private if spec.of_other_people else None
+    _require_no_rows(common, len(held_out), what, where, _ALLOW, asserted_of)
 
 
 def _chance_explains(common: int, held_out: Records, private: Sequence[Records], what: str) -> bool:
-    """Say whether chance makes so many rows in common with private records of other people, with a warning if it does.
+    """Say whether other people would have that many rows in common with the private ones by chance; warn if so.
 
-    If every row is in common, it is not believed: the table may be an extract of the private ones. Nor is it where as
-    many equal rows would be seen though a part `_EXTRACT` of the table were one: its rows equal private ones for sure,
-    and would be lost among those that chance makes.
+    Chance makes about rows * expected equal rows, with the deviation of a binomial law. It explains none if every row
+    is in common: the table may be an extract of the private ones. It explains none either if the test could miss that a
+    part `_EXTRACT` of the table is an extract: all rows of that part are equal, which is (1 - expected) of them more
+    than chance makes, and less than the test reaches.
     """
     rows = len(held_out)
     expected = equal_by_chance(held_out, private) if 0 < common < rows else 0.0
@@ -301,8 +313,8 @@ def _chance_explains(common: int, held_out: Records, private: Sequence[Records],
 
 
 _BEYOND_CHANCE, _EXTRACT = 2.5, 0.25
-"""Deviations beyond what chance makes that are refused: one table of fifty that are apart, which other-people mends;
-and the part of a table that may be an extract without being seen."""
+"""Deviations above the number expected by chance that are accepted (of tables of other people one in fifty is refused,
+until other-people is asserted), and the part of a table that may be an extract without being seen."""
 
 
 def _require_other_persons(
@@ -317,14 +329,15 @@ def _require_other_persons(
 
 
 def _require_no_rows(
-    common: int, rows: int, what: str, where: str, remedy: str, alike: Sequence[Records] | None
+    common: int, rows: int, what: str, where: str, remedy: str, asserted_of: Sequence[Records] | None
 ) -> None:
-    """Refuse rows in common; if rows of private records are said to be `alike` by chance, more than chance makes.
+    """Refuse rows in common; or, if equal rows are asserted to be of other people, more than can be believed.
 
-    Rows of other people from the same population equal a private row as often as private rows equal one another.
+    Rows of other people from the same population equal a private row as often as private rows equal one another: the
+    share of repeated rows among the private records, to four deviations of a binomial law and three rows.
     """
-    if common and alike is not None:
-        share = share_of_repeated_rows(alike)
+    if common and asserted_of is not None:
+        share = share_of_repeated_rows(asserted_of)
         most = rows * (share + _UNLIKELY * (1 - share)) + 4 * math.sqrt(rows * share * (1 - share)) + 3
         if common > most:
             raise ExperimentError(
@@ -357,8 +370,8 @@ def load_public(spec: Data) -> Dataset | None:
 
 def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.int64]:
     """The client that holds each record of all, (n,), by the partition seed; the last answers are kept."""
-    with _dealing:
-        for known, settings, owner in _dealt:
+    with _owners_lock:
+        for known, settings, owner in _owners:
             if known is records and settings == (partition, clients):
                 return owner
         owner = _spreading.owners(
@@ -368,7 +381,7 @@ def owners(records: Records, partition: Partition, clients: int) -> NDArray[np.i
             by=partition.by,
             seed=partition.seed,
         )
-        _dealt.append((records, (partition, clients), owner))
+        _owners.append((records, (partition, clients), owner))
         return owner
 
 

@@ -22,7 +22,7 @@ _MAY_BE_MISSING = ("workclass", "occupation", "native-country")
 
 
 class Scaler(NamedTuple):
-    """A fixed linear map of [low, high] onto [start, 1]; values outside are clamped."""
+    """A fixed linear map of [low, high] onto [start, 1]; values outside are clamped to it."""
 
     low: float
     high: float
@@ -46,8 +46,8 @@ NUMERIC: Mapping[str, Scaler] = {
     "hours-per-week": Scaler(1, 99, start=-1.0),
 }
 
-# The values that adult.names lists. "Never-worked" is left out of workclass: who never worked has no occupation, so
-# such a row is incomplete and dropped.
+# The values that adult.names lists. "Never-worked" is left out of workclass: its rows have no occupation, so that they
+# are incomplete and dropped.
 _LISTED = {
     "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay",
     "education": "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters "
@@ -84,7 +84,7 @@ def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_s
     adult.test. A record's id is its place in those two files, counted from 0 with dropped rows included.
 
     ``sensitive`` is "sex" (groups Female, Male) or "race" (five groups); a split seed of 100 is that of the published
-    comparisons. ValueError names file, row and column of what is malformed.
+    comparisons. ValueError names file, row and column of a malformed value.
     """
     if sensitive not in ("sex", "race"):
         raise ValueError(f"sensitive {sensitive!r} is unknown: choose 'sex' or 'race'")
@@ -93,7 +93,7 @@ def adult(data_dir: str | Path | None = None, *, sensitive: str = "sex", split_s
     complete = [(index, row) for index, row in enumerate(rows) if row is not None]
     if len(complete) < 2:
         raise ValueError(f"{folder}: {len(complete)} of {len(rows)} rows are complete; a split needs at least 2")
-    records, names = _encode([row for _, row in complete], [index for index, _ in complete], sensitive)
+    records, names = _adult_records([row for _, row in complete], [index for index, _ in complete], sensitive)
     shuffled = np.random.RandomState(split_seed).permutation(len(records))
     cut = round(0.75 * len(records))
     return Dataset(
@@ -112,23 +112,23 @@ def read_rows(path: Path) -> list[tuple[int, ...] | None]:
     A record with a `?` in a column that may have one is None, as is one that never worked. Blank lines and lines that
     start with `|` are not records.
     """
-    return [_parse(fields, f"{path}, line {line}") for line, fields in _fields(path)]
+    return [_adult_row(fields, f"{path}, line {line}") for line, fields in _adult_fields(path)]
 
 
-def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _adult_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if text.strip() and not text.startswith("|"):
             yield line, [field.strip() for field in text.split(",")]
 
 
-def _parse(fields: Sequence[str], where: str) -> tuple[int, ...] | None:
+def _adult_row(fields: Sequence[str], where: str) -> tuple[int, ...] | None:
     if len(fields) != len(COLUMNS):
         raise ValueError(f"{where}: {len(fields)} fields; an Adult record has {len(COLUMNS)} ({', '.join(COLUMNS)})")
-    values = [_value(column, field, where) for column, field in zip(COLUMNS, fields, strict=True)]
+    values = [_adult_value(column, field, where) for column, field in zip(COLUMNS, fields, strict=True)]
     return None if None in values else tuple(value for value in values if value is not None)
 
 
-def _value(column: str, field: str, where: str) -> int | None:
+def _adult_value(column: str, field: str, where: str) -> int | None:
     if field == MISSING and column in _MAY_BE_MISSING:
         return None
     if column in NUMERIC:
@@ -145,7 +145,7 @@ def _value(column: str, field: str, where: str) -> int | None:
     return labels.index(field)
 
 
-def _encode(rows: list[tuple[int, ...]], places: list[int], sensitive: str) -> tuple[Records, tuple[str, ...]]:
+def _adult_records(rows: list[tuple[int, ...]], places: list[int], sensitive: str) -> tuple[Records, tuple[str, ...]]:
     table = dict(zip(COLUMNS, np.array(rows, dtype=np.int64).T, strict=True))
     blocks: list[npt.NDArray[np.float64]] = []
     names: list[str] = []
@@ -179,10 +179,10 @@ def held_out_split(records: Records, fraction: float, seed: int, name: str) -> t
 
 GROUPS = ("racepctblack<=0.06", "racepctblack>0.06")
 
-_COLUMNS = 128
+_COMMUNITY_COLUMNS = 128
 _FIRST_INPUT, _TARGET = 5, 127  # before them are place names and a fold number
-_GROUP = "racepctblack"
-_THRESHOLD = 0.06
+_RACE_COLUMN = "racepctblack"
+_RACE_CUT = 0.06
 # The columns that communities.names lists with missing values: police statistics, and one income.
 _INCOMPLETE = frozenset([30, *range(101, 118), *range(121, 125), 126])
 
@@ -198,13 +198,13 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     folder = find_data("communities", data_dir)
-    names = _names(folder / "communities.names")
-    group = names.index(_GROUP)
+    names = _community_names(folder / "communities.names")
+    group = names.index(_RACE_COLUMN)
     inputs_kept = [index for index in range(_FIRST_INPUT, _TARGET) if index not in _INCOMPLETE and index != group]
-    rows = _rows(folder / "communities.data", [*inputs_kept, group, _TARGET], names)
+    rows = _community_rows(folder / "communities.data", [*inputs_kept, group, _TARGET], names)
     records = Records(
         features=torch.from_numpy(rows[:, : len(inputs_kept)].astype(np.float32)),
-        sensitive=torch.from_numpy((rows[:, -2] > _THRESHOLD).astype(np.int64)),
+        sensitive=torch.from_numpy((rows[:, -2] > _RACE_CUT).astype(np.int64)),
         target=torch.from_numpy(rows[:, -1:].astype(np.float32)),
         ids=torch.arange(len(rows), dtype=torch.int64),
     )
@@ -213,23 +213,26 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     return Dataset(name="communities", train=train, test=test, feature_names=features, groups=GROUPS, classes=())
 
 
-def _names(path: Path) -> list[str]:
+def _community_names(path: Path) -> list[str]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     names = [line.split()[1] for line in lines if line.startswith("@attribute") and len(line.split()) > 1]
-    if len(names) != _COLUMNS or _GROUP not in names:
-        raise ValueError(f"{path}: {len(names)} attributes; Communities and Crime has {_COLUMNS}, {_GROUP} among them")
+    if len(names) != _COMMUNITY_COLUMNS or _RACE_COLUMN not in names:
+        raise ValueError(
+            f"{path}: {len(names)} attributes; Communities and Crime has {_COMMUNITY_COLUMNS}, {_RACE_COLUMN} among "
+            "them"
+        )
     return names
 
 
-def _rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.float64]:
+def _community_rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.float64]:
     """The given columns of every line (n, c), each in [0, 1]."""
     rows = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         fields = text.split(",")
         if not text.strip():
             continue
-        if len(fields) != _COLUMNS:
-            raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COLUMNS}")
+        if len(fields) != _COMMUNITY_COLUMNS:
+            raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COMMUNITY_COLUMNS}")
         rows.append(
             [_within(fields[index], f"{path}, line {number}, column {names[index]}", 0, 1) for index in columns]
         )
@@ -251,7 +254,7 @@ RACES = ("asian", "black", "hisp", "white")
 LOWEST, HIGHEST = 1.0, 4.0
 """Range of the undergraduate grade, which is the target."""
 
-_FILE = "bar_pass_prediction.csv"
+_STUDENTS = "bar_pass_prediction.csv"
 _LSAT = (11.0, 48.0)
 _Z = 3.5  # standardised grades beyond it are clamped
 _INCOMES, _TIERS = range(1, 6), range(1, 7)
@@ -273,9 +276,9 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     A value that is not as documented is named with file, line and column.
     Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
-    path = find_data("law-school", data_dir) / _FILE
-    rows = [(index, row) for index, row in enumerate(_candidates(path)) if row["race1"] in RACES]
-    inputs = np.array([_inputs(row, f"{path}, line {index + 2}") for index, row in rows], dtype=np.float32)
+    path = find_data("law-school", data_dir) / _STUDENTS
+    rows = [(index, row) for index, row in enumerate(_student_rows(path)) if row["race1"] in RACES]
+    inputs = np.array([_student_inputs(row, f"{path}, line {index + 2}") for index, row in rows], dtype=np.float32)
     grades = np.array([_number(row, "ugpa", f"{path}, line {index + 2}", LOWEST, HIGHEST) for index, row in rows])
     records = Records(
         features=torch.from_numpy(inputs.reshape(-1, len(FEATURES))),
@@ -287,7 +290,7 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     return Dataset(name="law-school", train=train, test=test, feature_names=FEATURES, groups=RACES, classes=())
 
 
-def _candidates(path: Path) -> list[dict[str, str]]:
+def _student_rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         needed = {"lsat", "zfygpa", "zgpa", "male", "parttime", "fam_inc", "tier", "race1", "ugpa"}
@@ -296,7 +299,7 @@ def _candidates(path: Path) -> list[dict[str, str]]:
         return list(reader)
 
 
-def _inputs(row: Mapping[str, str], where: str) -> Sequence[float]:
+def _student_inputs(row: Mapping[str, str], where: str) -> Sequence[float]:
     numbers = [
         2 * (_number(row, "lsat", where, *_LSAT) - _LSAT[0]) / (_LSAT[1] - _LSAT[0]) - 1,
         *(min(1.0, max(-1.0, _number(row, name, where, -10, 10) / _Z)) for name in ("zfygpa", "zgpa")),

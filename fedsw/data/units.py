@@ -29,7 +29,7 @@ _MOST_PAIRS = 5
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The units of some records, numbered in the order of their identifiers; each record is one where none is declared.
+    """The units of some records, numbered in the order of their identifiers; undeclared, each record is one.
 
     How many units there are is public. Which rows a unit has is not: only its own row of a batch, and the screen
     of the holder of the records, may depend on it. So a unit's number follows from the ids present, and from no row.
@@ -61,6 +61,8 @@ class Units:
         if not self.declared:
             return self
         order, held = np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(clients))
+        # the unit of rank k at a client has the id client + total * k: no two share one, and a seeded draw by ids is
+        # the same whichever clients a process holds
         rank = np.empty(len(self), dtype=np.int64)
         rank[order] = np.arange(len(self)) - np.repeat(np.cumsum(held) - held, held)
         return dataclasses.replace(self, ids=clients[owner] + total * rank)
@@ -99,6 +101,8 @@ class Units:
             return units
         words = stream.words(int(self.ids.max()) + 1)[self.ids[units]] if seeded else stream.words(len(units))
         held = self.starts[units + 1] - self.starts[units]
+        # 53 bits of a word times the number of rows: off uniform by 2^-53 at most, which no guarantee rests on. What it
+        # rests on is one word a unit, whatever rows the others have. Rounding may give the number itself: the last row
         offset = ((words >> np.uint64(11)).astype(np.float64) * 2.0**-53 * held).astype(np.int64)
         rows: NDArray[np.int64] = self.rows[self.starts[units] + np.minimum(offset, held - 1)]
         return rows
@@ -121,7 +125,7 @@ def unit_numbers(names: Sequence[str]) -> NDArray[np.int64]:
 
     Every name is hashed by itself (docs/guarantees/units.md): give each once.
     """
-    empty, digests = hashlib.blake2b(digest_size=8), []  # a copy of which takes less than a new one
+    empty, digests = hashlib.blake2b(digest_size=8), []  # copying an empty hash is quicker than making one
     for name in map(str.encode, names):
         copied = empty.copy()
         copied.update(name)
@@ -146,7 +150,7 @@ def numbers_of(cells: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def _plain_names(cells: Sequence[str]) -> Sequence[str | None]:
-    """The same as `identifier_of` of texts in ASCII: only digits and points may be another spelling of a number."""
+    """`identifier_of` of texts in ASCII; asked only of digits and of texts with a point, which have other spellings."""
     texts = [*map(str.strip, cells)]
     if "." not in "".join(texts) and not any(map(str.isdigit, texts)):
         return texts
@@ -154,17 +158,17 @@ def _plain_names(cells: Sequence[str]) -> Sequence[str | None]:
 
 
 def require_one_client_each(units: Sequence[Tensor | None], clients: Sequence[object], unit: str) -> None:
-    """Refuse units that have rows at several clients: each would be protected as many times less as it has clients.
+    """Refuse units that have rows at several clients: each would be protected at each client by itself.
 
     Units are those of the records of each client (n_c,), None if each record is one. The message names no unit.
     """
     numbers = [None if part is None else part.numpy() for part in units]
-    if said := shared_words(numbers, clients, unit):
-        raise BadRecords(said)
+    if refusal := shared_units(numbers, clients, unit):
+        raise BadRecords(refusal)
 
 
-def shared_words(units: Sequence[NDArray[np.int64] | None], clients: Sequence[object], unit: str) -> str:
-    """Sentence that refuses units (n_c,) with rows at several clients, or ""; see `require_one_client_each`."""
+def shared_units(units: Sequence[NDArray[np.int64] | None], clients: Sequence[object], unit: str) -> str:
+    """Return the sentence by which `require_one_client_each` refuses units (n_c,), or ""."""
     numbers = [np.empty(0, dtype=np.int64) if part is None else grouped(part)[0] for part in units]
     if not sum(map(len, numbers)):
         return ""
@@ -196,6 +200,7 @@ def units_in_common(records: Records, others: Iterable[Records]) -> int:
 _ROWS = 2**14
 """Rows that are compared at a time."""
 _ODD = 0x9E3779B97F4A7C15
+"""2^64 over the golden ratio: multiples modulo 2^64 of an odd number are different, and lie far apart."""
 
 
 def one_file_twice(tables: Mapping[Any, Path]) -> str | None:
@@ -219,7 +224,7 @@ def rows_in_common(records: Records, others: Iterable[Records]) -> int:
     """How many of the records equal some of the others in features, group and target, whatever their ids."""
     marks = _marks(records)
     wanted, alike, sieve = np.unique(marks), set[bytes](), np.zeros(2**16, dtype=bool)
-    sieve[wanted >> np.uint64(48)] = True  # most rows of a large table fall through it
+    sieve[wanted >> np.uint64(48)] = True  # by the first 16 bits of a mark: most rows of a large table go no further
     for part in others:
         for start in range(0, len(part) if len(wanted) else 0, _ROWS):
             piece = part.part(start, min(start + _ROWS, len(part)))
@@ -240,11 +245,13 @@ def share_of_repeated_rows(parts: Iterable[Records]) -> float:
 
 
 def equal_by_chance(records: Records, private: Sequence[Records]) -> float:
-    """Part of some records that equal private ones if all are of different people; an estimate that errs to less.
+    """Expected share of some records that equal a private one if all are of different people, rather too small.
 
-    Rows of other people equal a private row as often as private rows equal one another, and as often as these records
-    do, of which rows that occur once are as frequent as Good and Turing estimate. The lesser of the two counts: persons
-    with several equal rows make the first one too large, few records the second.
+    It is the lesser of two estimates. One is the share of private records that equal another private one: too large if
+    a person has several equal rows. The other is the mean of 1 - (1 - p)^n over these records, for n private ones and
+    the frequency p of a row in the population: too large if the records are few. It takes p from the other records, and
+    of a row that occurs once from the estimate of Good and Turing, 2 n2 / (n1 n) for n1 rows that occur once and n2
+    pairs.
     """
     _, which, counts = np.unique(_marks(records), return_inverse=True, return_counts=True)
     rows, once, twice = len(which), int((counts == 1).sum()), int((counts == 2).sum())
@@ -257,7 +264,7 @@ def equal_by_chance(records: Records, private: Sequence[Records]) -> float:
 
 
 def repeats_of_records(records: Records) -> str | None:
-    """Say how many records without a declared unit equal another one, and what that means; None if few do."""
+    """Report how many records without a declared unit equal another one, and what that means; None if few do."""
     if records.unit is not None or not len(records):
         return None
     columns = records.features.numpy()[:, :_LOOKED_AT].T
@@ -265,9 +272,9 @@ def repeats_of_records(records: Records) -> str | None:
 
 
 def repeats_said(marks: NDArray[Any], *, most_values: int) -> str | None:
-    """The same of rows by their marks (n,), equal for equal rows; ``most_values`` are those of the finest column.
+    """The same of rows by their marks (n,), equal for equal rows; ``most_values`` is how many the finest column has.
 
-    Where no column has many values, rows of different people are equal by chance: half of them must be to be spoken of.
+    If no column has many values, rows of different people are equal by chance, and only half of all rows are reported.
     """
     _, counts = np.unique(marks, return_counts=True)
     alike, rows = int(counts[counts > 1].sum()), len(marks)
@@ -282,7 +289,9 @@ def repeats_said(marks: NDArray[Any], *, most_values: int) -> str | None:
 
 
 _LOOKED_AT = 64
+"""Columns that are searched for the finest one."""
 _LEAST_ALIKE, _FEW_FINE, _FEW_COARSE = 4, 0.01, 0.5
+"""Equal rows that are reported: their least number, and their least share in fine and in coarse tables."""
 
 
 def _marks(records: Records) -> NDArray[np.uint64]:

@@ -43,7 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
     source = Source(f"http://127.0.0.1:{server.server_port}/", sha256)
-    monkeypatch.setattr(files, "SOURCES", {"adult": source})
+    monkeypatch.setattr(files, "DOWNLOADS", {"adult": source})
     yield folder
     server.shutdown()
     server.server_close()
@@ -51,8 +51,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source("http://127.0.0.1:9/", files.SOURCES["adult"].sha256)
-    monkeypatch.setattr(files, "SOURCES", {"adult": source})
+    source = Source("http://127.0.0.1:9/", files.DOWNLOADS["adult"].sha256)
+    monkeypatch.setattr(files, "DOWNLOADS", {"adult": source})
 
 
 def test_a_folder_may_hold_the_files_or_a_subfolder_with_them(tmp_path: Path) -> None:

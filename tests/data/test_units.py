@@ -67,7 +67,7 @@ def test_a_unit_is_known_by_its_text_wherever_and_however_it_is_stored(tmp_path)
 @pytest.mark.parametrize(("cell", "shown"), [("", "empty"), ("  ", "empty")])
 def test_a_row_of_nobody_is_refused_where_it_is(tmp_path, cell, shown):
     path = write(tmp_path / "a.csv", [["a", 30, "female", "low"], [cell, 31, "male", "low"]])
-    with pytest.raises(BadRecords, match=rf"row 3 .*column 'patient' is {shown}; it says whose the row is"):
+    with pytest.raises(BadRecords, match=rf"row 3 .*column 'patient' is {shown}; it identifies the privacy unit"):
         read_table(path, COLUMNS)
 
 

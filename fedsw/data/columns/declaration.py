@@ -76,9 +76,9 @@ class Columns(Declared):
     def _told_apart(self) -> Columns:
         for number in (None, *self.features, *self.targets):
             if (spelling := self.spelling_of(number)).decimal == spelling.thousands:
-                whose = "numbers" if number is None else f"column {number.name!r}"
+                subject = "numbers" if number is None else f"column {number.name!r}"
                 raise ValueError(
-                    f"{whose} would have decimals and thousands parted by {spelling.decimal!r} alike; set decimal or "
+                    f"{subject} would have decimals and thousands parted by {spelling.decimal!r} alike; set decimal or "
                     "thousands to another character"
                 )
         return self
@@ -99,13 +99,13 @@ class Columns(Declared):
                 )
         if self.unit is not None and self.unit in (*inputs, *predicted, *group):
             raise ValueError(
-                f"column {self.unit!r} is the unit, which says whose a row is, and has another role too; a column has "
+                f"column {self.unit!r} is the unit, which identifies persons, and has another role too; a column has "
                 "one role"
             )
         if self.sensitive is not None:
             for feature in self.features:
                 if self.sensitive.name in feature.columns:
-                    _require_one_word(self.sensitive, feature)
+                    _require_agreement(self.sensitive, feature)
         return self
 
     @property
@@ -193,7 +193,7 @@ class Columns(Declared):
         return self.model_copy(update={"features": as_read(self.features), "targets": as_read(self.targets)})
 
 
-def _require_one_word(group: Group, feature: Feature) -> None:
+def _require_agreement(group: Group, feature: Feature) -> None:
     """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
     if feature.categories and group.values and set(feature.categories) != set(group.values):
         raise ValueError(
@@ -247,10 +247,10 @@ MOST_CODES = 2_000
 """Codes of all columns together: a sketch of pairs measures about half their square."""
 
 LOWEST = 2.0**-40
-"""Part of a range that counts as its lowest number: it is far above what processors flush to zero."""
+"""Width of the bin of the lowest number, as a part of the range: far above what processors flush to zero."""
 
 _FINE = (5, 7, 10)
-"""Numbers are cut at their low end too, after 2^-5, 2^-7 and 2^-10 of their range: many columns are mostly there."""
+"""Numbers are also cut at 2^-5, 2^-7 and 2^-10 of their range, since most values of many columns are at its low end."""
 
 
 @dataclass(frozen=True)
@@ -289,9 +289,9 @@ def coded_columns(
 
     Categories and groups are codes as they are. Numbers are cut at their declared edges; without any, in `bins` equal
     parts of their declared range and finer ones at its low end; its lowest value has a separate code, and whole
-    numbers of at most 2 `bins` values are a code each. A missing cell has one more. The column of the classes is none
-    of them, unless it is asked for (``with_class``): it is the block that a record is in, and so are the groups where
-    they are kept apart by blocks, too.
+    numbers of at most 2 `bins` values are a code each. A missing cell has one more. The classes are the blocks of
+    records, not a column of codes, unless they are asked for (``with_class``); so are the groups with
+    ``group_in_cell``.
 
     ExperimentError names a column of numbers without bounds, one of groups in blocks and an input, or
     the widest of more than ``most`` codes.

@@ -116,11 +116,9 @@ class IntegerKind(NumberKind):
 
     def forms(self, cells: Collection[str]) -> Sequence[Form]:
         """Those under which every number is whole."""
-        return tuple(form for form in super().forms(cells) if _all_whole(cells, form.spelling))
-
-
-def _all_whole(cells: Collection[str], spelling: Spelling) -> bool:
-    return all(as_float(cell, spelling).is_integer() for cell in cells)
+        return tuple(
+            form for form in super().forms(cells) if all(as_float(cell, form.spelling).is_integer() for cell in cells)
+        )
 
 
 def parts(edges: Sequence[float], *, whole: bool = False) -> Bins:
@@ -250,7 +248,7 @@ def spellings(cells: Collection[str]) -> tuple[Spelling, ...]:
     if not cells:
         return ()
     written, numbers = "".join(cells), dict[Spelling, bool]()
-    for spelling in {_simplest(each, written) for each in SPELLINGS}:
+    for spelling in {_simplest(known, written) for known in SPELLINGS}:
         numbers[spelling] = all(as_number(cell, spelling) is not None for cell in cells)
     possible = [spelling for spelling in SPELLINGS if numbers[_simplest(spelling, written)]]
     if PLAIN in possible and not _may_be_thousands(cells):

@@ -1,4 +1,4 @@
-"""Columns that look like ids of persons; what is found in cells is for the holder of the records."""
+"""Every fault of clients' files, of each cell and of all files together, and warnings: for the holder of records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedsw.data.formats import Chunk, format_of
 from fedsw.data.persons import Marks, persons_in
 from fedsw.data.places import Place, places, require_places
 from fedsw.data.sources import declared_columns, load_held_out
-from fedsw.data.units import repeats_said, shared_words
+from fedsw.data.units import repeats_said, shared_units
 from fedsw.desk.own_data.answers import FORMS, fitting
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.compatibility import fixed_by_neighbours
@@ -50,11 +50,12 @@ def named_as_identifier(column: str) -> bool:
     return column.lower().rstrip("#. ") in _NAMES or _ENDS.fullmatch(column) is not None
 
 
-class Repeats:
-    """Rows that equal another one, and columns that look like identifiers with values in several rows, as it is read.
+class Observations:
+    """Observations of a file as it is read: counts of declared values, and what its holder is asked or warned of.
 
-    A column does by its values (`fedsw.data.persons`), in any file; one of a text table also by its name, or because it
-    holds text, is not declared, and has ten rows for each value at most. Where a unit is declared, none is looked at.
+    That is rows that equal another one, numbers that can be read in two ways, and columns with values in several rows
+    that look like identifiers: by their values (`fedsw.data.persons`), or in a text table also by their name, or since
+    they hold text, are not declared, and have ten rows for each value at most. With a declared unit none is looked for.
     """
 
     def __init__(self, table: Path, columns: Columns) -> None:
@@ -193,7 +194,7 @@ class _Rows:
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._marks, self._values = sorted(names), list[NDArray[np.int64]](), dict[str, set[int]]()
 
-    def add(self, cells: Mapping[str, Any], kept: NDArray[np.bool_] | slice) -> None:
+    def add(self, cells: Mapping[str, Any], records: NDArray[np.bool_] | slice) -> None:
         """Take in the rows of a chunk that are records, the cells of all by column."""
         marks: NDArray[np.int64] | None = None
         for name in self._names:
@@ -203,7 +204,7 @@ class _Rows:
             self._values.setdefault(name, set()).update(np.unique(hashes).tolist())
             marks = hashes if marks is None else marks * _ODD + hashes
         if marks is not None:
-            self._marks.append(marks[kept])
+            self._marks.append(marks[records])
 
     @property
     def said(self) -> str | None:
@@ -306,8 +307,8 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     files = tuple(file for file, _ in read)
     said_of_held_out: list[str] = []
     together = () if alone else tuple(_together(experiment, columns, read, folder, said_of_held_out))
-    units = [None if sources is None else sources.names for _, sources in read]
-    if columns.unit is not None and (said := shared_words(units, range(len(units)), columns.unit)):
+    units = [None if counted is None else counted.unit_numbers for _, counted in read]
+    if columns.unit is not None and (said := shared_units(units, range(len(units)), columns.unit)):
         together += (said,)
     warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files), *said_of_held_out)
     return Examination(files, together, alone, warned)
@@ -320,11 +321,11 @@ def _examined(
     said: list[str] = []
     counted, table = "", source.table
     odds = "label" in fixed_by_neighbours(experiment)
-    repeats = Repeats(table, columns)
+    observations = Observations(table, columns)
     try:
         kind = format_of(table)
         counted = kind.counted
-        chunks = repeats.watched(_until_fault(kind.read(table, columns, beside=repeats.looks_at), said))
+        chunks = observations.watched(_until_fault(kind.read(table, columns, beside=observations.looks_at), said))
         result = checked(chunks, columns, public_classes=odds, keep=keep)
     except (BadRecords, FileNotFoundError) as fault:
         return Examined(source.name, table, counted, broken=str(fault)), None
@@ -346,10 +347,10 @@ def _examined(
         result.more,
         said[0] if said else None,
         result.units,
-        (*repeats.warnings(), *cut),
+        (*observations.warnings(), *cut),
         result.absent,
-        tuple(repeats.doubts()),
-        repeats.counts,
+        tuple(observations.doubts()),
+        observations.counts,
     )
     return examined, result
 
@@ -362,7 +363,7 @@ def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
         said.append(str(fault))
 
 
-def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
+def _held_by_no_file(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
     """The declared groups or classes of which no file has a record; none if a file was not read to its end."""
     if not files or any(file.broken is not None for file in files):
         return []
@@ -372,7 +373,7 @@ def _nobody_s(files: Sequence[Examined], what: str, names: Sequence[str]) -> lis
 def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Examined]) -> Iterator[str]:
     """Yield a warning for each declared class of which no client holds a record."""
     if "label" not in fixed_by_neighbours(experiment):
-        for name in _nobody_s(files, "classes", columns.classes):
+        for name in _held_by_no_file(files, "classes", columns.classes):
             yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
 
 
@@ -454,10 +455,10 @@ def _together(
         yield misplaced
     else:
         misplaced = ""
-    for name in _nobody_s(files, "groups", columns.groups):
+    for name in _held_by_no_file(files, "groups", columns.groups):
         yield f"no client holds a record of {name!r}, one of the groups that are declared"
     if "label" in fixed_by_neighbours(experiment):  # which compares the groups of every class
-        for name in _nobody_s(files, "classes", columns.classes):
+        for name in _held_by_no_file(files, "classes", columns.classes):
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
     yield from _beyond_batch(experiment, files)
     if experiment.data.held_out is None or misplaced:  # which would be said again
@@ -469,4 +470,5 @@ def _together(
             load_held_out(experiment.record_source, private=private if len(private) == len(read) else None)
         except (ExperimentError, BadRecords, FileNotFoundError) as fault:
             yield str(fault)
+    # of all warnings that reading gives the one of `fedsw.data.sources`, that equal rows are taken for chance's
     said += [str(one.message) for one in told if "equal private ones" in str(one.message)]

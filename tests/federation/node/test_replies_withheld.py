@@ -287,7 +287,7 @@ def test_files_that_were_fetched_before_are_read_if_they_are_what_they_should_be
     monkeypatch.delenv("FEDSW_DATA", raising=False)
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
     source = data_files.Source("https://example.org/", {"a.csv": hashlib.sha256(b"x").hexdigest()})
-    monkeypatch.setattr(data_files, "SOURCES", {"toy": source})
+    monkeypatch.setattr(data_files, "DOWNLOADS", {"toy": source})
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "a.csv").write_bytes(b"x")
     with without_downloads():

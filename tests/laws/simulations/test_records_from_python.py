@@ -398,7 +398,7 @@ def test_what_a_function_raises_is_not_for_a_server_that_is_not_trusted(module):
 
 def test_simulated_clients_of_other_processes_share_one_table_of_a_module(module):
     nodes._nodes.clear()
-    own._everybodys.cache_clear()
+    own._shared_table.cache_clear()
     asked = experiment(f"{module}:table", columns=COLUMNS)
     problem = Problem.from_experiment(asked)
     parts = [held_records(problem, {"partition-id": client, "num-partitions": 2}).records for client in range(2)]
