@@ -97,7 +97,7 @@ def at_noise(name: str, wanted: float, python: str) -> float:
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         numbers = numbers_of(drafted(of, middle), dict(zip(of.columns.groups, sizes, strict=True)))
-        low, high = (middle, high) if numbers.beside(numbers.hats[3]) > wanted else (low, middle)
+        low, high = (middle, high) if numbers.noise_over_signal(numbers.hats[3]) > wanted else (low, middle)
     return float(f"{high:.2g}")
 
 

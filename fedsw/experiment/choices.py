@@ -174,8 +174,9 @@ def _is_shipped(key: str, reference: str) -> bool:
 
 
 _SHIPPED_METRICS = re.compile(
-    r"loss|accuracy|auc|calibration_error|disparate_impact(_\d+)?|demographic_parity_difference|equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|"
-    r"(root_)?mean_squared_error|linear_probe_(label|group)|sw2|sw2_to_prior"
+    r"loss|accuracy|auc|calibration_error|disparate_impact(_\d+)?|demographic_parity_difference|"
+    r"equalized_odds_difference|w2_squared|ks|(eo|od)_\d+|(root_)?mean_squared_error|"
+    r"linear_probe_(label|group)|sw2|sw2_to_prior"
 )
 _METRIC_NAME = re.compile(r"[^\W\d][\w-]*")
 

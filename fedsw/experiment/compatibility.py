@@ -40,7 +40,7 @@ from fedsw.privacy.accountants import accountant_named
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ANY, REPLACE_ONE, Sampling
 
 _ONE_STRATUM = "statistical-parity"
-"""The penalty that stands for none, at weight 0: its strata are the groups, of which data of secret size have one."""
+"""The default penalty, which is none at weight 0: its strata are the groups, of which data of secret size have one."""
 _ACCOUNTS_POISSON = "pld"
 """The accountant of additions and removals."""
 _LEAST_TO_ROUNDS = 0.05
@@ -319,7 +319,7 @@ def _of_histograms(settings: Settings) -> Iterator[SettingRule]:
         says=f"{subject} go before moments, and privacy.moments is 0: set a share of these, as in 0.2",
     )
     yield SettingRule(
-        when=released and privacy.moments != "auto",
+        when=released,
         requires=privacy.moments == "auto" or settings.left_to_rounds >= _LEAST_TO_ROUNDS,
         says=f"{subject} with moments and scores leave less than {_LEAST_TO_ROUNDS:g} of the budget to the rounds",
     )
@@ -328,6 +328,7 @@ def _of_histograms(settings: Settings) -> Iterator[SettingRule]:
         for feature in (() if columns is None else columns.features)
         for name in (() if feature.categories else feature.columns)
     }
+    # rows are asked one by one until one is broken: behind a column that is none of the declared ones nothing is read
     for binned in model.bins:
         subject = f"model.bins has column {binned.column!r}"
         says = f"{subject}, which is no declared column of numbers: leave it out"
@@ -369,13 +370,12 @@ def _of_scores(settings: Settings, kind: TaskKind) -> Iterator[SettingRule]:
             says=f"{subject} objective.task {task!r} is no classification of records: use {_either(fit)}, or leave it "
             "out",
         )
-        if share and moments != "auto":
-            yield SettingRule(
-                when=True,
-                requires=settings.left_to_rounds >= _LEAST_TO_ROUNDS,
-                says=f"{subject} privacy.moments is {moments:g}: less than {_LEAST_TO_ROUNDS:g} of the budget would be "
-                "left to the rounds; lower one of them",
-            )
+        yield SettingRule(
+            when=share,
+            requires=moments == "auto" or settings.left_to_rounds >= _LEAST_TO_ROUNDS,
+            says=f"{subject} privacy.moments is {moments}: less than {_LEAST_TO_ROUNDS:g} of the budget would be left "
+            "to the rounds; lower one of them",
+        )
     if columns is not None:
         subject = f"thresholds.share is {settings.thresholds.share:g}, and thresholds are"
         yield SettingRule(
@@ -551,7 +551,7 @@ _BY_TASK: Mapping[str, type[Section]] = {
     "data": Data, "objective": ObjectiveSettings, "clip": ClipSettings, "slicing": SlicingSettings,
     "training": Training,
 }  # fmt: skip
-_Readers = Callable[[str, str], tuple[str, tuple[str, ...]]]
+_ReaderWords = Callable[[str, str], tuple[str, tuple[str, ...]]]
 """From a section and a setting of it to words for what leaves it unread, and the names of what reads it."""
 _BY_MODEL = tuple(name for name in Model.model_fields if name not in ("kind", "seed"))
 
@@ -598,7 +598,7 @@ def _named(raw: Mapping[str, Any], section: str, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _without(kind: type[Section], section: str, written: Any, names: Iterable[str], words: _Readers) -> Any:
+def _without(kind: type[Section], section: str, written: Any, names: Iterable[str], words: _ReaderWords) -> Any:
     if isinstance(written, Section):
         if name := written.changed(*names):
             raise ValueError(_refusal(section, name, getattr(written, name), *words(section, name)))
@@ -612,7 +612,7 @@ def _without(kind: type[Section], section: str, written: Any, names: Iterable[st
     return {name: value for name, value in written.items() if name not in names}
 
 
-def _task_words(task: str) -> _Readers:
+def _task_words(task: str) -> _ReaderWords:
     def words(section: str, name: str) -> tuple[str, tuple[str, ...]]:
         able = (known for known, kind in TASKS.items() if name not in kind.facts.unread.get(section, ()))
         return f"objective.task {task!r}", tuple(able)
@@ -620,7 +620,7 @@ def _task_words(task: str) -> _Readers:
     return words
 
 
-def _model_words(kind: str) -> _Readers:
+def _model_words(kind: str) -> _ReaderWords:
     def words(section: str, name: str) -> tuple[str, tuple[str, ...]]:
         able = (known for known, model in MODELS.items() if name in model.reads)
         return f"model.kind {kind!r}", tuple(able)
@@ -665,9 +665,9 @@ def meaningless(section: str, names: Iterable[str], trust: str) -> dict[str, dic
     """Return the settings of a section that other trust models alone read, with their fields under each of those."""
     read_here = trust_model(trust).sections.get(section, TAGGED[section][1]).model_fields
     declared = {model.name: model.sections.get(section, Section) for _, model in trust_models().items()}
-    known = {name: kind.model_fields for name, kind in declared.items()}
+    fields_by_trust = {reader: kind.model_fields for reader, kind in declared.items()}
     foreign = {
-        name: {trust: fields[name] for trust, fields in known.items() if name in fields}
+        name: {reader: fields[name] for reader, fields in fields_by_trust.items() if name in fields}
         for name in names
         if name not in read_here
     }
@@ -676,21 +676,15 @@ def meaningless(section: str, names: Iterable[str], trust: str) -> dict[str, dic
 
 def without_unread(raw: Mapping[str, Any], *, trust: str | None, task: str | None) -> dict[str, Any]:
     """Return settings without those that a newly chosen trust model or task leaves unread, whatever their values."""
-    unread: dict[str, set[str]] = {}
+    written = {name: section for name, section in raw.items() if isinstance(section, Mapping)}
+    dropped: dict[str, set[str]] = {}
     if trust is not None and trust in trust_models():
-        unread |= {name: set(meaningless(name, raw[name], trust)) for name in TAGGED if _is_section(raw, name)}
+        dropped |= {name: set(meaningless(name, written[name], trust)) for name in TAGGED.keys() & written.keys()}
     if task is not None and task in TASKS:
         for section, names in TASKS.get(task).facts.unread.items():
-            unread[section] = unread.get(section, set()) | set(names)
-    sections = {name: raw[name] for name in unread if _is_section(raw, name)}
-    return {
-        **raw,
-        **{
-            section: {name: value for name, value in settings.items() if name not in unread[section]}
-            for section, settings in sections.items()
-        },
+            dropped[section] = dropped.get(section, set()) | set(names)
+    read = {
+        section: {name: value for name, value in written[section].items() if name not in dropped[section]}
+        for section in dropped.keys() & written.keys()
     }
-
-
-def _is_section(raw: Mapping[str, Any], name: str) -> bool:
-    return isinstance(raw.get(name), Mapping)
+    return {**raw, **read}

@@ -225,14 +225,13 @@ def parse_experiment(raw: Mapping[str, Any], overrides: Iterable[str] | str = ()
     settings = [(our_keys(keys), value) for keys, value in read]
     # epsilon, noise and trust "none" exclude each other: what an override says of one replaces what is read of all
     overridden = {keys[1] for keys, _ in settings if len(keys) == 2 and keys[0] == "privacy"}
-    chosen = [value for keys, value in settings if keys == ("privacy", "trust")]
-    unprotected = any(name in trust_models() and trust_model(name).fixed_epsilon is not None for name in chosen)
-    if isinstance(merged.get("privacy"), dict) and (unprotected or overridden & {"epsilon", "noise_multiplier"}):
+    trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
+    noiseless = trust in trust_models() and trust_model(str(trust)).fixed_epsilon is not None
+    if isinstance(merged.get("privacy"), dict) and (noiseless or overridden & {"epsilon", "noise_multiplier"}):
         for name in ("epsilon", "noise_multiplier"):
             merged["privacy"].pop(name, None)
     if _chosen(settings, "objective", "penalty") == NO_PENALTY and isinstance(merged.get("objective"), dict):
         merged["objective"] = {k: v for k, v in merged["objective"].items() if k not in ("alpha", "also")}
-    trust, task = _chosen(settings, "privacy", "trust"), _chosen(settings, "objective", "task")
     merged = without_unread(merged, trust=trust, task=task)
     for keys, value in settings:
         apply_setting(merged, keys, value)

@@ -30,7 +30,7 @@ class PenaltyKind:
         takes: which of `groups`, `classes`, `radius` and `order` it is made with; of one's own those that are fields
             of it.
         fixed: what of a record stays in the neighbours of its guarantee, since strata are drawn by it.
-        word: who vouches for its bound; of a custom one this is unknown until it is loaded (`Objective.word`).
+        word: whether its bound is proven or stated; unknown of a custom one until it is loaded (`Objective.word`).
         beside: whether it may be one of several (objective.also).
         canary: whether `fedsw audit --canary` has worst neighbours of it.
         custom: whether it is named as `module:Name`, so that its code is the user's.

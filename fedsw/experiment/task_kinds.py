@@ -238,8 +238,8 @@ class ModelKind:
     without any other; one of ``columns`` takes what is declared of each column apart (`coded.Hats`).
     ``filtered`` images go through fixed filters first (`fedsw.learning.models.ScatteredImages`). A ``critic`` is
     trained beside one, and ``table`` rows are made by another. What a generator makes stands ``beside`` nothing, or
-    beside codes of classes as records do, or it says nothing about that. Outputs are of the ``dimension`` that their
-    task says, or that this tells of [model] and the data's `Shape`.
+    beside codes of classes as records do, or "any": either. Outputs are of the ``dimension`` that their task says, or
+    that this function gives of [model] and the data's `Shape`.
     """
 
     make: Callable[[Any, ModelSizes], Any]

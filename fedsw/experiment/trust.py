@@ -114,7 +114,7 @@ class TrustModel:
         held_out_to: values of `data.held_out_to` that it can do.
         relations: values of `privacy.relation` that its releases are bounded for.
         masks: values of `federation.masks` that it takes; none if no sum is masked.
-        sites_code: whether sites must have the "same" fedsw installed, or "any": the same where everybody's guarantee
+        sites_code: whether sites must have the "same" fedsw installed, or "any": the same where each client's guarantee
             rests on what every site's code does. `federation.code` and a client's own `code` say otherwise.
         sections: classes of its sections of an experiment, by name, where it has settings of its own: derived from
             those of `fedsw.experiment.sections`, `privacy` from `Privacy`, `local` from `Local`, `sketch` from
