@@ -48,7 +48,7 @@ class GridRun:
 
 
 def settings_of(experiment: Experiment) -> dict[str, Any]:
-    """Read what of an experiment is not the default, without its name and where its data lie."""
+    """Return the settings of an experiment that are not the default, without its names and where its data lie."""
     settings = experiment.model_dump(mode="json", exclude_defaults=True, exclude={"name", "title"})
     settings.get("data", {}).pop("data_dir", None)
     return settings
@@ -65,9 +65,9 @@ def finish(
     is_enough: Callable[[Mapping[str, Any]], bool] = lambda summary: summary["status"] == "completed",
     observer: Observer | None = None,
 ) -> tuple[Mapping[str, Any], Path]:
-    """Take the run that is finished in `folder`/<name>, go on with one that stopped there, or make a fresh one.
+    """Return summary and folder of a run: the finished one in `folder`/<name>, else a resumed, else a fresh one.
 
-    Its summary and its own folder are returned; ``is_enough`` says whether a run with that summary needs nothing more.
+    ``is_enough`` says of a summary whether its run needs nothing more.
     A baseline that stopped begins afresh: nothing of it is kept.
     """
     begun = in_order(path.parent for path in folder.glob(f"{run.experiment.name}/*/{RunFile.CONFIG}"))
@@ -92,7 +92,7 @@ def finish(
 
 
 def attempt(make: Callable[[Piece], None], fail: Callable[[Piece, str], None], piece: Piece) -> bool:
-    """Make a piece of the grid, or keep why there is no result; the others go on. Whether there is one is returned."""
+    """Make a piece of the grid, or let `fail` keep why there is no result; return whether there is one."""
     try:
         make(piece)
     except Exception as fault:

@@ -31,11 +31,11 @@ def check(
 ) -> Answer:  # fmt: skip
     """List every fault of clients' files, sizes, and what is public, as `fedsw check`.
 
-    Faults quote records: they are for whoever holds the files. Rows of `to_frame()` are files; `["fits"]` is False if a
+    Faults quote records: they are for the holder of the files. Rows of `to_frame()` are files; `["fits"]` is False if a
     run could not start.
 
     Args:
-        data_dir: the clients' folders, or a client's own; `client` looks at one alone.
+        data_dir: the clients' folders, or a client's own; `client` looks at one only.
         estimate: measure what a run takes by a short one on made-up records.
 
     Raises:
@@ -44,7 +44,7 @@ def check(
     from fedsw.data.sources import declared_columns
     from fedsw.desk.own_data.draft import MOST_GROUPS
     from fedsw.desk.own_data.examine import examine
-    from fedsw.desk.own_data.screen import as_plain, examination_view
+    from fedsw.desk.own_data.screen import as_plain, examination_view, measured_cost
 
     chosen = experiment_of(experiment, settings, data_dir)
     if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
@@ -59,8 +59,6 @@ def check(
         more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
         examination = replace(examination, warnings=(*examination.warnings, more))
     elif estimate and examination.fits and not examination.alone:
-        from fedsw.desk.own_data.screen import measured_cost
-
         try:
             cost = measured_cost(chosen, [file.groups for file in examination.files])
         except (ExperimentError, FederationError) as fault:  # settings that do not go with so many records
@@ -89,7 +87,7 @@ def describe(
         description = described(Path(source), allow_modules)
     else:
         made = as_description(experiment_of(source, settings, data_dir), trust=trust, epsilon=epsilon)
-        require_runnable(made.data, made.federation.clients, named=made.name, elsewhere=False)
+        require_runnable(made.data, made.federation.clients, named=made.name)
         modules = modules_of(made)
 
         def tried(folder: Path) -> None:
@@ -201,7 +199,7 @@ def synthesize(
         table = learnt(Path(source), allow_modules)
     else:
         made = as_synthesis(experiment_of(source, settings, data_dir), trust=trust, fair=fair, epsilon=epsilon)
-        require_runnable(made.data, made.federation.clients, named=made.name, elsewhere=False)
+        require_runnable(made.data, made.federation.clients, named=made.name)
         modules, measured = modules_of(made), made.data.held_out is not None
         rehearse(made, lambda folder: rehearse_table(learnt(folder, modules), held_out=measured))
         held_out = load_held_out(made.record_source)  # a file that cannot be read costs nothing
@@ -220,7 +218,7 @@ def evaluate(
 ) -> Answer:  # fmt: skip
     """Measure a run's model on records kept out of its training, as `fedsw evaluate`; rows are clients.
 
-    The metrics have no noise: they are for whoever holds the records.
+    The metrics have no noise: they are for the holder of the records.
     """
     from fedsw.desk.own_data.evaluate import evaluate as evaluated_on
     from fedsw.desk.own_data.evaluate import evaluated_view

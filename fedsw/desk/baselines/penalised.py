@@ -88,7 +88,7 @@ class Scored(nn.Module):
 def squared(scored: Scored, returned: Returned, target: Tensor) -> Tensor:
     """(1 - alpha) loss + alpha gap^2 as a mean over records of what this returns (b,), but for the value of gap^2.
 
-    `found` is what the model returned for b records, `target` are their classes (b,).
+    `returned` is what the model gave for b records, `target` are their classes (b,).
     """
     return scored.weighted(returned, target, scored.alpha, 2 * scored.followed)
 

@@ -41,6 +41,10 @@ BINS = 40
 """Bins of a histogram over [0, 1], where the scores are."""
 RADIUS = 0.05
 """Radius of the Kolmogorov-Smirnov ball about the barycentre: the most that the groups' distributions differ."""
+GROUP = "records"
+"""The one group of records that a ledger of this release accounts for."""
+SENSITIVITY = 2.0
+"""l1: a replaced record leaves one bin of its group and enters another of the same group."""
 
 
 def train(task: BaselineTask) -> Trained:
@@ -151,13 +155,6 @@ def _without_loss(report: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in report.items() if name != "loss"}
 
 
-GROUP = "records"
-"""The one group of records that a ledger of this release accounts for."""
-
-SENSITIVITY = 2.0
-"""l1: a replaced record leaves one bin of its group and enters another of the same group."""
-
-
 def bounded_histograms(
     scores: NDArray[np.float64], groups: NDArray[np.int64], edges: NDArray[np.float64], *, count: int
 ) -> Bounded:
@@ -186,7 +183,7 @@ def release_histograms(
     """Noised counts (groups, b): charged to a ledger, then Laplace noise of scale 2 / epsilon on every count.
 
     Guarantee: (epsilon, 0)-differential privacy of every record, for its replacement by another of its group, against
-    everybody who sees the counts and what is computed from them. What else was released of the same records composes:
+    all readers of the counts and of what is computed from them. What else was released of the same records composes:
     a model trained under (epsilon', delta) and this are (epsilon + epsilon', delta) together.
 
     The ledger has the accountant "laplace" and the group "records", and takes the release once. BudgetExhausted and

@@ -80,8 +80,8 @@ class Reference:
 def well_trained(problem: Problem, records: Records, *, any_kind: bool = False, plain: bool = False) -> Reference:
     """Train a classification or a regression as well as can be, without noise and clips.
 
-    Without a penalty it is scikit-learn's best: linear models, and boosted trees where the problem's model is no linear
-    one or any kind will do, chosen by cross-validation on the records; ``plain`` linear models are the same without
+    Without a penalty it is scikit-learn's best: linear models, and boosted trees if the problem's model is not
+    linear or any kind will do, chosen by cross-validation on the records; ``plain`` linear models are the same without
     scikit-learn (importing it takes a second) if there are at most two classes. With a penalty it is the problem's
     own model, trained until it is at rest.
     """

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsw.data import Records
-from fedsw.learning.objectives import WeightedSum
 from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.task import Inputs
 from fedsw.mathematics.transport.sliced import public_directions
 
 STAGE = 200
@@ -63,7 +61,7 @@ def converged(problem: Problem, records: Records) -> AtRest:
     order = torch.argsort(objective.cell_of(records.sensitive, records.target), stable=True)
     ordered = records.take(order)
     counts = objective.cell_of(ordered.sensitive, ordered.target).bincount(minlength=len(objective.cells)).tolist()
-    inputs = problem.given(ordered)
+    inputs, slicing = problem.given(ordered), problem.experiment.slicing
     model = Standardised(problem.build_model(), inputs.features)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     before = math.inf
@@ -71,42 +69,30 @@ def converged(problem: Problem, records: Records) -> AtRest:
         for step in range(STAGE):
             for group in optimizer.param_groups:
                 group["lr"] = _RATE * (1 - step / STAGE)
-            _step(problem, objective, model, inputs, counts, stage * STAGE + step, optimizer)
+            optimizer.zero_grad(set_to_none=True)
+            raw = model(inputs.features)
+            heads = [penalty.selected(raw, inputs, problem.task.outputs) for penalty in objective.penalties]
+            number = stage * STAGE + step
+            thetas = [
+                public_directions(
+                    head.shape[1], slicing.directions, slicing.scheme, slicing.seed, "reference", str(index), number
+                ).to(head.device)
+                for index, head in enumerate(heads)
+            ]
+            # the gradient of the whole: the task loss's own, and the penalties' through their outputs
+            parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
+            pulls, _ = objective.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
+            total = objective.task_share * problem.clipped.losses(raw, inputs).double().mean()
+            for head, pull in zip(heads, pulls, strict=True):
+                total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
         with torch.no_grad():
             loss = float(problem.clipped.losses(model(inputs.features), inputs).double().mean())
         if abs(before - loss) <= _STILL * max(abs(loss), _STILL):
             return AtRest(model.eval(), (stage + 1) * STAGE, still=True)
         before = loss
     return AtRest(model.eval(), _MOST_STAGES * STAGE, still=False)
-
-
-def _step(
-    problem: Problem,
-    objective: WeightedSum,
-    model: nn.Module,
-    inputs: Inputs,
-    counts: list[int],
-    number: int,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """One step along the gradient of the whole: the task loss's own, and the penalties' through their outputs."""
-    optimizer.zero_grad(set_to_none=True)
-    raw = model(inputs.features)
-    heads = [penalty.selected(raw, inputs, problem.task.outputs) for penalty in objective.penalties]
-    slicing = problem.experiment.slicing
-    thetas = [
-        public_directions(
-            head.shape[1], slicing.directions, slicing.scheme, slicing.seed, "reference", str(index), number
-        ).to(head.device)
-        for index, head in enumerate(heads)
-    ]
-    parted = [[*torch.split(head.detach().double(), counts)] for head in heads]
-    pulls, _ = objective.cotangents(parted, thetas, _no_sample, ties=slicing.ties)
-    total = objective.task_share * problem.clipped.losses(raw, inputs).double().mean()
-    for head, pull in zip(heads, pulls, strict=True):
-        total = total + (head.double() * torch.cat(pull).to(head.device)).sum()
-    total.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
 
 
 def _no_sample(number: int, count: int) -> Tensor:

@@ -88,7 +88,7 @@ def draw_utility(table: Mapping[str, Any]) -> Figure | None:
 
 
 def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) -> tuple[float, float]:
-    """Limits of an axis that hold what is drawn and are no narrower than differences that mean something.
+    """Limits of an axis that hold what is drawn and are at least as wide as differences that mean something.
 
     That is six standard errors of the metric on held-out records; a fifth of the whole range of a share; and a tenth
     of its size for any other metric. A share's axis ends a little beyond 0 and 1.
@@ -110,7 +110,9 @@ def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
     """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
     made = [(_label(row, table), read_run(folder / row["directories"][0]).outputs) for row in _largest(table)]
     samples = [(label, outputs) for label, outputs in made if outputs is not None]
-    clouds = [(label, outputs) for label, outputs in samples if _planar(outputs)]
+    references = [outputs.extra.get("reference") for _, outputs in samples]
+    planar = [reference is not None and reference.shape[1] == 2 for reference in references]
+    clouds = [sample for sample, is_planar in zip(samples, planar, strict=True) if is_planar]
     if clouds:
         columns = min(_MOST_COLUMNS, len(clouds))
         rows = -(-len(clouds) // columns)
@@ -190,11 +192,6 @@ def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     epsilon = row["epsilon_asked"]
     budget = "no privacy" if math.isinf(epsilon) else f"ε = {upward(epsilon)}"
     return f"{row['method']}, {budget}\n{metric_name(table['metric'], names_of(table))} {value}"
-
-
-def _planar(outputs: HeldOutOutputs) -> bool:
-    reference = outputs.extra.get("reference")
-    return reference is not None and reference.shape[1] == 2
 
 
 def _images(outputs: HeldOutOutputs) -> NDArray[np.float64] | None:

@@ -1,4 +1,4 @@
-"""A comparison on the screen: its table group by group, and what can be compared at all."""
+"""The table of a comparison, group by group: as data, as JSON and CSV, and as cells of a screen or a page."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def write_table(folder: Path, table: Mapping[str, Any]) -> list[Path]:
     rows = [{"group": group["heading"], **row} for group in table["groups"] for row in group["rows"]]
     names = ordered_metrics({name: 0.0 for row in rows for name in row["metrics"]})
     shown = [*table["metrics"], *(name for name in names if name not in table["metrics"])]
-    measured = [f"{name}_{part}" for name in shown for part in ("mean", "sd", "low", "high")]
+    headings = [f"{name}_{part}" for name in shown for part in ("mean", "sd", "low", "high")]
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [*_COLUMNS, *measured])
+    writer = csv.DictWriter(text, [*_COLUMNS, *headings])
     writer.writeheader()
     for row in rows:
         flat = {column: row[column] for column in _COLUMNS}
@@ -251,7 +251,7 @@ def _row(cell: Cell, guarantee: StatedGuarantee, summaries: Sequence[Mapping[str
         return max(to_float(summary[key]) or 0.0 for summary in summaries)
 
     names, about = ordered_metrics(summaries[0]["held_out"]), methods()[cell.method].what
-    held_out = {name: [to_float(summary["held_out"].get(name)) for summary in summaries] for name in names}
+    spreads = {name: _spread(to_float(summary["held_out"].get(name)) for summary in summaries) for name in names}
     return {
         "method": cell.method,
         "what": " or ".join(dict.fromkeys(summary.get("reference", about) for summary in summaries)),
@@ -273,7 +273,7 @@ def _row(cell: Cell, guarantee: StatedGuarantee, summaries: Sequence[Mapping[str
         "seconds": mean("seconds"),
         "seeds": len(summaries),
         "stopped": sum(summary["status"] != "completed" for summary in summaries),
-        "metrics": {name: _spread(values) | _around(name, values, summaries) for name, values in held_out.items()},
+        "metrics": {name: spread | _around(name, spread, summaries) for name, spread in spreads.items()},
     }
 
 
@@ -285,10 +285,15 @@ def _spread(values: Iterable[float | None]) -> dict[str, float | None]:
     return {"mean": statistics.fmean(known), "sd": statistics.stdev(known) if len(known) > 1 else None}
 
 
-def _around(name: str, values: Sequence[float | None], summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the interval (95 %) of the mean over seeds and held-out records; empty if a run does not say."""
+def _around(
+    name: str, spread: Mapping[str, float | None], summaries: Sequence[Mapping[str, Any]]
+) -> dict[str, float | None]:
+    """Return the interval (95 %) of the mean over seeds and held-out records; empty if a run does not say.
+
+    The two draws are independent: their variances add up. All seeds share one draw of records, so that the largest
+    standard error of a run counts once, and the deviation over seeds is divided by their root, by Student's law.
+    """
     intervals = [(summary.get("held_out_intervals") or {}).get(name) for summary in summaries]
-    spread = _spread(values)
     if spread["mean"] is None or any(interval is None for interval in intervals):
         return {}
     known = [Interval(*(to_float(end) or 0.0 for end in interval)) for interval in intervals if interval is not None]

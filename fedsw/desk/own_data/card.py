@@ -254,7 +254,7 @@ def _compared(
     changed = f" The correlation (Cramer's V) that changed most is that of {one!r} and {other!r}: by {change:.3f}."
     parts: list[Part] = [
         f"On {fidelity.records} records of {whose}. Beside each number is what one half of the held-out "
-        "records is for the other: nobody can expect less distance, and rows much closer than that would be copies.",
+        "records is for the other: the least distance to expect, and rows much closer than that would be copies.",
         Listed.of("Distances", ("", "synthetic", "real half"), [(name, f"{a:.4f}", f"{b:.4f}") for name, a, b in rows]),
         f"The column that differs most is {worst!r} ({fidelity.marginals[worst]:.3f})." + (changed if one else ""),
     ]
@@ -268,17 +268,12 @@ def _compared(
             "Models trained on the synthetic rows, and on one half of the held-out records; tested on the other half:",
             Listed.of("For prediction", headings, [(name, f"{a:.3f}", f"{b:.3f}") for name, a, b in learnt]),
         ]
-    if len(fidelity.rates) > 1:
+    columns = experiment.data.columns
+    if len(fidelity.rates) > 1 and columns is not None:
         rates = [(name, f"{a:.3f}", f"{b:.3f}") for name, (a, b) in fidelity.rates.items()]
+        shown = columns.classes[-1 if columns.positive is None else columns.positive]  # the favourable one, or the last
         parts += [
-            f"How often the class {_shown_class(experiment)!r} occurs, by group:",
+            f"How often the class {shown!r} occurs, by group:",
             Listed.of("A class, by group", ("group", "synthetic", "held-out"), rates),
         ]
     return parts
-
-
-def _shown_class(experiment: Experiment) -> str:
-    """The favourable class by its name; the last declared one where none is."""
-    columns = experiment.data.columns
-    assert columns is not None
-    return columns.classes[-1 if columns.positive is None else columns.positive]

@@ -14,11 +14,11 @@ Array = NDArray[np.float64]
 
 LEVEL = 0.95
 _WIDE = 3.0
-"""Bounds that are so many times as long as what holds nearly all records are called too wide."""
+"""How many times as long as the range of nearly all records bounds are from which they are called too wide."""
 _LITTLE = 0.05
 """Part of the bounds that is not worth cutting off."""
 _FEW, _SURE = 0.05, 2.5
-"""Part of the records that may lie beyond these on either side, and deviations of noise that are added to what does."""
+"""Largest part of the records beyond that range on either side, and the deviations of noise that are added to it."""
 
 
 _FEWEST_BINS, _GAP, _MOST_CODED = 5, 0.5, 0.5

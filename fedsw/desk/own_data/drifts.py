@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from fedsw.desk.own_data.apart import OtherTable, other_table
+from fedsw.desk.own_data.apart import other_table
 from fedsw.experiment import ExperimentError
 from fedsw.learning.sketches.drift import Drift, Means, drift, drift_of_means
 from fedsw.learning.sketches.from_settings import table_of
@@ -129,9 +129,13 @@ def _released_sides(
     problem = Problem.from_experiment(experiment.on_host())
     sides = _sides(directory, problem)
     if reference is not None:
-        other = _other(problem, reference, data_dir, others)
-        side = str(reference), _public(problem, other, next(iter(sides.values())))
-        return problem, sides, side, (other.doubt, other.word)
+        if (columns := experiment.data.columns) is None:
+            raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
+        other = other_table(reference, columns, data_dir, option="--reference", others=others)
+        # a public table has no noise, and the law of the run's sketches
+        law, records = law_of_problem(problem), other.records
+        public = NoisedSketch(law, sketch_of_records(problem, records), 0.0, len(records))
+        return problem, sides, (str(reference), public), (other.doubt, other.word)
     if data_dir is not None or others:
         option = "--other-people is a word about" if data_dir is None else "--data-dir is what is compared with"
         raise ExperimentError(f"{option} --reference, and there is none: leave it out")
@@ -141,18 +145,6 @@ def _released_sides(
             "with --trust sketch-local, where each client releases its own"
         )
     return problem, sides, None, ("", "")
-
-
-def _other(problem: Problem, reference: Path, data_dir: Path | None, others: bool) -> OtherTable:
-    columns = problem.experiment.data.columns
-    if columns is None:
-        raise ExperimentError("--reference is a table of declared columns, and the run has none: leave it out")
-    return other_table(reference, columns, data_dir, option="--reference", others=others)
-
-
-def _public(problem: Problem, other: OtherTable, like: NoisedSketch) -> NoisedSketch:
-    assert like.law == law_of_problem(problem)
-    return NoisedSketch(like.law, sketch_of_records(problem, other.records), 0.0, len(other.records))
 
 
 def _sides(directory: Path, problem: Problem) -> Mapping[str, NoisedSketch]:

@@ -90,7 +90,7 @@ def evaluate(
     """
     stored = read_run(directory).experiment
     require_allowed_code(stored, allow_modules, stored=directory)
-    experiment = _asked(stored, data_dir).on_host()
+    experiment = _with_files(stored, data_dir).on_host()
     task = Problem.from_experiment(experiment)
     model = _model(task, directory / RunFile.MODEL)
     with simulating():
@@ -101,7 +101,7 @@ def evaluate(
     return tuple(_evaluated(name, task, model, records.records.take(rows)) for name, rows in parts)
 
 
-def _asked(experiment: Experiment, data_dir: Path | None) -> Experiment:
+def _with_files(experiment: Experiment, data_dir: Path | None) -> Experiment:
     spec = experiment.data
     if not spec.held_out_fraction:
         raise ExperimentError(

@@ -82,12 +82,12 @@ def positive_of(
         named = "its name" if _HARM.search(_spaced(column)) else "a class"
         return Positive(
             harmless,
-            f"positive: {named} seems to name harm, and nobody said which class is wanted; {harmless} is taken",
+            f"positive: {named} seems to name harm, and no class is declared favourable; {harmless} is taken",
             sure=False,
         )
     if len(values) == 2:
         return Positive(
-            values[1], f"positive: nobody said which class is favourable; {values[1]}, the second, is taken", sure=False
+            values[1], f"positive: no class is declared favourable; {values[1]}, the second, is taken", sure=False
         )
     return Positive(None, "positive = ... names the favourable class; without it the class that is worst off leads")
 

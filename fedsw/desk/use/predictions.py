@@ -20,7 +20,7 @@ from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.containers import tabulated
 from fedsw.data.distinct import CellFault
 from fedsw.data.encoding import Encoder
-from fedsw.data.formats import Chunk, format_of
+from fedsw.data.formats import Chunk, format_of, readable
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.task_kinds import task_facts
 from fedsw.runs.evaluation.group_thresholds import FEWEST, RULES, Cuts, Scores, cuts_of, scores_of_outputs
@@ -76,27 +76,27 @@ def read_given(
     beside_cells: dict[str, list[Any]] = {name: [] for name in keep}
     bad_cells: list[CellFault] = []
     try:
-        for chunk in chunks:
-            features, group, taken, refused = encoded(chunk, used, faults)
-            bad_cells += refused
-            rows.append(chunk.first_row + np.flatnonzero(taken))
-            inputs.append(features[taken])
-            groups.append(group[taken])
-            for name, cells in beside_cells.items():
-                cells += [cell for cell, is_taken in zip(as_list(chunk.cells[name]), taken, strict=True) if is_taken]
+        with readable(where):
+            for chunk in chunks:
+                features, group, taken, refused = inputs_of(chunk, used, faults)
+                bad_cells += refused
+                rows.append(chunk.first_row + np.flatnonzero(taken))
+                inputs.append(features[taken])
+                groups.append(group[taken])
+                for name, cells in beside_cells.items():
+                    listed = as_list(chunk.cells[name])
+                    cells += [cell for cell, is_taken in zip(listed, taken, strict=True) if is_taken]
     except BadRecords as fault:
         words = str(fault)
         if any(f"has no column {name!r}," in words for name in keep):  # which only `keep` names
             words = words.replace("which data.columns declares", "which is to be kept")
         raise BadRecords(words) from None
-    except OSError as fault:
-        raise BadRecords(f"{where} cannot be read: {fault.strerror or fault}") from None
     if bad_cells:
         told = sorted(bad_cells, key=lambda fault: fault.row)
         more = f"\nand {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-        listed = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in told[:_MOST_TOLD])
+        lines = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in told[:_MOST_TOLD])
         raise BadRecords(
-            f"{where}: {listed}{more}\nMend these cells, or say what becomes of them: --faults leave-out, nearest or "
+            f"{where}: {lines}{more}\nMend these cells, or say what becomes of them: --faults leave-out, nearest or "
             "missing"
         )
     if not any(map(len, rows)):
@@ -105,7 +105,7 @@ def read_given(
     return Given(features_, torch.from_numpy(np.concatenate(groups)), np.concatenate(rows), beside_cells, counted)
 
 
-def encoded(
+def inputs_of(
     chunk: Chunk, columns: Columns, faults: OnFaults
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_], list[CellFault]]:
     """Inputs (n, p) and groups (n,) of some rows, which of them (n,) are taken, and the faults that are refused."""
@@ -218,7 +218,11 @@ def settle(
             f"{experiment.objective.task} with {len(classes)} classes: leave it out"
         )
     if isinstance(wanted, str):
-        _require_rule(wanted)
+        if wanted not in RULES:
+            raise ExperimentError(
+                f"threshold is {wanted!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "
+                f"{', '.join(map(repr, RULES))}"
+            )
         if scores is not None:
             return _of_scores(wanted, scores, groups, of, index)
         return _by_rule(wanted, experiment, outputs, groups, index, of)
@@ -255,8 +259,8 @@ def _by_rule(
     favourable: int,
     positive: str,
 ) -> Thresholds:
-    thresholds = _measured(rule, experiment, outputs)
-    second, right, sensitive = thresholds.values[:, 0], thresholds.target == favourable, thresholds.sensitive
+    held_out = _measured(rule, experiment, outputs)
+    second, right, sensitive = held_out.values[:, 0], held_out.target == favourable, held_out.sensitive
     scores = second if favourable == 1 else 1 - second
     words = RULES[rule].format(repr(positive))
     source = f"{words}: found on {len(scores)} held-out records, which the guarantee does not cover"
@@ -264,7 +268,7 @@ def _by_rule(
         best = best_threshold(torch.from_numpy(scores), torch.from_numpy(right.astype(np.int64)))
         return Thresholds({}, best["threshold"], source, positive)
     if rule == "odds":
-        cuts_of_odds = cuts_of(scores_of_outputs(thresholds, groups=len(groups), positive=favourable), rule)
+        cuts_of_odds = cuts_of(scores_of_outputs(held_out, groups=len(groups), positive=favourable), rule)
         return Thresholds(_named(cuts_of_odds, groups), source=source, of=positive)
     judged = right if rule == "opportunity" else np.ones(len(scores), dtype=bool)
     apart = [scores[judged & (sensitive == index)] for index in range(len(groups))]
@@ -279,14 +283,6 @@ def _by_rule(
     agreement = [((scores > cut[sensitive]) == right).mean() for cut in cuts]
     chosen = cuts[int(np.argmax(agreement))]
     return Thresholds(dict(zip(groups, map(float, chosen), strict=True)), source=source, of=positive)
-
-
-def _require_rule(rule: str) -> None:
-    if rule not in RULES:
-        raise ExperimentError(
-            f"threshold is {rule!r}; give a number from 0 to 1, GROUP=NUMBER for every group, or one of "
-            f"{', '.join(map(repr, RULES))}"
-        )
 
 
 def _measured(rule: str, experiment: Experiment, outputs: HeldOutOutputs | None) -> HeldOutOutputs:

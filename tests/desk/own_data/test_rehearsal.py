@@ -88,7 +88,7 @@ def test_what_fails_after_a_release_is_refused_before_it(own, monkeypatch, capsy
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("run", "fedsw.runs.write.card"), ("run", "fedsw.desk.use.predictions.encoded"),
+    [("run", "fedsw.runs.write.card"), ("run", "fedsw.desk.use.predictions.inputs_of"),
      ("synthesize", "fedsw.desk.own_data.card.card"), ("synthesize", "fedsw.learning.tasks.measures.cells_of_table")],
 )  # fmt: skip
 def test_the_table_the_card_and_predictions_are_rehearsed(own, monkeypatch, name, place):
