@@ -1,11 +1,11 @@
 """Records: data sets, tables and files, how cells are read and coded, and how records are spread over clients.
 
-`columns` are the kinds of columns and their declarations; `codes` finds a table and makes records of it (`read_table`),
-of cells that `formats`, `containers` and `blocks` read;
-`settings` are sections [data] and [partition], `sources` finds and reads the records that they say, `own_records` those
-of Python objects;
-`cells` and `distinct` look at what stands in them, `encoding` codes them, `made_up` draws others like them; `records`
-are what a client holds, `units` their privacy units, `downloads` the files of shipped data sets.
+`columns` are the kinds of columns and their declarations; `tables` finds files and makes records of them
+(`read_table`), of cells that `formats`, `containers` and `blocks` read, `cells` tells missing among, and `encoding`
+checks and encodes. `codes` writes records as codes and back, `made_up` draws cells of the declared form.
+`settings` are sections [data] and [partition]; `places` and `sources` find and read the records that they name,
+`own_records` those of Python objects. `records` are what a client holds, `units` their privacy units, `persons`
+columns that look like these, `tabular`, `image_sets` and `downloads` the shipped data sets and their files.
 Names are imported when they are first used: reading a column's declaration needs no tensor.
 """
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from fedsw.data._synthetic import mode_centres as mode_centres
     from fedsw.data._synthetic import ring as ring
     from fedsw.data._synthetic import synthetic as synthetic
-    from fedsw.data.codes import find_table as find_table
-    from fedsw.data.codes import read_table as read_table
-    from fedsw.data.codes import read_tables as read_tables
-    from fedsw.data.codes import read_units as read_units
-    from fedsw.data.codes import tables_in as tables_in
-    from fedsw.data.codes import what_is_in as what_is_in
     from fedsw.data.downloads import find_data as find_data
     from fedsw.data.formats import BadRecords as BadRecords
     from fedsw.data.image_sets import digits as digits
@@ -41,6 +35,12 @@ if TYPE_CHECKING:
     from fedsw.data.records import require_groups as require_groups
     from fedsw.data.records import validate as validate
     from fedsw.data.records import within_reach as within_reach
+    from fedsw.data.tables import find_table as find_table
+    from fedsw.data.tables import read_table as read_table
+    from fedsw.data.tables import read_tables as read_tables
+    from fedsw.data.tables import read_units as read_units
+    from fedsw.data.tables import tables_in as tables_in
+    from fedsw.data.tables import what_is_in as what_is_in
     from fedsw.data.tabular import adult as adult
     from fedsw.data.tabular import communities as communities
     from fedsw.data.tabular import law_school as law_school
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fedsw.data.units import share_of_repeated_rows as share_of_repeated_rows
 
 _NAMES = {
-    "codes": (
+    "tables": (
         "find_table",
         "read_table",
         "read_tables",
@@ -95,8 +95,8 @@ _NAMES = {
     "units": ("rows_in_common", "share_of_repeated_rows"),
 }
 _MODULES = (
-    "blocks", "cells", "codes", "columns", "containers", "distinct", "downloads", "encoding", "formats", "image_sets",
-    "made_up", "own_records", "persons", "places", "records", "settings", "sources", "tabular", "units",
+    "blocks", "cells", "codes", "columns", "containers", "downloads", "encoding", "formats", "image_sets",
+    "made_up", "own_records", "persons", "places", "records", "settings", "sources", "tables", "tabular", "units",
 )  # fmt: skip
 
 __all__ = sorted([*_MODULES, *(name for names in _NAMES.values() for name in names)])

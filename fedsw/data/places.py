@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedsw._tools.settings import ExperimentError
 from fedsw.data.blocks import TABLES
-from fedsw.data.codes import find_table, tables_in, what_is_in
 from fedsw.data.formats import BadRecords
+from fedsw.data.tables import find_table, tables_in, what_is_in
 from fedsw.data.units import one_file_twice
 
 

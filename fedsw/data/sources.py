@@ -22,13 +22,13 @@ from fedsw._tools.own_objects import absence
 from fedsw._tools.settings import ExperimentError
 from fedsw.data import _spreading, units
 from fedsw.data import own_records as own
-from fedsw.data.codes import read_table, read_tables, read_units
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.formats import BadRecords
 from fedsw.data.image_sets import resized
 from fedsw.data.places import Place, places, require_places
 from fedsw.data.records import Dataset, Records, private_half, require_groups, with_classes
 from fedsw.data.settings import ENCODERS, SOURCES, Data, Partition, RecordSource, Target
+from fedsw.data.tables import read_table, read_tables, read_units
 from fedsw.data.units import equal_by_chance, rows_in_common, share_of_repeated_rows
 
 _ENCODER = "autoencoder"

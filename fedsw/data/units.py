@@ -17,7 +17,6 @@ from fedsw._tools.files import same_content
 from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.data.columns.values import identifier_of
-from fedsw.data.distinct import grouped
 from fedsw.data.formats import BadRecords
 from fedsw.data.records import Records
 
@@ -186,6 +185,17 @@ def shared_units(units: Sequence[NDArray[np.int64] | None], clients: Sequence[ob
         f"{unit!r} are to be protected together: give them to one client, or leave them out at the others; if these "
         f"are different ones with the same value, put the client's name before it"
     )
+
+
+def grouped(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Group equal numbers (n,): the different ones (k,), ascending; each one's first place (k,); which each is (n,)."""
+    # numpy.unique finds the same by a stable sort, which takes several times as long
+    order = np.argsort(numbers)
+    ordered, begins = numbers[order], np.ones(len(numbers), dtype=bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    starts, which = np.flatnonzero(begins), np.empty(len(numbers), dtype=np.int64)
+    which[order] = np.cumsum(begins) - 1
+    return ordered[starts], np.minimum.reduceat(order, starts) if len(starts) else order, which
 
 
 def units_in_common(records: Records, others: Iterable[Records]) -> int:

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsw.data import BadRecords, blocks, concatenate, formats, read_table, read_tables
-from fedsw.data.codes import checked
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.distinct_cells import Distinct, mapped
-from fedsw.data.distinct import Growing
+from fedsw.data.encoding import Growing
+from fedsw.data.tables import checked
 
 WORK, AGE_MISSING, SCORE_MISSING = ("private", "public", "own"), ("", "?"), ("NA",)
 COLUMNS = Columns.model_validate(

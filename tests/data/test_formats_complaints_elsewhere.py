@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from fedsw.data import BadRecords, as_records, read_table
-from fedsw.data.codes import checked
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.number import is_amount
 from fedsw.data.formats import format_of
+from fedsw.data.tables import checked
 from fedsw.desk.own_data.answers import Words, form_of, read_header
 from fedsw.desk.own_data.draft import DraftRequest, draft
 

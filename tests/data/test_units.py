@@ -17,8 +17,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.data import BadRecords, Records, as_records, concatenate, from_flwr_datasets, owners, read_table
 from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.values import identifier_of
-from fedsw.data.distinct import grouped
-from fedsw.data.units import Units, numbers_of, unit_numbers, units_in_common
+from fedsw.data.units import Units, grouped, numbers_of, unit_numbers, units_in_common
 from fedsw.experiment import ExperimentError, parse_experiment
 from fedsw.federation.node.held_records import require_agreement
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fedsw.data import BadRecords
 from fedsw.data.blocks import is_text
 from fedsw.data.cells import MISSING, missing_among
-from fedsw.data.codes import Checked, checked
 from fedsw.data.columns.column import DeclaredColumn
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.distinct_cells import Distinct, Gaps, by_value, mapped
@@ -25,11 +24,12 @@ from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import may_part_thousands, readings, spellings
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import text_of
-from fedsw.data.distinct import CellFault
+from fedsw.data.encoding import CellFault
 from fedsw.data.formats import Chunk, format_of
 from fedsw.data.persons import Marks, persons_in
 from fedsw.data.places import Place, places, require_places
 from fedsw.data.sources import declared_columns, load_held_out
+from fedsw.data.tables import Checked, checked
 from fedsw.data.units import repeats_said, shared_units
 from fedsw.desk.own_data.answers import FORMS, fitting
 from fedsw.experiment import Experiment, ExperimentError

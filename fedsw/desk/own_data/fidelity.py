@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records
-from fedsw.data.codes import checked, codes_of
+from fedsw.data.codes import codes_of
 from fedsw.data.columns.declaration import Coded, Columns
 from fedsw.data.formats import Chunk
+from fedsw.data.tables import checked
 from fedsw.desk.own_data.synthetic_table import Usefulness, usefulness
 from fedsw.mathematics.transport.sliced import directions, sliced_w2
 

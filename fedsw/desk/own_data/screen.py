@@ -15,7 +15,7 @@ from fedsw._tools.text import number
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
-from fedsw.data.distinct import CellFault
+from fedsw.data.encoding import CellFault
 from fedsw.data.sources import declared_columns
 from fedsw.desk.own_data.examine import Examination, Examined
 from fedsw.desk.own_data.understood import listed, of_columns, plain

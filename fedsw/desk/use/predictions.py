@@ -18,8 +18,7 @@ from fedsw.data.cells import as_list
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.containers import tabulated
-from fedsw.data.distinct import CellFault
-from fedsw.data.encoding import Encoder
+from fedsw.data.encoding import CellFault, Encoder
 from fedsw.data.formats import Chunk, format_of, readable
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.task_kinds import task_facts

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedsw.data import BadRecords, as_records, read_table
-from fedsw.data.codes import MOST_FAULTS, checked
 from fedsw.data.columns.declaration import Columns, difference
 from fedsw.data.columns.declared_kinds import Feature
 from fedsw.data.encoding import encoded
 from fedsw.data.formats import Chunk
+from fedsw.data.tables import MOST_FAULTS, checked
 from fedsw.experiment import parse_experiment
 
 AGE = {"name": "age", "kind": "integer", "low": 0, "high": 100, "missing": ["", "?"], "fill": 40}
