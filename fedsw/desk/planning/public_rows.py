@@ -646,7 +646,7 @@ def summed_noise(
     share, bins = 0.0, 0
     if split.asks_tables(experiment):
         share, bins = experiment.privacy.model.tables(replace(problem, experiment=experiment), batch, multiplier)
-    divided = split.BudgetSplit(1.0, multiplier, 0.0, math.sqrt(share) / multiplier, math.sqrt(1 - share) / multiplier)
+    divided = split.BudgetSplit.of(split.Shares(0.0, multiplier, 0.0), rate=1.0, share=share)
     k = problem.clipped.directions(0, 0)[0].shape[1]
     fixed = problem.dimension > 1 and experiment.slicing.scheme == "orthogonal"
     spread = orthogonal_spread(problem.dimension, k) if fixed else 1.0

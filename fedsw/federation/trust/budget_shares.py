@@ -7,6 +7,7 @@ part between table and contribution.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,6 +61,11 @@ class Shares:
 def planned_once(multiplier: float, attempts: int = 1, sampling: Sampling = "without-replacement") -> Counts:
     """Return the charges that an account sets aside for attempts at one release; none if the multiplier is 0."""
     return lifetime.planned(Step(1.0, 1 / multiplier, sampling), attempts) if multiplier else {}
+
+
+def with_once(rounds: Counts, shared: Shares, attempts: int = 1, sampling: Sampling = "without-replacement") -> Counts:
+    """Return the charges that an account sets aside for rounds, and for what is released once beside them."""
+    return functools.reduce(added, (planned_once(one, attempts, sampling) for one in shared.once), rounds)
 
 
 @dataclass(frozen=True)
@@ -221,33 +227,25 @@ def covering(task: Problem, training: Counts, epsilon: float, delta: float, atte
     return Cost.of([training, of_kept, added(*halved)])
 
 
-@dataclass(frozen=True)
-class BudgetSplit:
-    """One round of one client's guarantee.
+@dataclass(frozen=True, kw_only=True)
+class BudgetSplit(Shares):
+    """The shares of one client's guarantee, and the parts of a round, of which the noise multiplier is 1/mu.
 
     Attributes:
         rate: p_c, the largest sampling rate of its cells.
-        multiplier: noise multiplier of table and contribution together, 1/mu.
-        epsilon: of all planned rounds.
         table: mu of the table only; 0 if none is asked.
         contribution: mu of the contribution only, given the table: mu^2 = table^2 + contribution^2.
-        moments, scores, histograms: noise multipliers of what is released before and after the rounds, and before
-            moments; 0 if nothing is.
     """
 
     rate: float
-    multiplier: float
-    epsilon: float
     table: float
     contribution: float
-    moments: float = 0.0
-    scores: float = 0.0
-    histograms: float = 0.0
 
-    @property
-    def once(self) -> tuple[float, ...]:
-        """Noise multipliers of what is released once beside the rounds; 0 of what is not."""
-        return (self.histograms, self.moments, self.scores)
+    @classmethod
+    def of(cls, shared: Shares, *, rate: float, share: float) -> BudgetSplit:
+        """The split where the table has this share of a round's mu^2."""
+        table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
+        return cls(**vars(shared), rate=rate, table=table, contribution=contribution)
 
 
 @dataclass(frozen=True)
@@ -307,9 +305,7 @@ def budget_split(experiment: Experiment, *, rate: float, delta: float) -> Budget
     """
     shared = shares(experiment, rate=rate, delta=delta)
     share = experiment.own(TableSettings).table_share if asks_tables(experiment) else 0.0
-    table, contribution = math.sqrt(share) / shared.rounds, math.sqrt(1 - share) / shared.rounds
-    once = (shared.moments, shared.scores, shared.histograms)
-    return BudgetSplit(rate, shared.rounds, shared.epsilon, table, contribution, *once)
+    return BudgetSplit.of(shared, rate=rate, share=share)
 
 
 def budget_of(experiment: Experiment, sizes: Sequence[int], delta: float) -> BudgetSplit:

@@ -17,13 +17,13 @@ from fedsw.experiment import resolve_delta
 from fedsw.experiment.compatibility import sampling_of
 from fedsw.federation.exchange.participants import Present, Site, clients_of, totals, whole
 from fedsw.federation.messages import Broadcast
-from fedsw.federation.trust.budget_shares import Shares, idle, planned_once, shares
+from fedsw.federation.trust.budget_shares import Shares, idle, shares, with_once
 from fedsw.learning.moments.preparation import Preparation
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy import plan as plans
 from fedsw.privacy.accounting import Charge, Step
 from fedsw.privacy.accounting.ledger import counted_as
-from fedsw.privacy.accounting.lifetime import Counts, added, planned
+from fedsw.privacy.accounting.lifetime import Counts, planned
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.sensitivity import Sensitivity
 
@@ -84,8 +84,7 @@ class FederationPlan(plans.NoisePlan):
         training, sampling = experiment.training, sampling_of(experiment)
         largest = 0.0 if training.batch_size or self.rounds == 1 else training.batch_fraction
         step = counted_as(self.mechanism)(Step(max(largest, *self.rates), 1 / self.multiplier, sampling))
-        once = [planned_once(multiplier, sampling=sampling) for multiplier in self.shares().once]
-        return functools.reduce(added, once, planned(step, self.rounds))
+        return with_once(planned(step, self.rounds), self.shares(), sampling=sampling)
 
     def under(self, preparation: Preparation) -> FederationPlan:
         """The plan of the rounds after moments were released: inputs are prepared, and clips and bounds scaled."""

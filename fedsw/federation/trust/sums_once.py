@@ -248,9 +248,8 @@ def _shares_of(node: Node, delta: float) -> Callable[[], Shares]:
 
     def shared() -> Shares:
         experiment = node.task.experiment
-        divided = split.budget_of(experiment, node.sizes, delta)
         epsilon = experiment.privacy.model.sides.epsilon(node, delta)
-        return Shares(divided.moments, divided.multiplier, epsilon, divided.scores, divided.histograms)
+        return replace(split.budget_of(experiment, node.sizes, delta), epsilon=epsilon)
 
     return shared
 

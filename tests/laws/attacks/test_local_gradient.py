@@ -48,8 +48,7 @@ def _released(
     batch: torch.Tensor, *, noise=1.0, claimed_n=N, table=True, jacobian_bound=CLIP.jacobian, table_noise=1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """TRIALS releases of (table, contribution) in units of their noise, from the library's own pieces: (TRIALS, .)."""
-    mu = 1 / MULTIPLIER
-    divided = split.BudgetSplit(1.0, MULTIPLIER, 0.0, mu * SHARE**0.5, mu * (1 - SHARE) ** 0.5)
+    divided = split.BudgetSplit.of(split.Shares(0.0, MULTIPLIER, 0.0), rate=1.0, share=SHARE)
     sizes = [claimed_n, claimed_n]
     found = split.noise(divided, PARITY, CLIP, sizes=sizes, own_sizes=[N, 0], spread=1.0, k=1)
     tape = record(Freely(), batch)

@@ -263,8 +263,8 @@ def test_the_noise_is_for_the_cell_whose_records_move_a_contribution_most_howeve
 def test_the_parts_of_a_round_s_budget_add_up_to_the_calibrated_step():
     experiment = small("privacy.trust=local-gradient", "privacy.epsilon=2.0", "local.table_share=0.25")
     share = split.budget_split(experiment, rate=0.2, delta=1e-4)
-    assert share.table**2 + share.contribution**2 == pytest.approx(share.multiplier**-2, rel=1e-12)
-    assert share.table**2 == pytest.approx(0.25 * share.multiplier**-2)
+    assert share.table**2 + share.contribution**2 == pytest.approx(share.rounds**-2, rel=1e-12)
+    assert share.table**2 == pytest.approx(0.25 * share.rounds**-2)
     assert share.epsilon == 2.0
 
 

@@ -13,7 +13,7 @@ from fedsw.experiment import Experiment, resolve_delta
 from fedsw.experiment.sections import AUTO_BINS, MaskedSettings
 from fedsw.federation.node.node import Node
 from fedsw.federation.trust import budget_shares as split
-from fedsw.federation.trust.budget_shares import Shares, covering, idle, planned_once, shares
+from fedsw.federation.trust.budget_shares import Shares, covering, idle, shares, with_once
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.members import Cohort, honest, rate_of
 from fedsw.federation.trust.round_plan import column_sums
@@ -104,13 +104,7 @@ def noise_of(
     shared = planned_shares(task.experiment, delta)
     bound = bound_of(task, batch, spreads)
     share = table_share(task, batch, bound, directions, bins_of(task, batch, directions, shared.rounds))
-    divided = split.BudgetSplit(
-        rate_of(task.experiment.training.batch_fraction),
-        shared.rounds,
-        shared.epsilon,
-        math.sqrt(share) / shared.rounds,
-        math.sqrt(1 - share) / shared.rounds,
-    )
+    divided = split.BudgetSplit.of(shared, rate=rate_of(task.experiment.training.batch_fraction), share=share)
     return split.together(divided, ranked.sensitivity_of_tables(directions) if share else None, bound)
 
 
@@ -211,7 +205,6 @@ def planned(node: Node, delta: float) -> Counts | Cost:
     task, experiment = node.task, node.task.experiment
     shared = planned_shares(experiment, delta)
     step = Step(rate_of(experiment.training.batch_fraction), 1 / shared.rounds)
-    training, many = lifetime.planned(step, attempts(experiment)), attempts_at_one(experiment)
-    for multiplier in shared.once:
-        training = lifetime.added(training, planned_once(multiplier, many))
+    many = attempts_at_one(experiment)
+    training = with_once(lifetime.planned(step, attempts(experiment)), shared, many)
     return covering(task, training, shared.epsilon, delta, many)

@@ -62,7 +62,7 @@ def make_plan(task: Problem, sites: Sequence[Site]) -> FederationPlan:
         rates=rates,
         delta=delta,
         epsilon=divided.epsilon,
-        multiplier=divided.multiplier,
+        multiplier=divided.rounds,
         sensitivities=bounds,
         moments=divided.moments,
         scores=divided.scores,

@@ -27,7 +27,7 @@ from fedsw.federation.node.node import Node, batch_key
 from fedsw.federation.node.own_ledger import Promise
 from fedsw.federation.node.replies import Due, Up, answer_together, ledgers_of, paid_together, state_of_site
 from fedsw.federation.trust import budget_shares as split
-from fedsw.federation.trust.budget_shares import covering, idle, planned_once
+from fedsw.federation.trust.budget_shares import covering, idle, with_once
 from fedsw.learning.objectives import WeightedPenalty
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem
@@ -351,10 +351,8 @@ def planned(node: Node, delta: float) -> Counts | Cost:
 
 
 def _cost_of(node: Node, divided: split.BudgetSplit, delta: float) -> Counts | Cost:
-    training = lifetime.planned(Step(divided.rate, 1 / divided.multiplier), node.task.experiment.training.rounds)
-    for multiplier in divided.once:
-        training = lifetime.added(training, planned_once(multiplier))
-    return covering(node.task, training, divided.epsilon, delta)
+    rounds = lifetime.planned(Step(divided.rate, 1 / divided.rounds), node.task.experiment.training.rounds)
+    return covering(node.task, with_once(rounds, divided), divided.epsilon, delta)
 
 
 def penalty_of(task: Problem) -> WeightedPenalty:
