@@ -345,11 +345,11 @@ class Mechanism:
     joint: Callable[[Iterable[float]], float] | None = None
     ratio: str = "scale/Delta"
 
-    def require_norm(self, whose: str, norm: Norm) -> None:
+    def require_norm(self, what: str, norm: Norm) -> None:
         """Refuse a bound in another norm than this noise is scaled to: ValueError. One in l1 is one in l2, too."""
         if norm not in (self.norm, "l1"):
             raise ValueError(
-                f"{whose} is bounded in {norm} norm, and {self.name} noise is in proportion to {self.norm} bounds, "
+                f"{what} is bounded in {norm} norm, and {self.name} noise is in proportion to {self.norm} bounds, "
                 f"which are larger: state one (Sensitivity(..., norm={self.norm!r}))"
             )
 
@@ -376,11 +376,6 @@ MECHANISMS.register(LAPLACE, Mechanism(LAPLACE, laplace_noised, "l1", math.fsum,
 def ratio_of(mechanism: str) -> str:
     """Name of the noise multiplier under a mechanism, as the ratio that it is; KeyError for an unknown one."""
     return MECHANISMS.get(mechanism).ratio
-
-
-def require_norm(mechanism: str, whose: str, norm: Norm) -> None:
-    """Refuse a bound in another norm than a mechanism's noise is scaled to, see `Mechanism.require_norm`."""
-    MECHANISMS.get(mechanism).require_norm(whose, norm)
 
 
 def mechanism(

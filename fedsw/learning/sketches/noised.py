@@ -95,18 +95,13 @@ def pooled(sketches: Sequence[NoisedSketch]) -> NoisedSketch:
     )
 
 
-def independent_proportions(proportions: Tensor) -> Tensor:
-    """The law of independent labels and groups with the marginals of proportions (classes, groups), of sum 1.
+def independent_cells(sketch: NoisedSketch) -> Tensor:
+    """The proportions (cells,) of a sketch's cells if labels and groups were independent, with the same marginals.
 
     Post-processing of a release. Source: Kamiran, Calders 2012 (reweighing).
     """
-    return proportions.sum(dim=1, keepdim=True) * proportions.sum(dim=0, keepdim=True)
-
-
-def independent_cells(sketch: NoisedSketch) -> Tensor:
-    """The proportions (cells,) of a sketch's cells under `independent_proportions`."""
-    law = sketch.law
-    return independent_proportions(sketch.proportions.reshape(law.classes, law.groups)).reshape(-1)
+    together = sketch.proportions.reshape(sketch.law.classes, sketch.law.groups)
+    return (together.sum(dim=1, keepdim=True) * together.sum(dim=0, keepdim=True)).reshape(-1)
 
 
 def reweighed(proportions: Tensor, wanted: Tensor) -> Tensor:

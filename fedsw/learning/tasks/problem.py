@@ -127,7 +127,8 @@ class Problem:
             )
         clip = _clip_of(experiment)
         model = of_shape(experiment, shape, task.width(shape, experiment.model))
-        if not _meets_no_record(experiment, task):
+        kind = MODELS.get(experiment.model.kind)
+        if not experiment.privacy.model.meets_no_record(kind, task.facts.other_side):  # else nothing of it is clipped
             clipping.check(model)
         objective = _objective(experiment, task, shape)
         if experiment.privacy.hides_sizes and len(objective.cells) != 1:
@@ -478,9 +479,3 @@ def _objective(experiment: Experiment, task: Task, shape: Shape) -> WeightedSum:
         f"objective.penalty {goal.penalty!r} compares {kind.compares}, and objective.task {goal.task!r} has "
         f"{'groups' if other_side is None else f'a {other_side} on its other side'}; name a penalty of that"
     )
-
-
-def _meets_no_record(experiment: Experiment, task: Task) -> bool:
-    """True if no private record passes through the model, so that nothing of it is clipped."""
-    kind = MODELS.get(experiment.model.kind)
-    return experiment.privacy.model.meets_no_record(kind, task.facts.other_side)

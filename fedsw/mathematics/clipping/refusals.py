@@ -419,7 +419,7 @@ def _require_alike(
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
-        sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and not _bools(value))
+        sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and value.dtype != torch.bool)
         size = max(sizes, default=0.0)
         try:
             measured, alone_sites = _measure(model, single, heads)
@@ -437,10 +437,6 @@ def _require_alike(
             # The way in which all records are measured follows from these shapes: the longest record would choose it.
             by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (alone_sites, sites))
             raise UnsupportedModule(_CUT.format(i=i, own=by_itself, sites=batch))
-
-
-def _bools(value: Tensor) -> bool:
-    return value.dtype == torch.bool
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float, size: float) -> bool:
@@ -625,7 +621,9 @@ def record(module: nn.Module, *inputs: Any) -> Tape:
     are never formed for all records. UnsupportedModule if the module would escape the clip, mixes records, or cannot be
     rehearsed; ValueError if the inputs disagree on n, or the module returns something else than tensors.
     """
-    fault = rehearsed(module, inputs) if _has_own_code(module, inputs) else None
+    # Code of a user's own, a function given to a layer, or a second input may mix records:
+    several = sum(isinstance(value, Tensor) for value in inputs) > 1
+    fault = rehearsed(module, inputs) if several or own_code(module) else None
     tape = unrehearsed(module, *inputs)  # which names a fault of the real batch in its own shapes
     if fault is not None:
         raise fault
@@ -665,11 +663,6 @@ def rehearsed(module: nn.Module, inputs: Sequence[Any]) -> UnsupportedModule | N
         f"records ({type(reason).__name__}: {reason}). Call probe_independence(module, ...) once on at least two "
         "made-up records that it takes, in the modes, shapes and types of the batch; nothing is made up then."
     )
-
-
-def _has_own_code(module: nn.Module, inputs: Sequence[Any]) -> bool:
-    """Say whether a forward pass depends on code of a user's own, a function given to a layer, or a second input."""
-    return sum(isinstance(value, Tensor) for value in inputs) > 1 or own_code(module)
 
 
 def _made_up(module: nn.Module, inputs: Sequence[Any], generator: torch.Generator) -> Iterator[list[Any]]:
