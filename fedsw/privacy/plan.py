@@ -111,7 +111,7 @@ class NoisePlan(Short):
     def reserved(self) -> Counts:
         """Steps that an account sets aside for all rounds: those of the stratum that is sampled at the largest rate.
 
-        They are as its noise counts there, infinite for one that nothing is proven of (`charges.counted_as`).
+        They are as its noise counts there, infinite for one that nothing is proven of (`ledger.counted_as`).
         """
         if not self.multiplier:
             return {step: self.rounds for step in NO_NOISE}

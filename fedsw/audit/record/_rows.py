@@ -348,8 +348,8 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
         late = sum_.kind == "scores" and row.round != rounds_beside(folder.written)[SCORES_PART]
         faults.require(not late, f"{where} releases something in round {row.round}, after the last")
     if stored is None:
-        of_it = ("held_out_release",) if sum_.kind == "kept records" else ("calibration", "thresholds")
-        shown = [name for name in of_it if (folder.summary.get(name) or {}).get("sigma") is not None]
+        sections = ("held_out_release",) if sum_.kind == "kept records" else ("calibration", "thresholds")
+        shown = [name for name in sections if (folder.summary.get(name) or {}).get("sigma") is not None]
         shown = shown if sum_.kind not in _FIRST else ["rounds in metrics.jsonl"] if folder.metrics else []
         faults.require(not shown, f"there are {', '.join(shown)}, and there is no {sum_.file}")
         return f"; no {sum_.about} were released"
@@ -471,14 +471,14 @@ def _sketch(folder: Folder, number: int, faults: Faults) -> None:
         places = "releases/client-*" if number == 1 else f"releases/stage-{number}/client-*"
         inside = {int(release.stem.removeprefix("client-")) for release in folder.directory.glob(places)}
         faults.require(len(inside) == int(clients), f"the sketch says {clients:g} clients, and {len(inside)} released")
-        of_it = [row for book, row in rows if int(book.client or -1) in inside]
+        summed = [row for book, row in rows if int(book.client or -1) in inside]
     else:
-        of_it = [row for _, row in rows if row.attempt == int(attempt)]
+        summed = [row for _, row in rows if row.attempt == int(attempt)]
     if folder.masked:  # ledgers of other clients may be elsewhere
         elsewhere = folder.written.federation.clients - len(folder.books)
-        enough = len(of_it) >= clients - elsewhere
-        faults.require(enough, f"the sketch says {clients:g} clients, and {len(of_it)} ledgers here have its attempt")
-    for part in [[row] for row in of_it] if folder.masked else [of_it]:
+        enough = len(summed) >= clients - elsewhere
+        faults.require(enough, f"the sketch says {clients:g} clients, and {len(summed)} ledgers here have its attempt")
+    for part in [[row] for row in summed] if folder.masked else [summed]:
         total = sigma_of(folder, part, clients)
         same = math.isclose(sigma, total, rel_tol=1e-6)
         faults.require(same, f"the sketch has σ = {sigma:.6g}, its rows {total:.6g}")

@@ -122,13 +122,13 @@ def require_room(
     made = task_of(experiment) if task is None else task.task
     shape = stated_shape(experiment.record_source) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
-    whose, remedy, one_person = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
+    holder, remedy, one_person = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
     if not one_person:
         more = ", or this client's operator raises {} (`fedsw client`)"
-        whose, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
+        holder, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
     parts = parts_of(experiment, made, shape, rows=rows)
     try:
-        require_within(parts, bytes_=memory, seconds=seconds, whose=whose, remedy=remedy, limit_said=one_person)
+        require_within(parts, bytes_=memory, seconds=seconds, holder=holder, remedy=remedy, limit_said=one_person)
     except ExperimentError:
         if not one_person:
             _log.error("this client gives a run %.3g GiB of memory and %g s at most", memory / GIB, seconds)

@@ -285,7 +285,7 @@ def contribution_bound(cotangents: Sequence[Tensor], clip: Clip, task_weight: fl
 
     L * (sum of the norms of its cotangents) + records * task_weight * C. A server that receives more knows
     that something is broken at the client; it is not a defence against one that lies within the bound.
-    Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `Objective.task_weight`.
+    Cotangents are the rows (n_j, d) of every cell that were sent to the client, the weight `WeightedSum.task_weight`.
     """
     pulled = sum(float(torch.linalg.vector_norm(q.to(torch.float64), dim=-1).sum()) for q in cotangents)
     records = sum(q.shape[0] for q in cotangents)

@@ -180,7 +180,7 @@ class ToSample(Penalty, shipped=True):
 class ToModel(Penalty, shipped=True):
     """Sliced W2^2 between the outputs of all private records and those of a generator, or of a public domain.
 
-    See `matching.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
+    See `distances.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
     only penalty of their objectives; the server has the sample.
     """
 

@@ -187,7 +187,7 @@ def fit_generator(
     from a checkpoint ends at the parameters of one that was never stopped, on the same machine.
 
     Args:
-        sketch: (cells, F + 1) noised numbers; see `release_sketch`, `pooled`.
+        sketch: (cells, F + 1) noised numbers; see `NoisedSketch`, `pooled`.
         network: see `labelled.Conditional`; on its device, in float32. It is changed in place, and
             returned in evaluation mode.
         settings: how.

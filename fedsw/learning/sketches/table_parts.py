@@ -242,9 +242,9 @@ def next_triples(network: TableGenerator, count: int) -> tuple[Triple, ...]:
     """
     sizes = [end - first for first, end in network.codes]
     rows, proportions = network.rows.cpu().to(torch.float64), network.proportions.cpu().to(torch.float64)
-    told = {}
+    information = {}
     for triple in triples_within(sizes):
         law = TriplesOfCodes(tuple(sizes), [triple]).law(rows) * proportions.unsqueeze(1)
         apart = law.sum(dim=0) * law.sum(dim=1, keepdim=True)
-        told[triple] = float(torch.where(law > 0, law * (law / apart).log(), 0.0).sum())
-    return tuple(sorted(sorted(told, key=lambda triple: -told[triple])[:count]))
+        information[triple] = float(torch.where(law > 0, law * (law / apart).log(), 0.0).sum())
+    return tuple(sorted(sorted(information, key=lambda triple: -information[triple])[:count]))

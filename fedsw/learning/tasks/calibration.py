@@ -65,9 +65,9 @@ class CalibrationRule:
         """Shifts of the grid (1, shifts, 1)."""
         return np.linspace(-4.8, 4.8, self.shifts)[None, :, None]
 
-    def priors(self, *, alone: bool) -> tuple[Array, Array]:
-        """Probabilities of scales and of shifts before counts are seen, of two classes (``alone``) or of more."""
-        usual, shifted = self.usual[not alone], self.shifted[not alone]
+    def priors(self, *, binary: bool) -> tuple[Array, Array]:
+        """Probabilities of scales and of shifts before counts are seen, of two classes (``binary``) or of more."""
+        usual, shifted = self.usual[not binary], self.shifted[not binary]
         scales = _shares_of(-((np.log(_SCALES[:, 0, 0] / usual) / _SPREAD) ** 2) / 2)
         return scales, _shares_of(-((self.tried[0, :, 0] / shifted) ** 2) / 2)
 
@@ -213,10 +213,10 @@ def calibration_of(
     total = np.clip(merged.sum(axis=1), 0.0, n)
     sums = total.sum(axis=1, keepdims=True)
     parts = np.where(sums > 0, total / np.maximum(sums, 1e-300), 1 / total.shape[1])  # of records in each bin
-    alone = counts.counted == 1
+    binary = counts.counted == 1
     lying = np.array([rule.within_bins(one.sum(axis=0), 2 * variance, n) for one in merged])
-    base = np.zeros_like(_SCALES) if alone else _intercepts(parts, rule.middles(lying))
-    of_scales, of_shifts = rule.priors(alone=alone)
+    base = np.zeros_like(_SCALES) if binary else _intercepts(parts, rule.middles(lying))
+    of_scales, of_shifts = rule.priors(binary=binary)
     seen = [
         _ClassPosterior(rule, one, variance, n, part, base, of_shifts, within)
         for one, part, within in zip(merged, parts, lying, strict=True)
@@ -225,10 +225,10 @@ def calibration_of(
     evidence = float(np.logaddexp.reduce(by_scale) - sum(one.by_rate for one in seen))
     fits = [one.fit(_shares_of(by_scale)) for one in seen]
     if rule.judges and evidence < TELLS:
-        whole = 1.0 if alone else sum(fit.share for fit in fits)
+        whole = 1.0 if binary else sum(fit.share for fit in fits)
         fits = [fit.of_shares(whole) for fit in fits]
-    loss, scale = _log_loss(fits, n, of_number, alone=alone), float(np.mean([fit.scale for fit in fits]))
-    if alone:
+    loss, scale = _log_loss(fits, n, of_number, binary=binary), float(np.mean([fit.scale for fit in fits]))
+    if binary:
         (shift,) = (fit.shift if counts.positive in (1, None) else -fit.shift for fit in fits)
         return LogitCalibration(scale, (shift,), loss, evidence, number)
     return LogitCalibration(scale, tuple(-float(np.logaddexp(0.0, -fit.shift)) for fit in fits), loss, evidence, number)
@@ -348,7 +348,7 @@ def _nearest(logits: Array, wanted: Array, weights: Array) -> tuple[float, float
     return float(max(solution[0], 1e-3)), float(solution[1])
 
 
-def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> LogLoss:
+def _log_loss(fits: list[_Fit], n: float, of_number: float, *, binary: bool) -> LogLoss:
     """The log loss by noised counts: of every class the records that are of it, of two classes the others, too.
 
     A noised n has the variance `of_number`, and errors of counts and of n never add up to more than their squares do.
@@ -356,8 +356,8 @@ def _log_loss(fits: list[_Fit], n: float, of_number: float, *, alone: bool) -> L
     value = square = variance = shares = 0.0
     for fit in fits:
         logits = fit.scale * fit.middles + fit.shift
-        of_it, of_others = (1, -logits, fit.share), (0, logits, 1 - fit.share)
-        for of_class, against, share in (of_it, of_others) if alone else (of_it,):
+        of_class_itself, of_others = (1, -logits, fit.share), (0, logits, 1 - fit.share)
+        for of_class, against, share in (of_class_itself, of_others) if binary else (of_class_itself,):
             losses = np.logaddexp(0.0, against)
             value += float(fit.counts[of_class] @ losses) / n
             square += float(fit.counts[of_class] @ losses**2) / n

@@ -112,13 +112,13 @@ def require_within(
     *,
     bytes_: float,
     seconds: float,
-    whose: str,
+    holder: str,
     remedy: tuple[str, str],
     limit_said: bool = True,
 ) -> None:
     """Raise ExperimentError if more is taken than there is: the setting that takes most, its value, the remedy.
 
-    ``whose`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
+    ``holder`` says what has these limits ("this machine"), ``remedy`` what else helps about memory, and about time.
     Without ``limit_said`` the error leaves out how large the limits are.
     """
     room, most = sum(part.bytes for part in parts), max(parts, key=lambda part: part.bytes)
@@ -126,14 +126,14 @@ def require_within(
         needed = f"{room / GIB:,.4g} GiB" if math.isfinite(room) else "more than can be counted"
         limit = f"has {bytes_ / GIB:.3g} GiB for it" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {whose} {limit}. "
+            f"{most.setting} is {_short(most.value)}: of memory, the run takes {needed} or more, and {holder} {limit}. "
             f"Lower {most.setting}{remedy[0]}"
         )
     time, most = sum(part.seconds for part in parts), max(parts, key=lambda part: part.seconds)
     if not time <= seconds:
         limit = f"gives it {_time(seconds)} at most" if limit_said else "gives less"
         raise ExperimentError(
-            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {whose} {limit}. "
+            f"{most.setting} is {_short(most.value)}: the run takes {_time(time)} or more, and {holder} {limit}. "
             f"Lower {most.setting}{remedy[1]}"
         )
 
@@ -147,7 +147,7 @@ def require_possible(experiment: Experiment, task: Task) -> None:
         [*parts_of(experiment, task, shape), clients, sites],
         bytes_=machine_memory(),
         seconds=YEAR,
-        whose="this machine",
+        holder="this machine",
         remedy=(", or use one with more memory", ""),
     )
 

@@ -104,10 +104,10 @@ class Journal:
                     f"{self.path} has format {format_}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: "
                     "a newer version wrote it. Use that version; nothing was spent."
                 )
-            # other tables, views or triggers than ours: their statements would run here
-            statements, ours = {str(name): text for name, text in self._query(_STATEMENTS)}, _ours()
+            # other tables, views or triggers than a ledger's: their statements would run here
+            statements, expected = {str(name): text for name, text in self._query(_STATEMENTS)}, _expected()
             if other := sorted(
-                name for name in statements.keys() | ours.keys() if statements.get(name) != ours.get(name)
+                name for name in statements.keys() | expected.keys() if statements.get(name) != expected.get(name)
             ):
                 raise LedgerDamaged(f"{self.path} is not a ledger of fedsw: {', '.join(other)} differ from its tables.")
             headers = self._query("SELECT body, digest FROM header")
@@ -293,7 +293,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 @functools.cache
-def _ours() -> dict[str, str]:
+def _expected() -> dict[str, str]:
     """SQL statements of all tables and triggers of a journal, by name, as SQLite stores them."""
     database = sqlite3.connect(":memory:")
     try:

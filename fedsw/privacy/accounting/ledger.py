@@ -1,6 +1,6 @@
 """The ledger of a run: every charge is on disk before anything that it pays for is released.
 
-The columns of a row are those of `charges.as_row`; `journal` chains and appends it.
+The columns of a row are those of `as_row`; `journal` chains and appends it.
 """
 
 from __future__ import annotations

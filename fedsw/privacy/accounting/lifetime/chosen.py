@@ -155,10 +155,10 @@ class Limit:
         if self.first is None or not self.first.steps:
             return math.inf
         step = max(self.first.steps, key=self.first.steps.__getitem__)
-        alone = all(set(part) <= {step} for part in self.first.parts)
-        longest = Cost.one({}) if alone else self.first
+        single = all(set(part) <= {step} for part in self.first.parts)
+        longest = Cost.one({}) if single else self.first
         for use in uses:
-            beyond = [self.first.lacks(part) for part in use.cost.parts] if use.leads and not alone else use.cost.parts
+            beyond = [self.first.lacks(part) for part in use.cost.parts] if use.leads and not single else use.cost.parts
             copies = [_copies(part, step) for part in beyond]
             if None in copies:
                 return math.inf
