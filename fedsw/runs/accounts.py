@@ -40,7 +40,10 @@ from fedsw.runs.run_files import (
 
 
 class Budgeted:
-    """A run that counts in the account of its data set, or in none; ``said`` is what its summary says of that."""
+    """A run that counts in the account of its data set, or in none.
+
+    If its clients count in an account that is kept here, ``said`` makes the summary's part about that.
+    """
 
     def __init__(
         self,
@@ -57,13 +60,13 @@ class Budgeted:
         self._reservation: Reservation | None = None
 
     def limit(self, ledger: Ledger | None) -> None:
-        """Let a ledger ask the account before it charges what was not set aside."""
+        """Let a ledger ask the account before a charge beyond the reservation."""
         self._ledger = ledger
         if self._account is not None and ledger is not None:
             ledger.limiter = self._reservation = Reservation(self._account, self._run)
 
     def take_over(self, ledger: Ledger) -> None:
-        """Go on with a ledger that was charged for what the run released in another copy of its folder.
+        """Resume with a ledger that was charged for the releases of another copy of the run's folder.
 
         Raises:
             LedgerReplaced: if nothing was charged for that, or fewer releases than the account remembers of the run.
@@ -77,7 +80,7 @@ class Budgeted:
             self._reservation.admit(ledger.steps_by_group())
 
     def settle(self) -> dict[str, Any] | None:
-        """Count with what the ledger says from now on; what the summary says of the account, None without one."""
+        """Count with the ledger's cost from now on; return the summary's part about the account, None without one."""
         if self._account is None:
             return None if self._said is None else self._said()
         ledger = self._ledger
@@ -86,7 +89,7 @@ class Budgeted:
         return _said_of(self._account, None if ledger is None else ledger.delta)
 
     def give_back(self) -> None:
-        """Give the reservation of a new run back if nothing was charged; one that broke off keeps it, to go on."""
+        """Give back the reservation of a new run without a charge; a run that broke off keeps it, to be resumed."""
         charged = self._reservation is not None and self._reservation.asked
         if not self._resumed and self._account is not None and not charged:
             self._account.settle(self._run, {}, None)
@@ -104,15 +107,15 @@ def counted_by_clients(directory: Path, account: DatasetAccount, run: str, delta
     if state.limit is not None:
         raise LimitReached(
             f"the account of data set {account.data!r} has a limit, epsilon {upward(state.limit.epsilon, 6)}, and the "
-            "clients of this run keep accounts elsewhere, on machines of their own: nothing here can know what the "
-            "limit leaves for a record of theirs. Nothing was spent. Leave data.account out, and let each client's "
-            "operator set a limit (`fedsw client --account NAME`, `fedsw account limit NAME`)"
+            "clients of this run keep their accounts on other machines: what the limit leaves for their records is not "
+            "known here. Nothing was spent. Leave data.account out, and let each client's operator set a limit "
+            "(`fedsw client --account NAME`, `fedsw account limit NAME`)"
         )
     return Budgeted(directory, None, run, resumed=resumed)
 
 
 def _said_of(account: DatasetAccount, delta: float | None) -> dict[str, Any]:
-    """A summary's part about an account, at its limit's delta, else at the run's, else at none."""
+    """A summary's part about an account; its epsilon is at the limit's delta, else at the run's, else None."""
     state = account.state()
     at = state.delta or delta
     return {
@@ -136,17 +139,17 @@ def reserving(
     agreed: bool = False,
     remembered: Iterable[Path] = (),
 ) -> Iterator[Budgeted]:
-    """Set aside what a run costs at most, before anything is spent.
+    """Set aside the largest cost of a run, before anything is spent.
 
-    A new run that fails before its first release gives everything back. One that is resumed may have spent before, even
-    where its ledger cannot be read: it gives nothing back.
+    A new run that fails before its first release gives everything back. A resumed one gives nothing back: it may have
+    spent before, even if its ledger cannot be read.
 
-    Of a folder that is older than what the account remembers of the run, it may be `agreed` that it is charged for
-    that. Files of runs that remember rows of accounts (`ACCOUNT`) are looked at.
+    A folder that lacks releases which the account has of the run is refused unless the operator `agreed` to charge
+    them. ``remembered`` are files in which runs recorded the account's last row (`ACCOUNT`).
 
     Raises:
         LimitReached: if it does not fit below the limit of its data set.
-        LedgerReplaced: if the account is older than a file remembers, or the run's folder than the account does.
+        LedgerReplaced: if the account lacks a recorded row, or the run's folder a release.
     """
     if not agreed:
         account.require_newest(run, directory / RunFile.LEDGER)
@@ -170,7 +173,7 @@ def kept_account(directory: Path) -> DatasetAccount | None:
 
 
 def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
-    """Remember the account's last row in the run's folder: an older copy of the account is then seen to be one."""
+    """Record the account's last row in the run's folder, by which an older copy of the account is detected."""
     files.new_folder(directory)
     write_json(directory / RunFile.ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
@@ -179,13 +182,12 @@ def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
 class RunLedgers:
     """The ledgers of a run, each opened and replayed once.
 
-    ``account`` has them in numbers: budget, what the rows cost when replayed, by group (named as declared), and every
-    row. Where every client has a ledger of its own the groups are the clients', the totals those of the worst client,
-    and `clients` has each one's. `unit` is the privacy unit of epsilon: a record, or the column of unit ids.
+    ``account`` has plain values: budget, epsilon of the replayed rows, also by group (named as declared), and every
+    row. If clients have their own ledgers, groups are clients, totals are the worst client's, and `clients` has those
+    of each. `unit` is the privacy unit of epsilon: a record, or the column of unit ids.
 
-    ``cost`` is that of all releases for a record: by its groups, or by client where clients have their own ledgers.
-    ``steps`` are those of each group in the worst ledger; ``claimed`` are its epsilons, where it is the best of
-    several runs.
+    ``cost`` is that of all releases to a record, by group or by client. ``steps`` are those of each group in the worst
+    ledger; ``claimed`` are its epsilons if the run is the best of several.
     """
 
     account: dict[str, Any]
@@ -194,11 +196,11 @@ class RunLedgers:
     claimed: Mapping[str, float]
 
     def meanings(self) -> dict[str, Meaning]:
-        """Meaning of the releases so far for a person, by group.
+        """Meaning of the releases so far for a person, by group: bounds on guessing which of two records is theirs.
 
-        Of a run that is the best of several by its (epsilon, delta) only; of the others by the numerical composition.
-        It is about guessing which of two records a person's is: a replacement, also where a run's guarantee is for
-        additions and removals. Where every client has a ledger of its own it is of the client that spent most.
+        They hold for a replacement, also if the run's guarantee is for additions and removals. They follow from the
+        composed releases; of the best of several runs, from its (epsilon, delta) only. If clients have their own
+        ledgers they are of the client that spent most.
         """
         if self.claimed:
             return {g: Meaning.of_claim(epsilon, self.account["delta"]) for g, epsilon in self.claimed.items()}
@@ -209,7 +211,7 @@ class RunLedgers:
 
 
 def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = None) -> RunLedgers:
-    """Replay the ledgers of a run, opened for reading only, so that it works while the run goes on.
+    """Replay the ledgers of a run, opened for reading only, which also works during the run.
 
     Groups are called by ``names``, ``unit`` is the column of privacy-unit ids.
 
@@ -266,40 +268,36 @@ def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = Non
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:
-    """The account of a run by its folder only, with names and unit as that says; raises as `read_ledgers`."""
+    """The account of a run, with the names and the unit in its folder; raises as `read_ledgers`."""
     config = read_json(directory / RunFile.CONFIG) or {}
     unit = config.get("experiment", {}).get("data", {}).get("unit")
     return read_ledgers(directory, names_in(directory), unit).account
 
 
 _SHAPES = 3
-"""Runs, the latest ones, that what still fits may be like."""
+"""Latest runs that a further run may be like: what still fits depends on how its budget is spread over releases."""
 USUAL_DELTA = 1e-6
-"""At which epsilon is shown where neither a limit nor the reader names a delta."""
+"""Delta at which epsilon is shown if neither a limit nor the reader names one."""
 
 
 def account_record(account: DatasetAccount, delta: float | None = None) -> dict[str, Any]:
     """An account as plain values: limit, spent, left, and a row for every run.
 
-    `epsilon` is of all runs together, as if all had been planned before the first, and infinite for a reader of one
-    that has no guarantee; `epsilon_of_others` is that of the runs that have one. `epsilon_however_chosen` is the latter
-    where each run may follow from what the ones before released: by it a limit is kept, None without one. `left` is
-    the epsilon of a run that the account lets in: of the shapes of its runs and of one release of all records the one
-    that fits least.
+    `epsilon` is of all runs together, as if all had been planned before the first; infinite if one has no guarantee.
+    `epsilon_of_others` is that of the runs with a guarantee. `epsilon_however_chosen` is the same if each run may
+    depend on earlier releases: a limit is kept by it; None without a limit. `left` is the epsilon of a run that the
+    account still admits: the least over the shapes of its latest runs and one release of all records.
 
     Epsilon is shown at the limit's delta by default, else at 1e-6.
     """
     state = account.state()
-    at, limit, guarded = (
-        delta or state.delta or USUAL_DELTA,
-        state.limit,
-        [run.use for run in _guarded(state.runs.values())],
-    )
+    at, limit = delta or state.delta or USUAL_DELTA, state.limit
+    guarded = [run.use for run in _guarded(state.runs.values())]
     return {
         "data": state.data,
         "file": str(account.path),
         "delta": at,
-        **_together([state], at),
+        **_together([*state.runs.values()], at),
         "epsilon_however_chosen": limit.chosen(guarded) if limit and len(guarded) > 1 else None,
         "limit": _limit(state),
         "within": None
@@ -316,25 +314,21 @@ def _limit(state: State) -> dict[str, float] | None:
 
 def together_record(accounts: Sequence[DatasetAccount], delta: float | None = None) -> dict[str, Any]:
     """Several accounts, and what a record in all of their data sets spent; at the smallest of their limits' deltas."""
-    states = [account.state() for account in accounts]
-    at = delta or min((state.delta for state in states if state.delta), default=USUAL_DELTA)
+    states = {account: account.state() for account in accounts}
+    at = delta or min((state.delta for state in states.values() if state.delta), default=USUAL_DELTA)
+    entries = {(account.path, name): run for account, state in states.items() for name, run in state.runs.items()}
+    # A run of clients with their own ledgers is in the account of each client and in the one around it: of these two it
+    # counts once, with what it cost this client. In the accounts of two clients it cost a record of both each part.
+    inner = {
+        (around.path, name) for account, state in states.items() if (around := account.around) for name in state.runs
+    }
+    runs = [run for entry, run in entries.items() if entry not in inner]
     return {
         "accounts": [account_record(account, at) for account in accounts],
         "delta": at,
-        **_together(states, at),
-        "runs": len(_runs_of(states, at)),
+        **_together(runs, at),
+        "runs": len(runs),
     }
-
-
-def _runs_of(states: Sequence[State], delta: float) -> list[TakenRun]:
-    """All runs, each once: one that stands in a data set's account and in its client's costs what it cost that one."""
-    runs: dict[str, TakenRun] = {}
-    for state in states:
-        for name, run in state.runs.items():
-            if name in runs:
-                run = min(runs[name], run, key=lambda taken: total_epsilon([taken.cost], delta))
-            runs[name] = run
-    return list(runs.values())
 
 
 def _guarded(runs: Iterable[TakenRun]) -> list[TakenRun]:
@@ -342,9 +336,8 @@ def _guarded(runs: Iterable[TakenRun]) -> list[TakenRun]:
     return [run for run in runs if not run.unnoised and run.unprotected is None]
 
 
-def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
+def _together(runs: Sequence[TakenRun], delta: float) -> dict[str, Any]:
     """Epsilon of all runs, infinite if one has no guarantee for its readers, and of those that have one."""
-    runs = _runs_of(states, delta)
     guarded = _guarded(runs)
     others, without = total_epsilon((run.cost for run in guarded), delta), len(runs) - len(guarded)
     epsilon = math.inf if without else others
@@ -352,18 +345,18 @@ def _together(states: Sequence[State], delta: float) -> dict[str, Any]:
 
 
 def _left(state: State) -> float | None:
-    """The epsilon of a run that still fits, by the function that lets runs in; None without a limit."""
+    """The epsilon of a run that still fits, by the function that admits runs; None without a limit."""
     limit = state.limit
     if limit is None:
         return None
-    # A run like one with noise could have other noise.
-    alike = [run for run in state.runs.values() if run.steps and not run.unnoised]
-    shapes = [run.cost for run in alike if all(step.stated is None for step in run.steps)][-_SHAPES:]
+    # A shape is a run's releases, at any noise; runs without noise, or with a stated cost, have none.
+    noised = [run for run in state.runs.values() if run.steps and not run.unnoised]
+    shapes = [run.cost for run in noised if all(step.stated is None for step in run.steps)][-_SHAPES:]
     return min(room(limit, state.uses(), like) for like in [None, *shapes])
 
 
 def _run_record(run: TakenRun, delta: float) -> dict[str, Any]:
-    # The releases that a record pays for: 60 × (rate 0.1, μ 0.4).
+    # A record pays for the releases of its group: 60 × (rate 0.1, μ 0.4).
     composed = (" + ".join(f"{times} × {_step(step)}" for step, times in part.items()) for part in run.cost.parts)
     return {
         "run": run.run,

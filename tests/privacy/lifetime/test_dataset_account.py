@@ -409,7 +409,7 @@ def test_a_run_without_a_guarantee_is_infinite_in_the_first_place_and_never_left
         console = Console(width=200, record=True, file=io.StringIO())
         console.print(view)
         text = console.export_text()
-        assert "ε = ∞ for whoever saw a run without a guarantee (1 of 2); the others: ε = " in text
+        assert "ε = ∞ for readers of a run without a guarantee (1 of 2); the others: ε = " in text
     console.print(accounts_view([account_record(account)]))
     assert "∞" in console.export_text().split("people")[1]
 

@@ -201,6 +201,18 @@ def test_a_limit_binds_runs_that_trust_nobody_together_with_those_that_trust_the
     assert together["runs"] == 2 and 0.9 < together["epsilon"] <= people.state().spent(DELTA) < 1.6
 
 
+@pytest.mark.parametrize("names", [("north", "south"), ("people.client-0", "people.client-1")])
+def test_a_record_at_two_clients_of_one_run_paid_for_both(tmp_path, names):
+    """Neither account is around the other: what the run cost in each adds up, and no account counts twice."""
+    costs, about = [{Step(1.0, 0.3): 4}, {Step(1.0, 0.4): 2}], About("own", "local", "")
+    *clients, both = (DatasetAccount(tmp_path, name) for name in (*names, "both"))
+    for account, cost in zip((*clients, both), (*costs, {**costs[0], **costs[1]}), strict=True):
+        account.reserve("run", cost, about)
+    together = together_record([*clients, DatasetAccount(tmp_path, names[0])], DELTA)["epsilon"]
+    assert together == pytest.approx(both.state().spent(DELTA), rel=1e-3)
+    assert together > 1.2 * max(account.state().spent(DELTA) for account in clients)
+
+
 def test_a_run_that_clients_settle_one_by_one_counts_in_full_until_the_last(tmp_path, people):
     clients = [DatasetAccount.of_client(people.folder, "people", client) for client in range(2)]
     costs, about = [{Step(0.1, 0.4): 60}, {Step(0.2, 0.3): 50}], About("own", "local", "")
@@ -235,7 +247,7 @@ def test_a_limit_that_clients_elsewhere_cannot_know_of_refuses_their_run(tmp_pat
     states = [{"partition-id": part, "num-partitions": 3, "own-data": 1, "trust": "any"} for part in range(3)]
     grid = InProcessGrid(client_app, [{**node, "state-dir": str(tmp_path / str(i))} for i, node in enumerate(states)])
     try:
-        with pytest.raises(LimitReached, match="keep accounts elsewhere.*Nothing was spent"):
+        with pytest.raises(LimitReached, match="keep their accounts on other machines.*Nothing was spent"):
             federate(grid, Job(counted(*LOCAL), tmp_path / "run", engine="served"))
     finally:
         grid.close()
