@@ -1,4 +1,7 @@
-"""A training's settings: its folder goes on with these, and with nothing else."""
+"""The settings that a training began with, in its folder, which is resumed only with the same ones.
+
+`described` has them by path, `keep` stores them, `require_same` compares; `fingerprint` digests custom objects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import sys
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -34,12 +37,12 @@ from fedsw.runs.single.objective import Deciding, Objective
 from fedsw.runs.single.training_plan import Plan
 
 BEGUN = "training.json"
-"""The file with the settings that a folder's training began with."""
+"""The file with these settings."""
 KEYS = "keys"
 """The folder, beside this machine's accounts, of the keys of such files."""
 
 Described = Mapping[str, Any]
-"""Plain values by their path, and a `Fingerprint` of everything that may hold something private."""
+"""Plain values by their path, and a `Fingerprint` of each object that may hold something private."""
 
 _MOST_NAMED = 4
 _NEAR = 1e-9
@@ -47,9 +50,9 @@ _KEYED, _KEY, _UNKNOWN = "keyed ", "key", "not described"
 _MOVING = frozenset(
     {"optimizer", "last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "T_cur", "T_i"}
 )
-"""Attributes that a scheduler counts with, and its optimizer."""
+"""A scheduler's optimizer, and attributes that change with each step."""
 _CYCLED = frozenset({"momentum", "betas"})
-"""Settings of an optimizer's groups that some schedulers move beside the rate."""
+"""Settings of an optimizer's groups that some schedulers change beside the rate."""
 
 
 def described(
@@ -60,10 +63,10 @@ def described(
     clip: Clip,
     plan: Plan,
 ) -> Described:
-    """Everything that decides what is trained and promised, by its path; of no record, and of no trained weight.
+    """All settings of a training and its guarantee, by path; no record, and no trained weight.
 
-    Plain values are of what fedsw and torch set, which is public. What a task, a penalty, a model or a scheduler of the
-    user's own holds, and its code, is a `Fingerprint`.
+    Values that fedsw and torch set are plain and public. A custom task, penalty, model or scheduler has a `Fingerprint`
+    of its code and of what it holds.
     """
     about: dict[str, Any] = {}
     for name, value in (("plan", plan), ("clip", clip)):
@@ -76,19 +79,19 @@ def described(
 
 
 def require_same(directory: Path, now: Described) -> None:
-    """Refuse to go on with something else than a folder's training was begun with; warn of what cannot be compared.
+    """Refuse to resume a folder's training with other settings; warn of settings that cannot be compared.
 
     Raises:
-        ValueError: naming what differs, or that the folder does not say.
+        ValueError: naming the settings that differ, or if the folder has none on file.
     """
     begun = read_json(directory / BEGUN)
     if begun is None:
         raise ValueError(
-            f"{directory} holds a ledger and no {BEGUN}: no PrivateTrainer of this version began there, and what it "
-            "trained is not known. Give another folder; on the same records what both spend adds up"
+            f"{directory} holds a ledger and no {BEGUN}: no PrivateTrainer of this version began there, and its "
+            "settings are not known. Give another folder; on the same records what both spend adds up"
         )
     key = _read_key(begun.pop(_KEY, None))
-    unsaid = {*begun.pop(_UNKNOWN, ()), *_unknown(now)}
+    uncompared = {*begun.pop(_UNKNOWN, ()), *_unknown(now)}
     here = {path: _in_file(path, value, key) if key else value for path, value in now.items()}
     paths = [path for path in dict.fromkeys((*begun, *here)) if not _same(begun.get(path), here.get(path), bool(key))]
     if paths:
@@ -99,25 +102,25 @@ def require_same(directory: Path, now: Described) -> None:
             "begun with, or give another folder; on the same records what both spend adds up"
         )
     if key is None:
-        unsaid |= {path for path, value in now.items() if isinstance(value, Fingerprint)}
-    if unsaid:
+        uncompared |= {path for path, value in now.items() if isinstance(value, Fingerprint)}
+    if uncompared:
         why = "" if key else f" (the key of its {BEGUN} is not in {accounts_folder() / KEYS})"
         warnings.warn(
             f"{directory} goes on, and whether these are what it was begun with cannot be told{why}: "
-            f"{', '.join(sorted(unsaid))}. That they are is your word",
+            f"{', '.join(sorted(uncompared))}. That they are is your unproven assertion",
             stacklevel=5,
         )
 
 
 def keep(directory: Path, now: Described) -> None:
-    """Put on file what the training in a folder begins with, digests under a key that is kept outside the folder."""
+    """Store the settings of a new training in its folder, digests under a key that is kept outside the folder."""
     name, key = os.urandom(8).hex(), os.urandom(KEY_BYTES)
     try:
         files.replace(files.private_folder(accounts_folder() / KEYS) / name, key)
     except OSError as fault:
         raise ValueError(
-            f"{accounts_folder() / KEYS} takes no key ({fault}), under which {directory / BEGUN} would say what was "
-            "begun. Let FEDSW_ACCOUNTS name a folder that can be written; nothing was spent"
+            f"{accounts_folder() / KEYS} takes no key ({fault}), which {directory / BEGUN} needs for its digests. Let "
+            "FEDSW_ACCOUNTS name a folder that can be written; nothing was spent"
         ) from None
     content = {path: _in_file(path, value, key) for path, value in now.items()}
     write_json(directory / BEGUN, {_KEY: name, _UNKNOWN: sorted(_unknown(now)), **content})
@@ -145,14 +148,14 @@ def _in_file(path: str, value: Any, key: bytes) -> Any:
 
 def _same(one: Any, other: Any, keyed: bool) -> bool:
     if not keyed and str(one).startswith(_KEYED) and isinstance(other, Fingerprint):
-        return True  # which cannot be told
+        return True  # without the key the digest cannot be compared
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=_NEAR)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _differs(path: str, begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say how a value differs, without one that may be private."""
+    """Describe a difference, without values that may be private."""
     if all(path in about and str(about[path]).startswith(_KEYED) for about in (begun, now)):
         return f"{path} is another than it was"
     return f"{path} was {_shown(begun, path)} and is {_shown(now, path)}"
@@ -166,7 +169,7 @@ def _shown(about: Mapping[str, Any], path: str) -> str:
 
 
 def _public(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value that fedsw or torch made, by its plain parts; of what it holds of the user's own, a fingerprint."""
+    """A value that fedsw or torch made, by its plain parts, with a fingerprint of each custom object in it."""
     if isinstance(value, enum.Enum) or value is None or type(value) in (bool, int, float, str):
         yield path, str(value) if isinstance(value, enum.Enum) else value
     elif isinstance(value, Deciding):
@@ -187,9 +190,9 @@ def _public(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own(path: str, thing: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Something of the user's own: its class by name, a fingerprint of its code and of each attribute that code names.
+    """A custom object: its class by name, a fingerprint of its code and of each attribute that the code names.
 
-    Attributes that the class's code does not name may be named for what they hold: they have one fingerprint together.
+    Other attributes' names may be private, too: they have one fingerprint together.
     """
     kind = type(thing)
     yield path, kind.__qualname__
@@ -204,20 +207,17 @@ def _own(path: str, thing: Any, values: Mapping[str, Any]) -> Iterator[tuple[str
 
 
 def _value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Something that an object of the user's own holds: a function of a package by its name, all else in secret."""
+    """A value in a custom object: a function of a package by its name, all else as a fingerprint."""
     shown = callable(value) and installed(value) and hasattr(value, "__name__")
     yield path, value.__name__ if shown else fingerprint(value)
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """All that an object holds by name, in slots too."""
-    slots = [name for base in type(thing).__mro__ for name in _slots(base)]
-    return {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | dict(getattr(thing, "__dict__", {}))
-
-
-def _slots(kind: type) -> Sequence[str]:
-    named = vars(kind).get("__slots__", ())
-    return [name for name in ([named] if isinstance(named, str) else named) if not name.startswith("__")]
+    """All attributes of an object by name, of its slots too."""
+    named = [vars(base).get("__slots__", ()) for base in type(thing).__mro__]
+    slots = [slot for slots in named for slot in ([slots] if isinstance(slots, str) else slots)]
+    held = {slot: getattr(thing, slot) for slot in slots if not slot.startswith("__") and hasattr(thing, slot)}
+    return held | dict(getattr(thing, "__dict__", {}))
 
 
 def _of_objective(objective: Objective) -> Iterator[tuple[str, Any]]:
@@ -245,7 +245,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]
         where = f"optimizer.group {number}"
         yield f"{where}.parameters", str([tuple(parameter.shape) for parameter in group["params"]])
         cycled = _CYCLED if "max_momentum" in group else frozenset()
-        rate = group.get("initial_lr", group.get("lr"))  # the other one is moved by a scheduler
+        rate = group.get("initial_lr", group.get("lr"))  # with initial_lr a scheduler changes lr
         for name, value in {**group, "lr": rate}.items():
             if name not in ("params", "initial_lr", *cycled):
                 yield from (_public if name in optimizer.defaults and installed(kind) else _value)(
@@ -286,13 +286,9 @@ def _of_model(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, parameter in model.named_parameters():
         yield f"model.{name}", f"{parameter.dtype} {tuple(parameter.shape)}"
         if not parameter.requires_grad:
-            yield f"model.{name}.frozen", _content(parameter)
+            yield f"model.{name}.frozen", fingerprint(parameter.detach())
     for name, buffer in model.named_buffers():
-        yield f"model.{name}", _content(buffer)
-
-
-def _content(value: Tensor) -> Fingerprint:
-    return fingerprint(value.detach())
+        yield f"model.{name}", fingerprint(buffer.detach())
 
 
 _NAMED = frozenset({"torch", "fedsw", "numpy"}) | (sys.stdlib_module_names - {"__main__"})
@@ -302,25 +298,25 @@ _PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device,
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A digest of something, and the kinds of parts that it could not describe: they may be any."""
+    """A digest of an object, and the kinds of its parts that could not be described: any such part is equal."""
 
     digest: bytes
     unknown: tuple[str, ...] = ()
 
 
 class _Word(bytes):
-    """A piece that goes into the digest as it is."""
+    """Bytes that enter the digest unchanged."""
 
 
 def fingerprint(*values: Any) -> Fingerprint:
     """The digest of values: equal for equal ones, in every process of one version of Python.
 
-    Functions and classes of the user's own are known by their code, what it closes over, and the globals that it names,
-    helpers and constants; those that are installed by their names; weights that train by their shape. An object is
-    taken apart as pickle would take it apart, by attributes and slots for most. What comes again is named there.
+    Custom functions and classes enter by their code, closures, and the globals that it names; installed ones by their
+    names; weights that train by their shape. Other objects enter by the parts that pickle would store, mostly
+    attributes and slots. An object that occurs again enters by its number.
     """
     sink, unknown = hashlib.sha256(), dict[str, None]()
-    seen: dict[int, tuple[int, Any]] = {}  # with the parts, so that no number is of two
+    seen: dict[int, tuple[int, Any]] = {}  # with the objects: a freed one's id could be another's
     pending: list[Any] = list(reversed(values))
     while pending:
         value = pending.pop()
@@ -332,14 +328,14 @@ def fingerprint(*values: Any) -> Fingerprint:
             seen[id(value)] = len(seen), value
             try:
                 pending.extend(reversed([_Word(_name(type(value)).encode()), *_parts(value)]))
-            except Exception:  # what cannot be taken apart, or code of the user's own that raises when it is
+            except Exception:  # of an object that pickle refuses, or of its own code
                 unknown[type(value).__qualname__] = None
                 pending.append(_Word(b"unknown " + _name(type(value)).encode()))
     return Fingerprint(sink.digest(), tuple(unknown))
 
 
 def installed(thing: Any) -> bool:
-    """Say whether a class or function comes with Python or a package: it is known by its name."""
+    """Return whether a class or function comes with Python or a package, so that its name identifies it."""
     return _from_a_package(getattr(thing, "__module__", None) or "builtins")
 
 
@@ -352,7 +348,7 @@ def _from_a_package(module: str) -> bool:
 
 
 def _word(value: Any) -> bytes | None:
-    """The digest's word of a value without parts; None if it has some."""
+    """The bytes of a value without parts; None if it has parts."""
     if type(value) is _Word:
         return value
     if isinstance(value, np.generic) and not value.dtype.hasobject:
@@ -379,7 +375,7 @@ def _name(thing: Any) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """The parts of a value, in an order that its content decides."""
+    """The parts of a value, in an order that depends on its content only."""
     if isinstance(value, Tensor):
         yield from _of_tensor(value)
     elif isinstance(value, np.ndarray):
@@ -415,7 +411,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _of_tensor(value: Tensor) -> Iterator[Any]:
     yield from (value.dtype, tuple(value.shape), value.layout)
-    if value.requires_grad and value.is_leaf:  # it trains, and moves
+    if value.requires_grad and value.is_leaf:  # it trains: its values change
         return
     whole = value.detach()
     if whole.layout == torch.sparse_coo:
@@ -468,7 +464,7 @@ def _code(part: CodeType) -> tuple[Any, ...]:
     """Parts of a piece of code that decide what it does, without where it is written."""
     constants = [
         _code(constant) if isinstance(constant, CodeType)
-        else sorted(map(repr, constant)) if isinstance(constant, frozenset)  # whose order changes between processes
+        else sorted(map(repr, constant)) if isinstance(constant, frozenset)  # its order differs between processes
         else repr(constant)
         for constant in part.co_consts
     ]  # fmt: skip

@@ -74,13 +74,15 @@ def draw_batch(
 ) -> Batch:
     """A uniform sample without replacement of the asked size of every stratum: units, and one row of each.
 
-    With a rate of `poisson` sampling every unit of the one stratum joins by itself, and the sizes are what sums are
-    divided by.
+    With a rate of `poisson` sampling every unit of the one stratum joins independently, and sums are divided by the
+    sizes.
 
-    The sample comes from the operating system's entropy, and nothing of it is kept; with a seed it is that of a seeded
-    federation of the same records, whatever the number of its clients; of units, that of a federation of one client.
-    A stratum's numbers (n_s,) are those of its units; where none is declared, rows of the records.
+    The sample comes from the operating system's entropy, and none of it is kept. With a seed it is that of a seeded
+    federation of the same records with any number of clients; of units, of one client. A stratum's numbers (n_s,) are
+    those of its units; if no unit is declared, rows of the records.
     """
+    # Every unit has a 64-bit word. Of a fixed size those with the smallest words of their stratum are drawn; a Poisson
+    # sample has those below the rate, which are the smallest, too.
     units = Units.of(records)
     if seed is None:
         stream = Stream(os.urandom(KEY_BYTES))
@@ -104,18 +106,20 @@ def draw_batch(
 
 
 class Deciding(ABC):
-    """A part of a training that knows which of its values decide what is trained and promised."""
+    """A part of a training with values that decide what is trained and promised: a plan, an objective."""
 
     @abstractmethod
     def decisive(self) -> dict[str, Any]:
-        """Values by name with which a folder's training goes on, and without which it does not."""
+        """These values by name: a training in a folder is resumed only with the same ones."""
 
 
-_ANY = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"})
-"""Fields that an objective may change without changing what is trained, or has from its other fields."""
+_NOT_DECISIVE = frozenset({"micro_batch", "memory_limit", "composite", "learnt", "_tried"})
+"""Fields of an objective that do not change what is trained, or follow from its other fields."""
 _LEAST = {"classes": 0, "targets": 0, "directions": 1, "direction_seed": 0, "micro_batch": 1, "memory_limit": 1}
 """Whole numbers of an objective, and the least that each may be."""
-_MOST_NAMED, _DECLARED = 6, 8
+_MOST_NAMED = 6
+_DECLARED_ROWS = 8
+"""Made-up rows of declared columns that a model is tried on, beside rows of numbers in [0, 1]."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,8 +137,8 @@ class Objective(Short, Deciding):
         directions, scheme, direction_seed: of the slices; public. One direction where d is 1.
         ties, bound, mode: as in an experiment's settings.
         micro_batch: most records that pass through the model at once.
-        relation: whom a guarantee is for: "replace-one", or "add-remove", the addition or removal of a record, a weaker
-            promise that hides how many there are; of a task loss without penalties.
+        relation: adjacency: "replace-one", or "add-remove", the addition or removal of a record, a weaker promise that
+            hides the number of records; of a task loss without penalties.
     """
 
     task: Learnt | str
@@ -181,9 +185,9 @@ class Objective(Short, Deciding):
             penalty.require_width(d)
 
     def _require_terms_of_one_record(self) -> None:
-        """Refuse, for additions and removals, what is not known to add the same of a record whatever others there are.
+        """Refuse, for additions and removals, objectives in which a record's term may depend on the other records.
 
-        A loss of the user's own may follow from the number of records in a batch, which a replacement leaves as it is.
+        A custom loss may depend on the number of records in a batch, which a replacement does not change.
         """
         kind = shipped_task(self.task) if isinstance(self.task, str) else None
         if not (type(self.task) is PlainLoss or (kind is not None and kind.facts.supervised)):
@@ -223,15 +227,17 @@ class Objective(Short, Deciding):
     def count_scores(self, model: nn.Module, batch: Batch) -> Bounded:
         """Counts of a batch of all records by class and bin of the model's probability: (1, width).
 
-        Guarantee: the replacement of one record moves them by at most the stated sensitivity, whatever the model is
-        (docs/guarantees/calibration.md). Raises ValueError if `scores` is None.
+        Guarantee: the replacement of one record moves them by at most the stated sensitivity, whatever the model's
+        parameters are (docs/guarantees/calibration.md). Raises UnsupportedModule for a model that mixes records, and
+        ValueError if `scores` is None.
         """
-        counts = self.scores
+        counts, weights = self.scores, _weights_of(model)
         if counts is None:
-            raise ValueError("scores are of a classifier whose outputs are the usual probabilities of its logits")
+            raise ValueError("scores are of a classifier with the usual probabilities of its logits as outputs")
+        self._require_per_record(model, weights, batch.records)
         total = torch.zeros((1, counts.width), dtype=torch.int64)
         for chunk in in_pieces(batch.records, self.micro_batch):
-            inputs = self._inputs(_weights_of(model), chunk)
+            inputs = self._inputs(weights, chunk)
             with torch.no_grad(), unchanged(model, self.learnt):
                 outputs = self.learnt.outputs(model(inputs.features), inputs).cpu()
             total += counts.of(outputs, chunk.target.cpu(), torch.zeros(len(chunk), dtype=torch.int64))
@@ -269,13 +275,13 @@ class Objective(Short, Deciding):
 
     def decisive(self) -> dict[str, Any]:
         """See `Deciding`: all fields but those of memory, and those that follow from others."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ANY}
-        if not self.hides_sizes:  # what a folder of before says nothing of
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _NOT_DECISIVE}
+        if not self.hides_sizes:  # folders of trainings before this setting lack it
             del values["relation"]
         return values | {"task": self.task if isinstance(self.task, str) else self.learnt}
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of it but which models were tried, which is of this process only."""
+        """All fields but the models that were tried in this process."""
         return {name: value for name, value in vars(self).items() if name != "_tried"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -337,7 +343,9 @@ class Objective(Short, Deciding):
             return [clipped.heads(raw, inputs), clipped.losses(raw, inputs)]
 
         columns = records.columns if isinstance(records, DeclaredRecords) else None
-        declared = None if columns is None or columns.inputs != width else made_up_inputs(columns, _DECLARED, seed=0)
+        declared = (
+            None if columns is None or columns.inputs != width else made_up_inputs(columns, _DECLARED_ROWS, seed=0)
+        )
         require_per_record(
             model, clipped.inputs_of(made_up), made, None if declared is None else torch.from_numpy(declared)
         )

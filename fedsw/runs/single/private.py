@@ -21,7 +21,7 @@ from fedsw.runs.single.training_plan import plan
 
 
 class _Rounds:
-    """The rounds of a trainer, made one by one: the batch that is drawn, until its step is made."""
+    """The rounds of a trainer, one by one: the drawn batch, until its step."""
 
     def __init__(self, trainer: PrivateTrainer, records: Records) -> None:
         self.trainer, self._records = trainer, records
@@ -43,10 +43,10 @@ class _Rounds:
 
 
 class PrivateLoader:
-    """The secret batches of a training, in place of a loader's: the first epoch's, the second's, ...
+    """The secret batches of a training, an epoch at each iteration.
 
-    Iterating yields the x and y of each; every one takes one `optimizer.step()`. What else is computed from them has no
-    noise: a loss that is printed is not covered by the guarantee.
+    It yields the x and y of each batch, which takes one `optimizer.step()`. Anything else that is computed from them
+    has no noise: a loss that is printed is not covered by the guarantee.
     """
 
     def __init__(self, rounds: _Rounds, batches: int, shape: tuple[int, ...]) -> None:
@@ -125,12 +125,12 @@ def private(
 ) -> tuple[nn.Module, PrivateOptimizer, PrivateLoader]:
     """Give a model, an optimizer and a loader for a private loop: epochs, batches, `optimizer.step()`.
 
-    What a step minimises is the cross-entropy of as many classes as the model has outputs, or, where y is of floats,
-    the squared error; the loop's own loss is for its reader. Batches, noise, ledger and folder are `PrivateTrainer`'s.
+    A step minimises the cross-entropy of as many classes as the model has outputs, or the squared error if y has
+    floats, whatever loss the loop computes. Batches, noise, ledger and folder are `PrivateTrainer`'s.
 
     Guarantee: `optimizer.guarantee`, (target_epsilon, target_delta)-differential privacy of all epochs together for
     the replacement of one record, or with `relation` "add-remove" for its addition or removal, as Opacus has it, a
-    weaker promise: of the same noise a replacement has a larger epsilon (docs/guarantees/sampling.md).
+    weaker promise: at the same noise a replacement has a larger epsilon (docs/guarantees/sampling.md).
 
     Args:
         model: of layers that `fedsw.mathematics.clipping` knows.
@@ -146,8 +146,8 @@ def private(
     """
     if (relation == "add-remove") != (records is not None):
         raise ValueError(
-            "relation 'add-remove' hides how many records there are, and divides by a public number: give records=N "
-            "with it, and without it neither"
+            "relation 'add-remove' hides the number of records, and divides by a public number: give both, relation "
+            "and records=N, or neither"
         )
     x, y = loader.dataset[0]
     x, y = torch.as_tensor(x), torch.as_tensor(y)
@@ -164,7 +164,7 @@ def private(
         objective = Objective(task, (), classes=outputs, relation=relation)
     if loader.batch_size is None:
         raise ValueError("the loader has no batch_size; make it with one")
-    # Of a hidden number not even how many batches it makes may be seen: an epoch is one of the public number.
+    # The number of batches would show a hidden number of records: an epoch has those of the public number.
     batches = len(loader) if records is None else math.ceil(whole(records, "records", least=1) / loader.batch_size)
     clip = Clip(1.0, 1.0, max_grad_norm)
     settled = plan(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -66,14 +65,13 @@ def _set_gradient(model: nn.Module, released: Tensor) -> None:
 class PrivateTrainer:
     """Trains a model by released gradients only.
 
-    In `directory` are kept: the ledger, checkpoints, what was released since the last one, `metrics.jsonl`, and what
-    the training was begun with. Made again over a folder that holds them, the trainer goes on, where optimizer and
-    scheduler are stepped by it only: the ledger keeps every round that was ever charged, and a round that was charged
-    but is not on file is done again as a fresh attempt, and charged again. It goes on with what was begun, and with
-    nothing else: another plan, objective, clip, optimizer, scheduler or network is refused by name, and what cannot be
-    compared is said in a warning. `training.json` has in the clear what fedsw and torch set; of what a task, a penalty
-    or a model of your own holds it has digests under a key, which is kept in `keys` beside this machine's accounts.
-    Records are not compared, as a digest of them would be one more release.
+    `directory` holds the ledger, checkpoints, later releases, `metrics.jsonl`, and the training's settings. A trainer
+    made over such a folder resumes it; only the trainer may step the optimizer and the scheduler. The ledger keeps
+    every round that was ever charged, and a round that was charged but is not on file is done again as a fresh attempt,
+    and charged again. Another plan, objective, clip, optimizer, scheduler or network is refused by name; a warning
+    names settings that cannot be compared. `training.json` has the values that fedsw and torch set in the clear, and
+    keyed digests of what a custom task, penalty or model holds; the key is in `keys` beside this machine's accounts.
+    Records are not compared: a digest of them would be one more release.
 
     Args:
         model: any module of trainable layers that `fedsw.mathematics.clipping` knows.
@@ -82,12 +80,12 @@ class PrivateTrainer:
         scheduler: of `torch.optim.lr_scheduler`, made with the optimizer; stepped once a round.
         directory: the training's folder; None for a new one, `private-training/<number>-<time>`, made at first use.
         observer: called after every round with its line of metrics: round, attempt, epsilon, sigma. Releasable.
-        account: the data set with the account that the training counts in: its name, or the `Path` of the file. None
-            for no account: nothing then composes the training with other releases of the same records.
+        account: the data set of the account that the training counts in: its name, or the `Path` of the file. None for
+            no account: the training is then not composed with other releases of the same records.
 
     Attributes:
-        calibration: after `fit`, where the plan has a share for it: how the logits of the model become those of
-            probabilities that can be believed, `trainer.calibration.logits(model(features))`. The model stays as it is.
+        calibration: after `fit`, if the plan has a share for it: maps the logits of the model to those of calibrated
+            probabilities, `trainer.calibration.logits(model(features))`. The model is unchanged.
 
     Raises:
         ValueError: if the optimizer does not hold exactly the model's trainable parameters, or a copy of it, or of the
@@ -133,23 +131,20 @@ class PrivateTrainer:
 
     @property
     def guarantee(self) -> str:
-        """The plan's guarantee in words, and what composes it with other releases."""
+        """The plan's guarantee in words, and the account that composes it with other releases."""
         if self._account is None:
             return f"{self.plan.guarantee} This training counts in no account."
         return f"{self.plan.guarantee} This training counts in the account of data set {self._account.data!r}."
 
     def fit(self, records: Records, *, rounds: int | None = None) -> nn.Module:
-        """Train on all rounds that are left, and return the model.
+        """Train on all remaining rounds, and return the model. `steps` runs them one by one.
 
-        With ``rounds`` it makes that many of them, from the weights that the model has now: as a client trains that
-        is sent a model in every message, where the trainer is made anew over one folder. Steps of the optimizer, the
-        plan and the ledger go on; the weights of the folder's checkpoint do not count. They must come from what was
-        released, or from elsewhere.
-
-        `steps` makes them one by one.
+        With ``rounds`` it runs that many of them, from the model's present weights, and not from those of the folder's
+        checkpoint: for a client that receives a model in every message, with a new trainer over one folder. Steps of
+        the optimizer, plan and ledger continue. The weights must not depend on the records except by releases.
 
         Guarantee: `plan.guarantee`, over this and every earlier call on the same folder; with an account also that of
-        the account, with whatever else counts there.
+        the account, over everything that counts there.
 
         A folder of a finished training gives a warning: the model is the one that it ended with.
 
@@ -158,10 +153,10 @@ class PrivateTrainer:
             BudgetExhausted: if the plan's epsilon is used up; the model is that of the rounds before.
             LimitReached: if the training does not fit below the account's limit; nothing is charged or drawn. For a
                 round that was lost and is charged again: the model is that of the rounds before.
-            ValueError: if the folder counts in another account, or in one where none is named; if it holds a training
-                that was begun with something else.
-            LedgerReplaced: if the folder is a copy of one that released more, by the account; if the ledger in it is
-                older than the checkpoint remembers.
+            ValueError: if the folder counts in another account than the named one; if it holds a training with other
+                settings.
+            LedgerReplaced: if the folder is a copy of one that released more, by the account; if its ledger lacks the
+                row that the checkpoint recorded.
             RunBusy: if another process trains in the folder.
         """
         for _ in self.steps(records, rounds=rounds):
@@ -169,12 +164,12 @@ class PrivateTrainer:
         return self.model
 
     def steps(self, records: Records, *, rounds: int | None = None) -> Iterator[Batch]:
-        """Yield the batch of each round that is left; its gradient is charged, released and stepped along after that.
+        """Yield the batch of each remaining round; afterwards its gradient is charged, released and stepped along.
 
-        The folder is held until the last round, or until the iterator is closed. What is computed from a batch by
-        others is not noised. Guarantee, exceptions: those of `fit`.
+        The folder is held until the last round, or until the iterator is closed. What the caller computes from a batch
+        is not noised. Guarantee, exceptions: those of `fit`.
         """
-        self.plan.strata_of(records)  # refuses others, before there is a folder
+        self.plan.strata_of(records)  # refuses records that do not fit, before there is a folder
         sent = None if rounds is None else flatten(self.model)
         rounds = self.plan.rounds if rounds is None else whole(rounds, "rounds", least=1)
         files.private_folder(self.directory)
@@ -187,21 +182,21 @@ class PrivateTrainer:
                     load_flat(self.model, sent)
                 yield from self._rounds(records, ledger, min(self.plan.rounds, self.rounds + rounds))
                 if self.rounds < self.plan.rounds:
-                    return  # what is left is still reserved in the account
+                    return  # the other rounds are still reserved in the account
                 self.calibration = self._calibrated(records, ledger) if self.plan.calibration else None
             except (BudgetExhausted, Diverged):
-                counted.settle()  # nothing more can be charged, or is worth it
+                counted.settle()  # no further round is charged
                 raise
-            except GeneratorExit:  # closed between rounds: nothing is lost
+            except GeneratorExit:  # closed between rounds: no note is needed
                 raise
             except BaseException as fault:
                 folder = str(self.directory)
-                fault.add_note(f"what was released is kept: PrivateTrainer(..., directory={folder!r}) goes on")
+                fault.add_note(f"what was released is kept: PrivateTrainer(..., directory={folder!r}) resumes")
                 raise
             counted.settle()
 
     def _counting(self) -> AbstractContextManager[Budgeted]:
-        """The folder's place in its account, where all rounds are reserved for; or in none."""
+        """Reserve all rounds in the folder's account, if it has one."""
         account = kept_account(self.directory)
         require_same(self._account, account, self.directory)
         resumed = account is not None or (self.directory / RunFile.LEDGER).exists()
@@ -225,8 +220,8 @@ class PrivateTrainer:
         self.epsilon = ledger.epsilon()
         if (repeats := repeats_of_records(records)) is not None:
             warnings.warn(
-                f"{repeats}. Say whose rows they are, as_records(..., unit=...) and plan(unit=...): all rows of a "
-                "person are then protected together",
+                f"{repeats}. Name the privacy unit, as_records(..., unit=...) and plan(unit=...): all rows of a person "
+                "are then protected together",
                 stacklevel=4,
             )
         if self.rounds >= self.plan.rounds:
@@ -238,22 +233,16 @@ class PrivateTrainer:
             )
         batches = self.plan.batches(records, ledger=ledger, first=self.rounds + 1)
         loop = _TrainerLoop(self, ledger, made_up_features(0, records.features.shape[1]))
-        made = loop.rounds(self._stepping, self.directory, last, ledger)
-        while True:
-            try:
-                next(made)
-            except StopIteration as end:
-                ended: BudgetExhausted | str = end.value
-                break
+        for _ in loop.rounds(self._stepping, self.directory, last, ledger):
             loop.batch = next(batches)
-            yield loop.batch
-        if isinstance(ended, BudgetExhausted):
-            raise ended
-        if ended:
-            raise Diverged(ended)
+            yield loop.batch  # then it is released and stepped along
+        if isinstance(loop.ended, BudgetExhausted):
+            raise loop.ended
+        if loop.ended:
+            raise Diverged(loop.ended)
 
     def _calibrated(self, records: Records, ledger: Ledger) -> LogitCalibration | None:
-        """The calibration of the trained model by the one release of its scores, which is made now or is on file.
+        """The calibration of the trained model by one release of its scores, made now or on file.
 
         Scores that were charged and are not on file are not released again.
         """
@@ -279,7 +268,7 @@ class PrivateTrainer:
         return None
 
     def _ledger(self) -> Ledger:
-        """The folder's ledger, with the model brought to where its checkpoint is; or a new one."""
+        """The folder's ledger, with the model restored from its checkpoint; or a new one."""
         path = self.directory / RunFile.LEDGER
         state = checkpoint.load(self.directory)
         ledger = recovery.reopened(path, self.directory / RunFile.SUMMARY, state)
@@ -310,7 +299,7 @@ class PrivateTrainer:
 
 
 class OwnOptimizer:
-    """A model, with an optimizer and a scheduler of the user's own that step it along released vectors (r,) only."""
+    """A model, with the user's optimizer and scheduler, which step it along released vectors (r,) only."""
 
     def __init__(
         self,
@@ -330,7 +319,7 @@ class OwnOptimizer:
         self.steps += 1
 
     def state(self) -> checkpoint.Checkpoint:
-        """All that is needed to go on from here."""
+        """All that is needed to resume from here."""
         theta = flatten(self._model).cpu()
         content: dict[str, Any] = {"optimizer": self._optimizer.state_dict()}
         if self._scheduler is not None:
@@ -338,11 +327,11 @@ class OwnOptimizer:
         return checkpoint.Checkpoint(self.steps, theta, torch.zeros(0), content)
 
     def restore(self, state: checkpoint.Checkpoint, directory: Path) -> None:
-        """Go on from a state in a folder; ValueError if it is of a model of another size."""
+        """Resume from a state in a folder; ValueError if it is of a model of another size."""
         if state.theta.numel() != count_parameters(self._model):
             raise ValueError(
                 f"the checkpoint in {directory} is of a model with {state.theta.numel()} trainable numbers, this "
-                f"one has {count_parameters(self._model)}; go on with the same model, or give another folder"
+                f"one has {count_parameters(self._model)}; resume with the same model, or give another folder"
             )
         load_flat(self._model, state.theta)
         stepping.restore(self._optimizer, state.optimizer["optimizer"])
@@ -355,7 +344,7 @@ class OwnOptimizer:
 
 @dataclass
 class _TrainerLoop(TrainingLoop):
-    """The rounds of a trainer: released on this machine, and stepped along by an optimizer of the user's own."""
+    """The rounds of a trainer: released on this machine, and stepped along by the user's optimizer."""
 
     trainer: PrivateTrainer
     ledger: Ledger
@@ -390,7 +379,6 @@ class _TrainerLoop(TrainingLoop):
             "sigma": outcome.sigma,
             "gradient_norm": float(torch.linalg.vector_norm(outcome.vector)),
         }
-        with files.opened(self.trainer.directory / RunFile.METRICS, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        RunDirectory(self.trainer.directory).append_metrics(line)
         if self.trainer._observer is not None:
             self.trainer._observer(line)

@@ -67,16 +67,15 @@ class Plan(plans.NoisePlan, Deciding):
         """
         strata = self.strata_of(records)
         spent = [] if ledger is None else [(entry.round, entry.attempt) for entry in ledger.entries()]
-        used: Mapping[int, int] = {round_: attempt for round_, attempt in sorted(spent)}
+        last_attempts = dict(sorted(spent))
+        poisson = self.rates[0] if self.objective.hides_sizes else None
         for round_ in range(first, self.rounds + 1):
-            attempt = used.get(round_, -1) + 1
+            numbers = {"round_": round_, "attempt": last_attempts.get(round_, -1) + 1}
             sample = Sample(self, ledger)
-            about: dict[str, Any] = {"seed": self.seed, "round_": round_, "attempt": attempt, "sample": sample}
-            poisson = self.rates[0] if self.objective.hides_sizes else None
-            yield draw_batch(records, strata, self.batch, **about, poisson=poisson)
+            yield draw_batch(records, strata, self.batch, seed=self.seed, sample=sample, poisson=poisson, **numbers)
 
     def strata_of(self, records: Records) -> list[NDArray[np.int64]]:
-        """Which units are in every stratum, by number, (n_s,): of private records that are the planned ones by size.
+        """The units of each stratum, by number, (n_s,), of private records with the planned sizes.
 
         Raises:
             ValueError: if a stratum has another number of records than was planned for, or a record a class that the
@@ -88,8 +87,8 @@ class Plan(plans.NoisePlan, Deciding):
         if units.declared != (self.unit is not None):
             raise ValueError(
                 f"the plan is for {'records' if self.unit is None else repr(self.unit)}, and these records "
-                f"{'say' if units.declared else 'do not say'} whose they are: give plan(unit=...) for those of "
-                "as_records(unit=...), and for no others"
+                f"{'have' if units.declared else 'lack'} privacy units: give plan(unit=...) for records of "
+                "as_records(unit=...), and only for these"
             )
         cell = self.objective.composite.cell_of(records.sensitive, records.target)
         units.require_alike(cell, "stratum", "records")
@@ -154,7 +153,8 @@ def plan(
     epsilon, noise_multiplier = plans.asked_for(epsilon, noise_multiplier)
     resolved = resolve_delta(delta, records=sum(counts))
     bounds = objective.planned_sensitivities(batch, clip)
-    # At the asked fraction, which the rounded batches stay below: the noise is that of a federation of these records.
+    # The noise is for the asked fraction, as in a federation of these records. Batches are rounded down, so that each
+    # is charged at a rate that is no larger.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
     if calibration and objective.hides_sizes:
         raise ValueError("calibration counts all records, whose number relation 'add-remove' hides: set it to 0")
@@ -164,8 +164,8 @@ def plan(
         MECHANISMS.get(mechanism).require_norm("the counts of scores", "l2")
     if calibration and objective.scores is None:
         raise ValueError(
-            f"calibration = {calibration:g} is of a classifier's probabilities, the sigmoid of one logit for two "
-            "classes or the softmax of one for each, and the objective's outputs are others: set calibration to 0"
+            f"calibration = {calibration:g} corrects a classifier's probabilities: the sigmoid of one logit for two "
+            "classes, or the softmax of one for each. The objective has other outputs: set calibration to 0"
         )
     (scores,), multiplier, epsilon_planned = plans.with_releases(
         {"calibration": calibration},

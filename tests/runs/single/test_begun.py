@@ -288,7 +288,7 @@ def test_what_cannot_be_described_is_said_when_a_training_goes_on(tmp_path):
         with pytest.raises(Stop):
             trainer(tmp_path, stop, task=Locked).fit(records())
     with pytest.warns(
-        UserWarning, match=r"cannot be told: objective.task.code \(of lock\). That they are is your word"
+        UserWarning, match=r"cannot be told: objective.task.code \(of lock\). That they are is your unproven assertion"
     ):
         trainer(tmp_path, task=Locked).fit(records())
 
@@ -340,7 +340,7 @@ def test_a_training_that_breaks_off_says_where_it_goes_on(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Stop) as stopped:
         (first := trainer(None, stop)).fit(records())
-    assert f"PrivateTrainer(..., directory={str(first.directory)!r}) goes on" in stopped.value.__notes__[0]
+    assert f"PrivateTrainer(..., directory={str(first.directory)!r}) resumes" in stopped.value.__notes__[0]
     again = trainer(first.directory)
     assert again.fit(records()) and again.rounds == 4
 

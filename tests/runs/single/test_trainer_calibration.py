@@ -15,6 +15,7 @@ from fedsw.learning.models import flatten
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks import calibration
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts
+from fedsw.mathematics.clipping import UnsupportedModule
 from fedsw.privacy.accounting import Step, epsilon_by
 from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_folder
 from fedsw.runs.single.objective import Batch
@@ -101,6 +102,19 @@ def test_a_replaced_record_moves_the_counts_by_at_most_what_is_charged(classes):
     assert counts[0].sensitivity.value >= math.sqrt(2 * (1 if classes == 2 else classes))
 
 
+class Centred(torch.nn.Linear):
+    """Moves every record by the mean of all."""
+
+    def forward(self, features):
+        return super().forward(features - features.mean(dim=0))
+
+
+def test_scores_of_a_model_that_mixes_records_are_not_counted():
+    """Its outputs all move with one record: no sensitivity of counts bounds that."""
+    with pytest.raises(UnsupportedModule, match="row i may depend on record i only"):
+        PLAIN.count_scores(Centred(3, 1).double(), Batch(1, 0, records(), (24, 24), (1.0, 1.0)))
+
+
 def test_of_a_person_one_row_is_counted(tmp_path):
     """Two records a person, but for the first two, who have all others of their groups."""
     index = torch.arange(48)
@@ -139,8 +153,8 @@ def test_an_account_sets_the_counts_aside_too(tmp_path):
     ("objective", "changes", "reason"),
     [
         (PLAIN, {"calibration": 0.7}, "from 0 to 0.5"),
-        (fedsw.Objective(Scores(), [fedsw.Parity(0.5)]), {}, "the objective's outputs are others"),
-        (fedsw.Objective("regression", [fedsw.Parity(0.5)], classes=0, targets=1), {}, "outputs are others"),
+        (fedsw.Objective(Scores(), [fedsw.Parity(0.5)]), {}, "The objective has other outputs"),
+        (fedsw.Objective("regression", [fedsw.Parity(0.5)], classes=0, targets=1), {}, "other outputs"),
         (PLAIN, {"mechanism": "laplace", "accountant": "pld"}, "is for Gaussian noise|norm|noise"),
     ],
 )

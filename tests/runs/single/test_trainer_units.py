@@ -40,9 +40,9 @@ def test_a_batch_holds_one_row_of_each_drawn_person_and_is_drawn_anew(seed):
 def test_the_plan_speaks_of_persons_and_fits_no_records_of_nobody():
     said = plan().guarantee
     assert "of each 'patient', for the replacement of all of its records by any other within its stratum" in said
-    with pytest.raises(ValueError, match="the plan is for 'patient', and these records do not say whose"):
+    with pytest.raises(ValueError, match="the plan is for 'patient', and these records lack privacy units"):
         next(plan().batches(records(8)))
-    with pytest.raises(ValueError, match="the plan is for records, and these records say whose"):
+    with pytest.raises(ValueError, match="the plan is for records, and these records have privacy units"):
         next(plan(unit=None).batches(visits()))
     with pytest.raises(ValueError, match="has 4 units and the plan is for 24"):
         next(plan(sizes=(24, 24)).batches(visits()))
