@@ -1,9 +1,9 @@
 """Flower apps: any stock one in this process, and private updates for any of them.
 
-`simulate` runs a ServerApp and a ClientApp without Ray. `private_updates` is a mod that makes what leaves a ClientApp
-private for the client as a whole, each update by itself or, under masks, the sum of all, which `MaskedUpdates` hands to
-any strategy. For privacy of single records train with `fedsw.PrivateTrainer` inside the
-ClientApp, `fit(records, rounds=k)` a message.
+`simulate` runs a ServerApp and a ClientApp without Ray. `private_updates` is a mod that makes a ClientApp's replies
+private for the client as a whole: each update, or under masks the sum of all updates, which `MaskedUpdates` passes to
+any strategy. For privacy of single records train with `fedsw.PrivateTrainer` inside the ClientApp,
+`fit(records, rounds=k)` a message.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def simulate(
 ) -> Context:
     """Run any Flower app in this process, its nodes one after the other, in their order.
 
-    Strategies, mods, the state of a node's context, and the errors of a node that fails are Flower's own; replies come
-    in the order of the nodes, so that apps which draw nothing at random end at the same bits each time.
-    A node's app shares this process: its globals, and global random numbers, are those of all nodes.
+    Strategies, mods, the state of a node's context, and errors of a failing node are Flower's; replies come in the
+    order of the nodes, so that deterministic apps end at the same bits each time. Nodes share this process: its
+    globals, and global random numbers.
 
     Args:
-        nodes: how many; node i has `partition-id` i, and `num-partitions` nodes.
-        node_config: what every node's configuration has beside these, or a function from a node's number to that.
-        run_config: the run's configuration, or the folder of an app: that of its pyproject.toml.
+        nodes: their number; node i has `partition-id` i, and `num-partitions` nodes.
+        node_config: more of every node's configuration, or a function from a node's number to that.
+        run_config: the run's configuration, or the folder of an app with one in its pyproject.toml.
 
     Returns:
-        The server's context, with the state that the ServerApp left there. What the ServerApp raises is raised here.
+        The server's context, with the ServerApp's state. Errors of the ServerApp are raised here.
     """
     settings = _run_config(run_config)
     config_of = node_config if callable(node_config) else (lambda number: node_config or {})
@@ -91,7 +91,7 @@ def _run_config(config: Mapping[str, Any] | Path | str | None) -> dict[str, Any]
 
 
 def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by their dotted names, as Flower gives them to an app."""
+    """Settings by their dotted names, as Flower passes them to an app."""
     for name, value in nested.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{name}.")
@@ -100,18 +100,18 @@ def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 class _AppGrid(InProcessGrid):
-    """The in-process grid with what a strategy of Flower asks of one."""
+    """The in-process grid with the methods that a strategy of Flower calls."""
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message, as older apps make it."""
+        """A message, by the method that older apps call."""
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """The replies that come before the time-out, or while the messages live, in the order of the nodes.
+        """The replies before the time-out, or within the messages' lifetime, in the order of the nodes.
 
-        A strategy draws nodes at random, and adds up floats in the order in which it gets them.
+        A strategy draws nodes at random, and adds up floats in the order of replies, which decides the last bits.
         """
         sent = sorted(messages, key=lambda message: message.metadata.dst_node_id)
         lives = max((message.metadata.ttl for message in sent), default=0.0)
@@ -127,29 +127,28 @@ class _AppGrid(InProcessGrid):
 def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str = "num-examples") -> Mod:
     """A mod that makes the updates of any ClientApp private for the client as a whole: `ClientApp(mods=[...])`.
 
-    An update is what the app's arrays are after training less what they were sent as, in one vector of float64. It is
-    clipped to the plan's norm, charged to a ledger in the node's folder, and noised, before it leaves; the server adds
-    nothing, and need not be trusted. With `colluding` in the plan it leaves with a share of the noise under masks that
+    An update is the app's arrays after training less those that it was sent, as one vector of float64. It is clipped
+    to the plan's norm, charged to a ledger in the node's folder, and noised, before it leaves; the server adds no
+    noise, and need not be trusted. With `colluding` in the plan it leaves with a share of the noise under masks that
     cancel in the sum of all clients, which needs `MaskedUpdates` at the server.
 
     Guarantee: `plan.guarantee`: whatever the server and all other clients do (under masks: any `colluding` of them),
-    all replies of a node together are (epsilon, delta)-differentially private for the replacement of everything that
-    its app computes from, as far as a reply is made of the noised update, of a weight of 1, and of metrics that are
-    declared `public`; all else is left out of replies, those to `evaluate` and `query` too, and why an app failed stays
-    in the node's log. That a node answers, and when, is not hidden. A record's epsilon is at most its client's; nothing
-    better is promised of it.
+    all replies of a node together are (epsilon, delta)-differentially private for the replacement of all data that its
+    app reads. A reply has the noised update, a weight of 1, and metrics that are declared `public`, which the guarantee
+    does not cover; everything else is removed, also from replies to `evaluate` and `query`, and an app's error stays in
+    the node's log. That a node answers, and when, is not hidden. A record's epsilon is at most its client's.
 
     Args:
         plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
             round is refused at the node (BudgetExhausted) for as long as its folder has its ledger, which a run in
             progress remembers (LedgerReplaced). For masks also `vectors` and `colluding`.
-        public: names of metrics that leave as they are: numbers that are public, or that you publish.
+        public: names of metrics that leave unchanged: numbers that are public, or that you publish.
         weight: the metric that a strategy weighs replies by; 1 for every client unless it is declared public.
 
     The node's configuration names a folder, `state-dir`, which outlives the process: without it the node refuses. For
-    masks it also has `partition-id`, and what `fedsw certs roster` makes: `roster`, `mask-key`, and `colluding`, the
-    number of colluding clients that its operator takes into account. Simulated nodes need none of it, if their
-    configuration has nothing but `state-dir`.
+    masks it also has `partition-id`, the files `roster` and `mask-key` of `fedsw certs roster`, and `colluding`, the
+    number of colluding clients that its operator assumes. Simulated nodes need only `state-dir`, if their configuration
+    has nothing else.
 
     Source: docs/guarantees/units.md, Theorems U4 and U5.
     """
@@ -166,7 +165,9 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
             # Copies: an app may put what it has trained into the very message that it got, and answer with that.
             sent = {name: _numbers(arrays) for name, arrays in message.content.array_records.items()}
             reply = _answered(message, context, call)
-            content = RecordDict({"metrics": MetricRecord({weight: 1, **_public_metrics(reply, public)})})
+            records = reply.content.metric_records.values()
+            published = {name: value for record in records for name, value in record.items() if name in public}
+            content = RecordDict({"metrics": MetricRecord({weight: 1, **published})})
             if trains:
                 (before,) = sent.values()
                 name, after = _updated(reply, before)
@@ -187,13 +188,13 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 class MaskedUpdates(strategies.Strategy):
     """Any strategy over the noised sum of masked updates: the mod of clients is `private_updates` with the same plan.
 
-    Every round asks the nodes that the strategy chose for their keys, and sends those that answer one cohort. The
-    strategy gets the replies with the mean of all updates, added to what was sent, in each: one that averages gets it
-    back. A round in which a node of the cohort is lost, or too few are ready, changes nothing, and is logged with the
+    Every round asks the nodes that the strategy chose for their keys; those that answer are the round's cohort. Each
+    reply that the strategy receives has the sent arrays plus the mean of all updates: an average of them is the same.
+    A round in which a node of the cohort is lost, or too few are ready, changes nothing, and is logged with the
     reasons; shares that left are charged at their nodes.
 
     Args:
-        strategy: chooses nodes, and makes of the mean what it makes of any arrays; all nodes get the same content.
+        strategy: chooses nodes, and aggregates the mean as any arrays; all nodes get the same content.
         plan: that of the nodes, with `colluding`.
         timeout: seconds that nodes have to be ready.
 
@@ -276,7 +277,7 @@ class MaskedUpdates(strategies.Strategy):
 
 
 def _answered(message: Message, context: Context, call: ClientAppCallable) -> Message:
-    """The app's reply; what its failure says stays here, since it may hold anything of the records."""
+    """The app's reply; its error, which may quote records, stays in this node's log."""
     try:
         reply = call(message, context)
     except Exception:
@@ -288,15 +289,6 @@ def _answered(message: Message, context: Context, call: ClientAppCallable) -> Me
     return reply
 
 
-def _public_metrics(reply: Message, public: Collection[str]) -> dict[str, Any]:
-    return {
-        name: value
-        for record in reply.content.metric_records.values()
-        for name, value in record.items()
-        if name in public
-    }
-
-
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -306,20 +298,19 @@ def _numbers(arrays: ArrayRecord) -> Arrays:
 
 
 def _updated(reply: Message, before: Arrays) -> tuple[str, Arrays]:
-    """The arrays of a reply, by the name of their record, if they are those that it was sent."""
+    """The name and arrays of the record in a reply that has the names and shapes of the sent arrays."""
     shapes = {key: array.shape for key, array in before.items()}
     for name, record in reply.content.array_records.items():
         if {key: tuple(array.shape) for key, array in record.items()} == shapes:
             after = _numbers(record)
-            if all(
-                array.dtype.kind in "biuf" for array in after.values()
-            ):  # what a text fails to become would quote it
+            # Numbers only: an error about a text that is no number would quote it to the server.
+            if all(array.dtype.kind in "biuf" for array in after.values()):
                 return name, after
-    raise ValueError("the app's reply has not the arrays that it was sent, of which it would be an update")
+    raise ValueError("the app's reply lacks arrays with the names and shapes that it was sent; return these, trained")
 
 
 def _moved(before: Arrays, by: Any) -> ArrayRecord:
-    """Arrays that are moved by a vector, each in its own type; whole numbers are rounded."""
+    """Arrays plus the parts of a vector, each in its own type; whole numbers are rounded."""
     moved, start = ArrayRecord(), 0
     for key, old in before.items():
         new = old + by[start : start + old.size].reshape(old.shape)

@@ -1,8 +1,8 @@
 """Optimal transport by the names of POT: arrays in, arrays of the same kind out.
 
 NumPy arrays, torch tensors and arrays of any library that follows the array API (jax, CuPy) are taken; torch tensors
-keep their graph if a function is a loss. Samples have uniform weights. What agrees with POT, and what does not, is
-said at each function; docs/coming-from.md has a table.
+keep their graph if a function is a loss. Samples have uniform weights. Each function states what agrees with POT;
+docs/from-pot.md has a table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ORDERS = {"sqeuclidean": 2, "cityblock": 1}
 
 
 def _taken(*arrays: Any) -> tuple[list[Tensor], Callable[[Tensor], Any]]:
-    """Arrays as tensors, and what makes a result an array of the first one's kind."""
+    """Arrays as tensors, and a function that makes a result an array of the first one's kind."""
     tensors = [array if isinstance(array, Tensor) else torch.as_tensor(np.array(array, order="C")) for array in arrays]
     first = arrays[0]
     if isinstance(first, Tensor):
@@ -52,8 +52,8 @@ def _taken(*arrays: Any) -> tuple[list[Tensor], Callable[[Tensor], Any]]:
 def get_random_projections(d: int, n_projections: int, seed: int | np.random.RandomState | None = None) -> Any:
     """Directions (d, n_projections), float64: independent standard normals, divided by their lengths.
 
-    As `ot.sliced.get_random_projections`, number by number at the same seed. Directions that a bound needs are drawn
-    independently of the data, as these are.
+    Equal to `ot.sliced.get_random_projections` at the same seed. They are independent of the data, as a sensitivity
+    bound requires.
     """
     source = seed if isinstance(seed, np.random.RandomState) else np.random.RandomState(seed)
     normals = source.randn(whole(d, "d", least=1), whole(n_projections, "n_projections", least=1))
@@ -87,7 +87,7 @@ def sliced_wasserstein_distance(
     theta = get_random_projections(source.shape[1], n_projections, seed) if projections is None else projections
     directions = _taken(theta)[0][0]
     squared = sliced_w2(source, target, directions)
-    if source.requires_grad or target.requires_grad:  # of its value there is no graph; its gradient is known
+    if source.requires_grad or target.requires_grad:  # the value has no graph: attach the known gradient
         slopes = cotangents(source.detach(), target.detach(), directions)
         for points, slope in zip((source, target), slopes, strict=True):
             squared = squared + (slope * (points - points.detach())).sum()
@@ -113,9 +113,9 @@ def sliced_wasserstein_gradients(
 ) -> SlicedGradients:
     """Gradients of the squared sliced 2-Wasserstein distance in every point, with the sensitivity of their sum.
 
-    Guarantee: `fedsw.privacy.sensitivity.swd_sensitivity`: for points cut to the ball of the radius, along these
-    projections, which are drawn independently of the data. The gradients are not private: what is released of them is
-    summed, noised and charged by `fedsw.release`.
+    Guarantee: `fedsw.privacy.sensitivity.swd_sensitivity`: for points projected onto the ball of the radius, along
+    these projections, which must be independent of the data. The gradients are not private: release them summed,
+    noised and charged by `fedsw.release`.
 
     Args:
         X_s, X_t: samples (n, d) and (m, d); points outside the ball are projected onto it.
@@ -183,8 +183,8 @@ def entropic_denoising(
 
     Args:
         scale: standard deviation of the noise in each coordinate of the released points.
-        points: how many, m; as many as there are released ones by default. They start at released points.
-        seed: of which these are.
+        points: their number m, by default that of the released ones. They start at released points.
+        seed: of the choice of these.
 
     Source: RCO, Theorem 1; docs/guarantees/slices.md.
     """
@@ -200,7 +200,7 @@ def entropic_denoising(
     return made(clean)
 
 
-_ROUNDED = 1e-4  # what a sum of many float32 masses may differ from 1 by
+_ROUNDED = 1e-4  # largest distance from 1 of a sum of many float32 masses
 
 
 def barycenter(A: Any, edges: Any, weights: Any = None) -> Any:

@@ -1,7 +1,7 @@
-"""Estimators of scikit-learn's shape over `fedsw.run`: it computes, accounts and noises, and nothing here does.
+"""Estimators of scikit-learn's shape over `fedsw.run`, which does all clipping, noising and accounting.
 
 `PrivateClassifier` and `PrivateRegressor` fit in a fresh folder `runs/<name>/<number>-<time>/`, as every run does, with
-its ledger and its page, and need the folder no more to predict. scikit-learn is needed, which fedsw's extra `app` has.
+its ledger and its page, and predict without the folder. scikit-learn is needed, which fedsw's extra `app` installs.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ Array = NDArray[Any]
 Bounds = tuple[float, float]
 
 FIXED_BOUNDS: Bounds = (-5.0, 5.0)
-"""Bounds of columns that were given none: of standardised numbers nearly all lie within. Never a look at the data."""
+"""Bounds of columns without any: nearly all standardised numbers are within. They never depend on the data."""
 
 TARGET = "target"
-"""The name that bounds have for what a regressor predicts."""
+"""The key of a regressor's target in `bounds`."""
 
 _SEEDS = 2**31 - 1
 
 
 class BoundsWarning(UserWarning):
-    """Columns have no bounds of yours: fixed ones took their place, and cells beyond them were cut."""
+    """Columns were given no bounds: fixed ones are used, and cells beyond them are clipped."""
 
 
 class FitsCompose(UserWarning):
-    """Clones of one estimator are fitted without an account: what they cost adds up, and nothing adds it."""
+    """Clones of one estimator are fitted without an account: their costs add up, and are not composed anywhere."""
 
 
 class _Private(BaseEstimator):  # type: ignore[misc]
+    """An estimator by a run of the task `_task`; parameters are those of `PrivateClassifier`."""
+
     _task = ""
 
     def __init__(
@@ -80,11 +82,11 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return copy
 
     def _fitted_to(self, table: Mapping[str, Array], rows: int, sensitive_features: object, **target: Any) -> None:
-        """Run on a table, what is predicted of its rows, and their groups; keep what was released."""
+        """Run on a table with its target and groups, and keep the released model."""
         if self.account is None and getattr(self, "_clone", 1) > 1:
             warnings.warn(
                 f"this is fit {self._clone} of clones of one estimator, and none counts in an account: on the same "
-                "records what all of them cost adds up. account='NAME' charges them together",
+                "records their costs add up. account='NAME' charges them together",
                 FitsCompose,
                 stacklevel=4,
             )
@@ -100,17 +102,17 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         records = as_records(table, group=sensitive_features, features=self._features(), **target)
         network = self.model if isinstance(self.model, nn.Module) else None
         result = run(self._experiment(alpha), data=records, model=network, account=self.account)
-        # What was spent and where it lies first: whatever fails after it, they are known.
+        # Set first: if loading fails, the spent epsilon and the folder are known.
         self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
         self.guarantee_ = str(result.summary["guarantee"]["statement"])
         self._trained = load(result.directory, model=network)
         self.shapes_ = read_shapes(result.directory)
 
     def _experiment(self, alpha: float) -> Experiment:
-        """The experiment that `settings` begins and the parameters end."""
+        """The experiment of `settings`, overridden by the parameters."""
         sections: dict[str, Any]
         if self.settings is None:
-            # float64: rounding of float32 shows in what other libraries compare
+            # float64: scikit-learn's checks compare fits more closely than float32 rounds.
             name = f"private-{'classifier' if self._task == 'classification' else 'regressor'}"
             sections = {"name": name, "training": {"preset": "auto", "precision": "float64"}}
         elif isinstance(self.settings, Mapping):
@@ -189,16 +191,13 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         return answers
 
     def _html_repr(self) -> str:
-        """The diagram of scikit-learn; of a fitted one also the guarantee, and what each column adds."""
+        """The diagram of scikit-learn; of a fitted one also the guarantee, and each column's function."""
         shown = super()._html_repr()
         if not hasattr(self, "guarantee_"):
             return str(shown)
-        drawn = draw_shapes(self.shapes_, type(self).__name__)
-        shapes = (
-            ""
-            if drawn is None
-            else picture(drawn, name="shapes", caption="", says=shapes_in_words(self.shapes_)).element
-        )
+        figure, shapes = draw_shapes(self.shapes_, type(self).__name__), ""
+        if figure is not None:
+            shapes = picture(figure, name="shapes", caption="", says=shapes_in_words(self.shapes_)).element
         return f"{shown}{self._trained._repr_html_()}{shapes}"
 
 
@@ -206,25 +205,25 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     """A classifier of private records, fair between groups if asked, as an estimator of scikit-learn.
 
     Guarantee: `fit` releases one run, which satisfies (`epsilon_`, delta)-differential privacy for the replacement of
-    one row of X, y and sensitive_features; `guarantee_` says it whole. Predictions cost nothing more. That a class or
-    group occurs is public, and so are bounds and categories, which must come from you. Fits on the same records add up:
-    `account` charges all of them together, those of cross-validation and of searches too.
+    one row of X, y and sensitive_features; `guarantee_` states it in full. Predictions cost nothing more. Public are
+    the classes and groups that occur, and bounds and categories, which must not come from the records. Fits on the same
+    records add up: `account` charges all of them together, also those of cross-validation and of searches.
 
     Args:
         epsilon, delta: asked for; delta "auto" is 1/n^2 of n rows, from 1e-9 to 1e-3, or "0.1/n", or a number.
-        bounds: (low, high) of all numeric columns, or of each by name (x0, x1, ... of an array); cells beyond are cut,
-            and an infinite pair takes cells as they are. None: -5 to 5, with `BoundsWarning`.
+        bounds: (low, high) of all numeric columns, or of each by name (x0, x1, ... of an array); cells beyond are
+            clipped, with an infinite pair none. None: -5 to 5, with `BoundsWarning`.
         categories: the values of each column that is text, by its name.
-        model: "auto" for what public numbers choose, "additive", "logistic", another kind, or an `nn.Module`.
+        model: "auto" for a choice by public numbers, "additive", "logistic", another kind, or an `nn.Module`.
         penalty: between groups, "statistical-parity" or "equality-of-odds"; `alpha`, from 0 to 1, weighs it.
-        clients: among how many the rows are dealt.
-        account: the data set with the account that every fit is charged in: its name, or the account's file.
+        clients: the number of clients that share the rows.
+        account: the data set of the account in which every fit is charged: its name, or the account's file.
         random_state: makes a fit reproducible, and epsilon *nominal*: no guarantee. None: secret noise.
-        settings: what to begin from, in place of `training.preset = "auto"`: a shipped experiment, a file, or sections.
+        settings: a shipped experiment, a file, or sections, in place of `training.preset = "auto"`.
 
     Attributes:
         classes_, n_features_in_, feature_names_in_: as scikit-learn has them.
-        epsilon_, guarantee_: what was spent, and in words.
+        epsilon_, guarantee_: the spent epsilon, and the guarantee in words.
         shapes_: the functions of an additive model, a list; empty for another.
         directory_: the run's folder, with ledger and page (`fedsw report`).
 
@@ -264,14 +263,14 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
 class PrivateRegressor(RegressorMixin, _Private):  # type: ignore[misc]
     """A regressor of private records: parameters and attributes as `PrivateClassifier`.
 
-    Guarantee: that of `PrivateClassifier`. y is predicted within its bounds, which `bounds` has by the name "target",
-    and is cut there; a pair for all columns is none for y.
+    Guarantee: that of `PrivateClassifier`. y is clipped to its bounds, `bounds["target"]`, and predicted within them; a
+    pair for all columns does not apply to y.
     """
 
     _task = "regression"
 
     def __sklearn_tags__(self) -> Any:
-        """Say that 200 rows at epsilon 1, which scikit-learn tries, are too few to be sure of a good score."""
+        """Set `poor_score`: scikit-learn's checks fit 200 rows, too few at epsilon 1 for a good score."""
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True
         return tags

@@ -129,14 +129,11 @@ def init_command(
     left is marked as a blank, which `fedsw check` asks for. --code-book-template writes a code book to fill in.
     """
     book = code_books.read_code_book(code_book)
-    if book.foreign:  # it describes forms and files, of which the tables may have a part
+    if book.foreign:  # a study's own code book: the tables may have a part of its columns
         held = answer_files.read_header(_tables(folder)[0])[0]
         book = replace(book, entries={name: entry for name, entry in book.entries.items() if name in held})
     groups = group or [name for name in (book.with_role("group"),) if name is not None]
-    target, unit = (
-        target or book.with_role("target"),
-        unit or book.with_role("person"),
-    )
+    target, unit = target or book.with_role("target"), unit or book.with_role("person")
     if code_book_template is not None:
         roles = {**dict.fromkeys(groups, "group"), **({target: "target"} if target else {})}
         _write_template(code_book_template, folder, {**roles, **({unit: "person"} if unit else {})}, force=force)
@@ -170,25 +167,26 @@ def init_command(
         thousands=_mark("--thousands", thousands, (",", ".", " ", "'")),
         book={entry.column: entry.answer for entry in book.entries.values() if entry.column not in cut},
     )
-    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() and not (from_public or public_table) else None
-    beside = None if held_out is None else held_out.expanduser().resolve()
+    ask = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     request = drafts.DraftRequest(
         folder,
         groups[0] if len(groups) == 1 else None,
         target,
         words,
-        from_public,
-        public_table,
-        guess,
-        ask,
-        beside,
-        unit,
-        positive or book.positive,
+        from_public=from_public,
+        public_table=public_table,
+        guess=guess,
+        ask=None if from_public or public_table else ask,  # bounds and categories come from the public table
+        held_out=None if held_out is None else held_out.expanduser().resolve(),
+        unit=unit,
+        positive=positive or book.positive,
+        doubt=ask,
+        alpha=alpha,
+        declared=records,
+        crossed=tuple(groups) if len(groups) > 1 else (),
+        least_group=least_group,
+        skip_rows=skip_rows,
     )
-    doubt = _ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-    crossed = tuple(groups) if len(groups) > 1 else ()
-    request = replace(request, doubt=doubt, alpha=alpha, declared=records, crossed=crossed, least_group=least_group)
-    request = replace(request, skip_rows=skip_rows)
     drafted = drafts.draft(request, name=_name(output))
     output.write_text(drafted.text, encoding="utf-8")
     if as_json:
@@ -220,7 +218,7 @@ def _write_template(path: Path, folder: Path, roles: dict[str, str], *, force: b
     text, left_out = code_books.template_of(tables[0], roles)
     path.write_text(text, encoding="utf-8")
     for name in left_out:
-        echo(f"{name} looks like an identifier and is left out; where it says whose a row is, write person")
+        echo(f"{name} looks like an identifier and is left out; if it identifies a row's person, write person")
     echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 
@@ -390,7 +388,7 @@ def describe_command(
             descriptions.keep_description(directory, description)
         elif settings or overrides or (epsilon, trust, seed, data_dir) != (None, None, None, None):
             raise experiments.ExperimentError(
-                f"{source} is a run, whose histograms were released: only -o and --json apply to it"
+                f"{source} is a run with released histograms: only -o and --json apply to it; leave the others out"
             )
         else:
             description = descriptions.described(directory, allow_module or ())
@@ -408,7 +406,7 @@ def describe_command(
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
-    """Read and write what was released of made-up records."""
+    """Read a release about made-up records, and make its page."""
     description_page.page_of(
         descriptions.described(directory, experiment_code.modules_of(experiment)), experiment.name
     ).page()
@@ -444,7 +442,7 @@ def _in_short(column: DescribedColumn) -> tuple[str, str]:
 
 
 def _spark(column: DescribedColumn) -> str:
-    """One letter a bin, at most `_WIDEST` of them, as high as its share."""
+    """One block a bin, at most `_WIDEST` of them, as high as its share."""
     shares = column.plausible[:_WIDEST]
     top = max(float(shares.max()), 1e-12)
     return "".join(_BLOCKS[round(float(share) / top * (len(_BLOCKS) - 1))] for share in shares)

@@ -106,7 +106,7 @@ def _loaded(name: str) -> ModuleType:
         return import_module(name)
 
 
-# What a checker reads above is read here, too, so that a module stands in one list: no import is run for it.
+# The type checker's imports above are also the list of lazy modules: each module is named once.
 _source = cast(InspectLoader, __spec__.loader).get_source(__name__) or ""
 for _package, _module, _name in re.findall(r"^    from (\S+) import (\w+) as (\w+)$", _source, re.MULTILINE):
     globals()[_name] = Later(f"{_package}.{_module}", _loaded)

@@ -153,8 +153,8 @@ def tune_command(
 
     On public twins (the default) it is free: records of the same form and sizes, drawn from a public law, are trained
     on with the planned noise. With --on-records runs on the private records are compared by a private selection: only
-    the best run is kept, of a random number of them, and what that costs is shown before it is spent. Who watches the
-    search sees how many they are: run it where only you do.
+    the best run is kept, of a random number of them, and its cost is shown before it is spent. Watching the search
+    reveals their secret number: run it where only you can see it.
     """
     changes = changes_of(settings, overrides, epsilon=epsilon, data_dir=data_dir)
     tried = searching.candidates(experiment_files.find_experiment(experiment), tries or (), changes)
@@ -204,7 +204,7 @@ def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
 
 
 def cost_view(cost: SelectionCost) -> str:
-    """Say what a selection on the records will cost, beside what else could be done."""
+    """The cost of a selection on the records, beside that of one run and of runs that are all shown."""
     selection, runs = cost.selection, cost.selection.law.mean
     fewer = ": so few runs are cheaper made one by one" if cost.all_shown < selection.epsilon else ""
     return (
@@ -215,7 +215,7 @@ def cost_view(cost: SelectionCost) -> str:
 
 
 def selected_record(chosen: Selected, metric: str, sign: float) -> dict[str, Any]:
-    """The outcome of a selection on the records: all of it that may be released."""
+    """The releasable outcome of a selection on the records."""
     return {
         "on": "the records",
         "metric": metric,
@@ -297,7 +297,7 @@ def budget_command(
         return
     if overrides:
         raise typer.BadParameter("--set changes settings of an EXPERIMENT: name one")
-    in_parts("dp_accounting")  # its Rényi accountant alone: the other one takes scipy.signal and scipy.stats along
+    in_parts("dp_accounting")  # only its Rényi accountant: the other one loads scipy.signal and scipy.stats
     say(
         budgets.budget(
             epsilon=epsilon,

@@ -144,13 +144,13 @@ def _plain(model: TrainedModel, columns: dict[str, Any], output: Path | None) ->
 
 
 def _words(model: TrainedModel, columns: dict[str, Any]) -> str:
-    """Count predictions by class, or say their range and mean, in a line."""
+    """A line with the number of predictions by class, or with their range and mean."""
     parts = [f"{len(columns['row'])} records"]
     for name, values in columns.items():
         if name.startswith("predicted_") and model.answering().classifies:
             column = name.removeprefix("predicted_")
-            told = {label: f"{column} = {label}" if label.lstrip("-").isdigit() else label for label in model.classes}
-            parts += [", ".join(f"{(values == label).sum()} {said}" for label, said in told.items())]
+            texts = {label: f"{column} = {label}" if label.lstrip("-").isdigit() else label for label in model.classes}
+            parts += [", ".join(f"{(values == label).sum()} {text}" for label, text in texts.items())]
         elif name.startswith("predicted_") and hasattr(values, "mean"):
             parts += [f"{name} from {number(values.min())} to {number(values.max())}, mean {number(values.mean())}"]
     if model.answering().classifies and len(model.classes) == 2:

@@ -70,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def program() -> NoReturn:
     """Run the command line of this process, and end it with its exit code.
 
-    A thread of a client, or of a library that reads files, may still be at work. Python would stop it on its own way
-    out, inside of code that ends the process with a signal for it: such a thread is left as it is.
+    A daemon thread of a client, or of a library that reads files, may still be at work in native code, where Python's
+    finalisation would stop it and crash the process. So the process ends without finalisation.
     """
     code = main()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone
+        with contextlib.suppress(OSError, ValueError):  # the pipe may be closed
             stream.flush()
     os._exit(code)

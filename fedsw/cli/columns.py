@@ -15,7 +15,7 @@ from fedsw._tools.text import for_spreadsheets, shown
 
 _ROWS = 2**16
 _LEAST, _MOST = 1e-4, 1e9
-"""Between them both write a number that is not whole alike: its shortest digits, without an exponent."""
+"""Between them pyarrow and Python write equal texts of a number that is not whole: shortest digits, no exponent."""
 _QUOTED = (b'"', b",", b"\r", b"\n")
 
 
@@ -37,9 +37,9 @@ def columns_for_spreadsheets(columns: Mapping[str, Sequence[Any] | NDArray[Any]]
 
 
 def require_written(columns: Mapping[str, Sequence[Any] | NDArray[Any]], file: TextIO) -> None:
-    """Refuse to write texts of columns (n,) with other letters than they have: ValueError that names the first one.
+    """Refuse texts of columns (n,) that the output's encoding cannot hold: ValueError that names the first one.
 
-    What is said to a person may be spelt; a category with other letters is another category.
+    In messages letters may be spelt; a category with other letters is another category.
     """
     for text in texts_in(columns):
         try:
@@ -79,7 +79,7 @@ def _text(arrow: Any, parts: Sequence[Sequence[Any] | NDArray[Any]]) -> str | No
 
 
 def _bytes_of(texts: Any) -> bytes:
-    """All of pyarrow's texts in a row."""
+    """The bytes of an array of pyarrow's texts, without separators."""
     _, ends, content = texts.buffers()
     start, end = np.frombuffer(ends, np.int32)[[texts.offset, texts.offset + len(texts)]]
     written: bytes = content.slice(int(start), int(end - start)).to_pybytes()
@@ -87,7 +87,7 @@ def _bytes_of(texts: Any) -> bytes:
 
 
 def _as_text(arrow: Any, part: Sequence[Any] | NDArray[Any]) -> Any:
-    """The cells of a column as pyarrow's texts; None if Python's writer might write another."""
+    """The cells of a column as pyarrow's texts; None if Python's writer might write them differently."""
     kind = part.dtype.kind if isinstance(part, np.ndarray) else "U" if set(map(type, part)) == {str} else "O"
     if kind == "f":
         return _numbers(arrow, np.asarray(part, dtype=np.float64))

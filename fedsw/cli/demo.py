@@ -49,13 +49,12 @@ def read_demo(folder: Path) -> dict[str, Any]:
 
 
 def run_demo(folder: Path, progress: RunProgress) -> dict[str, Any]:
-    """Run the cells that the table in `folder` does not have yet, one after the other; returns the table."""
-    table = read_demo(folder)
+    """Run the cells that the table in `folder` lacks, one after the other; returns the table."""
+    table, grid = read_demo(folder), [(alpha, epsilon) for alpha in ALPHAS for epsilon in EPSILONS]
     for experiment in missing_cells(table):
         progress.begin(experiment.title)
         summary, directory = finish(GridRun(experiment=experiment), folder / "cells", observer=progress)
         row = _row(experiment, summary, directory.relative_to(folder))
-        grid = [(alpha, epsilon) for alpha in ALPHAS for epsilon in EPSILONS]
         table["rows"] = sorted(
             [*table["rows"], row],
             key=lambda row: grid.index((row["alpha"], to_float(row["target_epsilon"]) or 0.0)),

@@ -40,8 +40,8 @@ class RunRefused(ValueError):
 def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool, quiet: bool) -> None:
     """Run `start` with a progress bar, draw its plots, write its model card, and print its summary.
 
-    RunStopped if the run had begun, with the command that goes on, or that shows what it left; errors before that pass
-    unchanged. A figure that cannot be drawn is a warning. The command ends with `Exit.ENDED_EARLY` where the run did.
+    RunStopped if the run had begun, with the command that resumes or shows it; errors before that pass unchanged. A
+    figure that cannot be drawn is a warning. The command ends with `Exit.ENDED_EARLY` if the run did.
     """
     with followed(start, label=label, quiet=quiet or as_json) as result:
         folder = result.directory
@@ -55,7 +55,7 @@ def execute(start: Callable[[Observer], RunResult], *, label: str, as_json: bool
 
 
 def require_whole(result: RunResult) -> None:
-    """End the command with `Exit.ENDED_EARLY` and the run's own words where it ended before its planned end."""
+    """End the command with `Exit.ENDED_EARLY` and the run's status if it ended before its planned end."""
     if ended_early(result.summary):
         echo(f"fedsw: the run {result.summary['status']}", err=True)
         raise typer.Exit(Exit.ENDED_EARLY)
@@ -66,7 +66,7 @@ _TRIED = 12
 
 
 def rehearsed(directory: Path) -> None:
-    """Try what becomes of a run: its screen, its card, and predictions for a table of made-up cells."""
+    """Try the later uses of a run: its screen, its card, and predictions for a table of made-up cells."""
     from fedsw.data.made_up import made_up_cells
     from fedsw.desk.own_data.synthetic_table import write_table
     from fedsw.desk.use.trained import load
@@ -98,7 +98,7 @@ def _warning_of(without: str) -> Iterator[None]:
 
 @contextmanager
 def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool) -> Iterator[RunResult]:
-    """Run `start` with a progress bar; raises as `execute`, also for what ends the use of its result."""
+    """Run `start` with a progress bar; raises as `execute`, also for an error in the use of its result."""
     progress = RunProgress(label=label, quiet=quiet)
     with explaining(lambda: Begun(folder, command_for(folder)) if (folder := progress.directory) else None):
         with progress:
@@ -107,8 +107,8 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
 
 
 def run_whole(experiment: Experiment, engine: Engine, runs: Path, *, quiet: bool) -> Path:
-    """Run an experiment with a progress bar, and return the folder of the run, which came to its planned end."""
-    from fedsw.federation.engines.driver import run  # its first import of Flower is after all refusals
+    """Run an experiment with a progress bar, and return the folder of the completed run."""
+    from fedsw.federation.engines.driver import run  # imports Flower, after all refusals
 
     def start(observer: Observer) -> RunResult:
         return run(experiment, engine=engine, runs=runs, observer=observer)
@@ -120,10 +120,10 @@ def run_whole(experiment: Experiment, engine: Engine, runs: Path, *, quiet: bool
 
 @contextmanager
 def showing(folder: Path, again: str = "") -> Iterator[None]:
-    """Show or write what runs in a folder left, which have ended: whatever goes wrong with that, nothing is lost.
+    """Show or write the results of ended runs in a folder: an error here loses nothing.
 
     Raises:
-        RunStopped: with `Exit.NOT_SHOWN`, where it lies, and the command that shows it `again`.
+        RunStopped: with `Exit.NOT_SHOWN`, the folder, and the command that shows it `again`.
     """
     try:
         yield
@@ -139,11 +139,10 @@ def showing(folder: Path, again: str = "") -> Iterator[None]:
 
 
 def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: bool = False) -> None:
-    """Print what a run left: a panel, JSON, or with `quiet` its directory; its errors coded, or in their units.
+    """Print a run's screen, JSON, or with `quiet` its directory; errors are `coded`, or in the target's units.
 
-    Its epsilon is the summary's; `show ledger` and pages replay the ledger.
-
-    LedgerReplaced if its ledger is older than its summary, or of another run.
+    Its epsilon is the summary's; `show ledger` and pages replay the ledger. LedgerReplaced if its ledger is older than
+    its summary, or of another run.
     """
     from fedsw.runs.recovery import require_remembered
 
@@ -161,7 +160,7 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
 
 @dataclass(frozen=True)
 class Begun:
-    """Work that had begun when a command broke off: its folder, and the command that goes on with it."""
+    """Work that had begun when a command broke off: its folder, and the command that resumes it."""
 
     folder: Path
     go_on: str
@@ -169,11 +168,13 @@ class Begun:
 
 @contextmanager
 def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
-    """Turn what ends a run into one message with the command that goes on, which `begun` says if something had.
+    """Turn an error or signal that ends a run into one message with the command that resumes it.
+
+    `begun` returns the begun work, None before any.
 
     Raises:
-        RunStopped: instead of the error, if something had begun; its exit code says what was spent. RunInterrupted: for
-            a signal.
+        RunStopped: instead of the error, if work had begun; its exit code tells whether budget was spent.
+        RunInterrupted: for a signal.
         RunRefused: if the federation refused before anything was spent.
     """
     try:
@@ -182,7 +183,7 @@ def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
         unfinished = begun()
         echo(f"fedsw: interrupted{_kept(unfinished) if unfinished else '; nothing had begun'}", err=True)
         raise RunInterrupted from None
-    except (RunStopped, RunInterrupted, typer.Exit):  # it was said
+    except (RunStopped, RunInterrupted, typer.Exit):  # explained already
         raise
     except Exception as fault:
         from fedsw._tools.settings import FederationError
@@ -201,7 +202,7 @@ def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
 
 
 def _spent(folder: Path) -> Exit:
-    """The exit code of what broke off in a folder."""
+    """The exit code of a run in a folder that broke off."""
     if has_ended(folder):
         return Exit.NOT_SHOWN
     return Exit.BROKE_OFF if has_asked(folder) else Exit.FAILED

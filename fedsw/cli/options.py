@@ -1,4 +1,4 @@
-"""Shared parts of the verbs: options, how a run is carried out and followed, how refusals end a command."""
+"""Shared parts of the verbs: options, printed answers, and errors and signals that end a command."""
 
 from __future__ import annotations
 
@@ -109,16 +109,16 @@ MomentsAlone = Annotated[
 ]
 RUNS = Path("runs")
 STATE = Path("client-state")
-"""Folder in which `fedsw client` keeps what must outlive it, if no --state-dir says another."""
+"""Default --state-dir of `fedsw client`."""
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, of a stranger's folder perhaps, without what a terminal would obey."""
+    """Print a text without control characters: it may come from a folder that somebody sent."""
     typer.echo(harmless(text), err=err, nl=nl)
 
 
 def found(name: str, runs: Path) -> Path:
-    """The folder of the run that a verb was given; which one that is, is said where a name was given and no path."""
+    """The folder of a verb's run, printed if it was given by name."""
     from fedsw.runs.run_files import find_run
 
     directory = find_run(name, runs)
@@ -128,7 +128,7 @@ def found(name: str, runs: Path) -> Path:
 
 
 def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> None:
-    """Refuse to write over a file that is there, but with `force`; and over one that the verb reads, always.
+    """Refuse to overwrite an existing file without `force`, and in any case one that the verb reads.
 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
@@ -155,7 +155,7 @@ Made = Literal["the table", "the table of predictions", "the picture", "the page
 
 
 def require_format(output: Path, what: Made) -> None:
-    """Refuse to write something under a name with another format's ending; a name may have no ending.
+    """Refuse a file name with another format's ending; it may have none.
 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
@@ -170,7 +170,7 @@ def require_format(output: Path, what: Made) -> None:
 
 
 def files_of_run(directory: Path) -> list[Path]:
-    """A run's own files, which nothing that is made of it may replace; its card and page are made anew."""
+    """A run's own files, which no output may replace; its card, page and registry entry are made anew."""
     from fedsw.runs.run_files import RunFile
 
     made = (RunFile.CARD, RunFile.REGISTRY, RunFile.REPORT)
@@ -178,22 +178,22 @@ def files_of_run(directory: Path) -> list[Path]:
 
 
 def echo_json(content: object, *, indent: int | None = 2) -> None:
-    """Print JSON, in ASCII alone where the standard output has no other letters."""
+    """Print JSON, in ASCII if the encoding of the standard output lacks other letters."""
     encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
     echo(json_text(content, indent=indent, ascii_only=not encoding.startswith("utf")))
 
 
 def answer(content: object, view: Callable[[], RenderableType], *, as_json: bool, highlight: bool = False) -> None:
-    """Print what a command has to say: the content as JSON, or what `view` makes of it for a person."""
+    """Print a command's answer: the content as JSON, or `view`'s rendering for a person."""
     if as_json:
         echo_json(content)
     else:
         Screen(highlight=highlight).print(view())
 
 
-def say(said: Answer, *, as_json: bool, highlight: bool = False) -> None:
-    """Print what the Python name of a command answered."""
-    answer(said.content, said.view, as_json=as_json, highlight=highlight)
+def say(answered: Answer, *, as_json: bool, highlight: bool = False) -> None:
+    """Print the `Answer` of a command's Python function."""
+    answer(answered.content, answered.view, as_json=as_json, highlight=highlight)
 
 
 def answer_made(
@@ -205,7 +205,7 @@ def answer_made(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Print what a command made: the content as JSON, with `quiet` its folder, or a view of it and the files' names."""
+    """Print a command's output files: content as JSON, with `quiet` only their folder, or a view and their names."""
     if as_json:
         echo_json(content)
     elif quiet:
@@ -224,7 +224,7 @@ def changes_of(
     seed: int | None = None,
     data_dir: Path | None = None,
 ) -> list[str]:
-    """The settings that a command line changes, whichever verb it is of; what is named by an option wins."""
+    """The settings that a verb's command line changes; the last one wins, so that options follow KEY=VALUE."""
     changes = [*(overrides or ()), *(settings or ())]
     changes += [f"privacy.epsilon={epsilon!r}"] if epsilon is not None else []
     changes += [f"federation.clients={clients}"] if clients is not None else []
@@ -237,11 +237,11 @@ def changes_of(
 
 
 def in_parts(name: str) -> None:
-    """Let modules of the package `name` be imported without its `__init__`, which runs when it is first missed.
+    """Let modules of the package `name` be imported without its `__init__`, which runs when a name of it is first used.
 
-    A name that the package does not have yet is its module of that name, or else what `__init__` defines: who uses
-    the package later in this process finds all of it. Nothing happens if it is imported already, or not installed.
-    For a command's own process: what looks at the package while another thread runs its `__init__` may see half of it.
+    A missing attribute is the module of that name, or else a name that `__init__` defines, so that later uses of the
+    package in this process are complete. Nothing happens if it is imported already, or not installed. Only for a
+    command's own process: another thread could see the package while its `__init__` runs.
     """
     spec = None if name in sys.modules else importlib.util.find_spec(name)
     if spec is None or spec.loader is None:
@@ -269,7 +269,7 @@ _EXTRAS = {
     "pyarrow": "tables",
     "wandb": "wandb",
 }
-"""Which extra of fedsw brings a module."""
+"""The extra of fedsw that installs a module."""
 _LONGEST_PATH = 80
 _INTERRUPTED = of_signal(signal.SIGINT)
 
@@ -277,13 +277,13 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or write to another disk"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that can be written to"),
 }
-"""Remedy by error number where the system does not take a file."""
+"""Remedy by the error number of a file that cannot be written or opened."""
 
 
 class RunStopped(RuntimeError):
-    """A run that had begun, and did not come to its end and be shown.
+    """A run that had begun, and did not end or could not be shown.
 
-    The message says what was kept and how to go on, the exit code what was spent.
+    The message says what was kept and how to resume; the exit code tells whether budget was spent.
     """
 
     def __init__(self, words: str, exit_code: Exit) -> None:
@@ -292,7 +292,7 @@ class RunStopped(RuntimeError):
 
 
 class RunInterrupted(Exception):
-    """A signal ended a command, which has said what was kept and how to go on."""
+    """A signal ended a command, which has printed what was kept and how to resume."""
 
 
 def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
@@ -304,7 +304,7 @@ def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 class _OnceEach(click.Command):
-    """A command line of which every option that takes one value is given once: of two, neither is meant more."""
+    """A command line that rejects a repeated option with one value, where click would take the last."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`; UsageError, naming the option, where one is given twice."""
@@ -312,7 +312,7 @@ class _OnceEach(click.Command):
         for option in order:
             if not isinstance(option, click.Option) or order.count(option) == 1:
                 continue
-            # a list may be repeated, and a flag that says the same each time
+            # A list may be repeated, and a flag without an opposite.
             if not (option.multiple or (option.is_flag and not option.secondary_opts)):
                 names = "/".join([*option.opts, *option.secondary_opts])
                 raise click.UsageError(
@@ -326,11 +326,11 @@ class _Verb(_OnceEach, TyperCommand):
 
 
 class _Group(_OnceEach, TyperGroup):
-    """A verb that has verbs of its own."""
+    """A verb with subcommands."""
 
 
 class Verbs(typer.Typer):
-    """A typer application: its commands take an option that has one value once."""
+    """A typer application with `_OnceEach` commands."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cls=_Group, **options)
@@ -356,24 +356,24 @@ def new_group() -> typer.Typer:
 def invoke(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
     """Run one command line of `group`; errors become one short message on stderr unless `debug`.
 
-    The exit code is one of `Exit`, or that of the signal which interrupted it. Letters that a stream's encoding does
-    not have are spelt.
+    The exit code is one of `Exit`, or that of the signal which interrupted it. Letters that a stream's encoding lacks
+    are spelt.
     """
-    if sys.stdout is None:  # closed by who started this
+    if sys.stdout is None:  # the parent process closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     code: int | None = None
     try:
         with _ending_on_signals() as came, _any_letter():
             code = _invoked(group, arguments, debug=debug)
     except (Exception, KeyboardInterrupt):
-        if code is None:  # of --debug; else all was shown, and only the streams' own settings were not put back
+        if code is None:  # of --debug; else all was shown, and only the streams' settings could not be restored
             raise
     return of_signal(came[0]) if came else code
 
 
 @contextmanager
 def _any_letter() -> Iterator[None]:
-    """Let any text be written to the standard streams, whatever their encoding: no letter ends a command."""
+    """Spell letters that the standard streams' encoding lacks, which would otherwise be errors."""
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
     before = [(stream, stream.errors) for stream in streams]
     for stream in streams:
@@ -382,12 +382,12 @@ def _any_letter() -> Iterator[None]:
         yield
     finally:
         for stream, errors in before:
-            with contextlib.suppress(OSError, ValueError):  # whoever read it may be gone
+            with contextlib.suppress(OSError, ValueError):  # the pipe may be closed
                 stream.reconfigure(errors=errors)
 
 
 _command_of = functools.cache(typer.main.get_command)
-"""The command behind an application, made once: its many options take longer to make than a small table to read."""
+"""The command of an application, made once: that takes longer than many commands."""
 
 
 def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> int:
@@ -404,11 +404,11 @@ def _invoked(group: typer.Typer, arguments: Sequence[str], *, debug: bool) -> in
         code = _INTERRUPTED
     except Exception as fault:
         code = report_fault(fault, debug=debug)
-        if modules := getattr(fault, "modules", ()):  # the whole command that allows what was refused
+        if modules := getattr(fault, "modules", ()):  # refused code: print the command that allows it
             more = [word for name in modules for word in ("--allow-module", name)]
             echo(f"fedsw: the command is then: fedsw {shlex.join([*arguments, *more])}", err=True)
         return code
-    if code == _INTERRUPTED:  # typer makes it of an interruption
+    if code == _INTERRUPTED:  # typer's code for an interruption
         echo("fedsw: interrupted", err=True)
     return code if isinstance(code, int) else 0
 
@@ -444,21 +444,21 @@ def report_fault(fault: Exception, *, debug: bool) -> int:
 
 
 def of_system(fault: BaseException) -> str:
-    """Say what the system says of a file, by the name that it is to have, and what helps; other errors as they are."""
+    """An error in words: of the system with the file's final name and a remedy, others unchanged."""
     if not isinstance(fault, OSError) or fault.errno is None or fault.strerror is None:
         return str(fault)
     name = f"{str(fault.filename).removesuffix(PART)}: " if fault.filename else ""
     remedy = _REMEDIES.get(fault.errno)
     if fault.errno in (errno.EACCES, errno.EPERM) and fault.filename and os.path.lexists(fault.filename):
-        remedy = "this user may not open it: let whoever owns it allow that, or name another"
+        remedy = "this user may not open it: let its owner allow that, or name another"
     return f"{name}{fault.strerror}" + (f"; {remedy}" if remedy else "")
 
 
 @contextmanager
 def _ending_on_signals() -> Iterator[list[int]]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C, so that what was started ends in order; yields which of them came.
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that the command ends in order; yields a list of the one that came.
 
-    One that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end.
+    A signal that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end.
     """
     came: list[int] = []
 
@@ -479,8 +479,8 @@ def _ending_on_signals() -> Iterator[list[int]]:
 
 
 def give_up_output() -> None:
-    """Let nothing more be written to a closed standard output, at the end of Python neither."""
-    with contextlib.suppress(OSError, ValueError):  # one that is no file
+    """Redirect a closed standard output to nowhere, so that Python's last flush does not fail either."""
+    with contextlib.suppress(OSError, ValueError):  # a stream that is not a file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

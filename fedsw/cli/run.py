@@ -95,7 +95,7 @@ _Result = TypeVar("_Result")
 def watched(
     start: Callable[[Observer], _Result], *, port: int | None, verbose: bool = False, observe: Sequence[Service] = ()
 ) -> Callable[[Observer], _Result]:
-    """Let a start be observed by services, a metrics endpoint and the log as well, where they are asked for."""
+    """Let a start also be observed by services, a metrics endpoint and the log, as asked."""
 
     def begin(observer: Observer) -> _Result:
         services: dict[Service, Callable[[], Observer]]
@@ -112,7 +112,7 @@ def watched(
                     else f"this run's token, {endpoint.token}"
                 )
                 where = f"http://{endpoint.host}:{endpoint.port}/metrics"
-                echo(f"metrics at {where}, to who sends 'Authorization: Bearer' and {token}", err=True)
+                echo(f"metrics at {where}, for requests with 'Authorization: Bearer' and {token}", err=True)
                 more.append(endpoint)
             return start(observers.Observers(observer, *more) if more else observer)
 
@@ -152,9 +152,8 @@ def run_command(
     if observe and engine == "flwr":
         raise typer.BadParameter("engine 'flwr' shows nothing while it runs; use another engine with --observe")
 
-    rehearsal.rehearse(
-        chosen, execution.rehearsed
-    )  # two rounds on made-up records: the first releases of a process are these
+    # Two rounds on made-up records: code that fails does so before anything is spent.
+    rehearsal.rehearse(chosen, execution.rehearsed)
 
     def start(observer: Observer) -> RunResult:
         return driver.run(chosen, engine=engine, runs=runs, observer=observer, moments_alone=moments_alone)
@@ -202,8 +201,8 @@ def resume_command(
 
 
 _UNKNOWN = (
-    "Nobody knows what the table is worth: name one that holds nobody's private record (data.held_out, or --held-out "
-    "for a run), and the card compares with it."
+    "The table's quality is unknown: name a table without private records (data.held_out, or --held-out for a run), "
+    "and the card compares with it."
 )
 
 
@@ -255,7 +254,7 @@ def synthesize_command(
     if not Path(source).is_dir():
         run = runs / source if run_files.is_run(runs / source) else None
     if other_people and held_out is None:
-        raise experiments.ExperimentError("--other-people is a word about --held-out, and there is none: leave it out")
+        raise experiments.ExperimentError("--other-people requires --held-out: name a table, or leave it out")
     with contextlib.ExitStack() as shown:
         if run is None:
             if held_out is not None:
@@ -271,24 +270,24 @@ def synthesize_command(
             ]
             require_writable(*outputs, force=force, read=read)
             rehearsal.rehearse(experiment, lambda directory: _rehearsed(directory, experiment))
-            records = sources.load_held_out(experiment.record_source)  # a file that cannot be read costs nothing
+            records = sources.load_held_out(experiment.record_source)  # an unreadable file costs nothing
             run = execution.run_whole(experiment, engine, runs, quiet=as_json or quiet)
             shown.enter_context(execution.showing(run, f"fedsw synthesize {run} -o OTHER.csv"))
             table = synthetic_table.learnt(run, experiment_code.modules_of(experiment))
             other = None if records is None else other_tables.OtherTable(records)
         elif settings or overrides or fair or (epsilon, trust, seed) != (None, None, None):
             raise experiments.ExperimentError(
-                f"{source} is a run, whose sketch was released: only --rows, --draw, --held-out, --data-dir and -o "
-                "apply to it"
+                f"{source} is a run with a released sketch: only --rows, --draw, --held-out, --data-dir and -o apply "
+                "to it; leave the others out"
             )
         elif data_dir is not None and held_out is None:
             raise experiments.ExperimentError(
-                f"{source} is a run: --data-dir is what --held-out is compared with; name both or none"
+                f"{source} is a run: --held-out is compared with --data-dir; name both or none"
             )
         else:
             require_writable(*outputs, force=force, read=files_of_run(run))
             table, other = synthetic_table.learnt(run, allow_module or ()), None
-            if held_out is not None:  # and no file that the stored experiment names itself
+            if held_out is not None:  # a file that a stored experiment names is not opened
                 other = other_tables.other_table(
                     held_out, table.columns, data_dir, option="--held-out", others=other_people
                 )
@@ -296,7 +295,7 @@ def synthesize_command(
 
 
 def _rehearsed(directory: Path, experiment: Experiment) -> None:
-    """Draw, compare and describe a table that was learnt from made-up records."""
+    """Draw, compare and describe a table from a run on made-up records."""
     cards.rehearse_table(
         synthetic_table.learnt(directory, experiment_code.modules_of(experiment)),
         held_out=experiment.data.held_out is not None,
@@ -436,7 +435,7 @@ def compare_command(
 
 
 def _rehearse(grid: Grid) -> None:
-    """Try a run of each method at its first epsilon on made-up records, before any spends something."""
+    """Try a run of each method at its first epsilon on made-up records, before anything is spent."""
     methods = {cell.method: cell for cell in reversed(grid.cells) if cell.baseline is None}
     for cell in methods.values():
         rehearsal.rehearse(cell.experiment, execution.rehearsed)

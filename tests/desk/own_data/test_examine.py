@@ -252,7 +252,7 @@ def test_a_file_that_may_not_be_opened_is_no_place_to_write_to(tmp_path):
     there, elsewhere = (
         of_system(PermissionError(errno.EACCES, "Permission denied", str(tmp_path / name))) for name in ("t.csv", "x")
     )
-    assert there.endswith("this user may not open it: let whoever owns it allow that, or name another")
+    assert there.endswith("this user may not open it: let its owner allow that, or name another")
     assert elsewhere.endswith("name a place that can be written to")
 
 
