@@ -1,12 +1,12 @@
-"""The folder of a run: what is written to it, read from it, gone on from, and shown of it.
+"""A run and its folder: the loop of rounds, what it writes, and what is read and shown of it.
 
-`run_files` names its files, `directory` writes them; `checkpoint` and `recovery` go on from them, `releases` are what
-left, `loop` orders rounds, `optimizer` steps along them; `accounts` and `client_status` say what it cost whom.
-`roll_call` says who is there. `view` reads a folder once, `status` how far a run is, `additive_shapes` and
-`group_names` parts of it; `report` makes words, figures, screens and pages of a view, `write` files of these;
-`commands` go on with it.
+`loop` orders rounds, `optimizer` steps along releases; `single` is a run on one machine, `fedsw.federation` has that of
+many. `run_files` names the files of a folder, `directory` writes them, `releases` are clients' single releases;
+`checkpoint` and `recovery` resume from them, by the commands in `commands`. `accounts` and `client_status` have what it
+cost its records. `view` reads a folder once, `status` its progress, `roll_call` its clients, `additive_shapes` and
+`group_names` parts of it; `report` makes words, figures, screens and pages of a view, `write` files of these.
 `observer` is the interface of observers, `observers`, `progress` and `telemetry` the shipped ones. `evaluation`
-measures on held-out records; `single` is a run on one machine.
+measures on held-out records.
 """
 
 __all__ = [

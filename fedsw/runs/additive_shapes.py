@@ -1,6 +1,6 @@
-"""The functions that an additive model is a sum of, as a run keeps them when it ends: one of each column, with a band.
+"""The functions that an additive model is a sum of, as a run's folder keeps them: one of each column, with a band.
 
-A folder is shown from what it keeps, without torch; `shapes_of_model` makes them.
+They are read without torch; `shapes_of_model` makes them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class ShapeFunction:
 
 
 def read_shapes(directory: Path) -> list[ShapeFunction]:
-    """The functions of an additive model that a run released and kept; none of another model than the folder has.
+    """The functions of a run's additive model; empty if they were made of another model than the folder has.
 
-    Each is about its mean over the places. Of a classifier they are log-odds (of more than two classes the scores of
-    each); of numbers what the answer, in the target's own units, moves by from where all columns are at their mean:
-    that of the records, by the released moments, and without these that of the places. The band is two standard
-    deviations of the noise that all rounds added, at most: gradients draw parameters back.
+    Each is centred. For a classifier they are log-odds (of more than two classes the scores of each) less their mean
+    over the places. For numbers they are the change of the answer, in the target's units, with all other columns at
+    their mean: that of the records by the released moments, else that of the places. The band is two standard
+    deviations of the noise that all rounds added, an upper limit: gradients draw parameters back.
 
     Raises:
         ValueError: naming the run's file that is damaged.
@@ -80,6 +80,6 @@ def read_shapes(directory: Path) -> list[ShapeFunction]:
 
 
 def sources_of_shapes(directory: Path) -> dict[str, Any]:
-    """The digests of the files that shapes are made of, by name; those that are missing left out."""
+    """The digests of the files that shapes are made of, by name, without missing files."""
     paths = [directory / name for name in (RunFile.MODEL, RunFile.MOMENTS, RunFile.SCORES)]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()}

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 NAME = "checkpoint.pt"
 RELEASED = "checkpoint.released"
 NAMES = (NAME, RELEASED)
+# Releases are synchronised once a second: each time waits for the disk. A whole state follows after so many rounds or
+# bytes, which a resumed run reads and steps along again.
 _SYNCHRONISE_SECONDS = 1.0
-_MOST_ROUNDS, _MOST_BYTES = 100, 2**26  # between whole states: what a resumed run steps along once more
+_MOST_ROUNDS, _MOST_BYTES = 100, 2**26
 _TITLE = b"fedsw checkpoint 2 "
 _FRAME = struct.Struct("<Q32s")  # bytes of what follows, and its digest
 _ABOUT = struct.Struct("<QQ32s")  # round, the ledger's last row and that row's digest
@@ -33,7 +35,7 @@ _NO_LEDGER = bytes(32)
 
 @dataclass(frozen=True)
 class ReleasedStep:
-    """A round's release, a vector (r,), float64, on the host; and the ledger's last row then (`Checkpoint`)."""
+    """A round's release, a vector (r,), float64, on the host; and the ledger's last row at that time."""
 
     round: int
     released: Tensor
@@ -42,10 +44,10 @@ class ReleasedStep:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State after `round` released rounds, and what was released after it: functions of released vectors only.
+    """State after `round` released rounds, and `later` releases: functions of released vectors only.
 
     It holds no un-noised sum, no outputs, no counts and no sampling secret. `ledger` is the last row of the run's
-    ledger (None if the clients keep their own): a ledger without that row was put back from an older copy.
+    ledger (None if the clients keep their own): a ledger that lacks this row was restored from an older copy.
     """
 
     round: int
@@ -57,25 +59,25 @@ class Checkpoint:
 
     @property
     def last(self) -> Checkpoint | ReleasedStep:
-        """The last released round that is on file, and the ledger's last row then."""
+        """The last released round on file, with the ledger's last row at that time."""
         return self.later[-1] if self.later else self
 
 
 class CheckpointDamaged(ValueError):
-    """There are checkpoint files, and no whole state in them."""
+    """The checkpoint files hold no whole state."""
 
 
 class Checkpoints:
     """A run's last whole state, and a file to which every later round appends what it released.
 
     A release is on file before the optimizer steps along it, so before anything that depends on it leaves; the file is
-    synchronised to disk about every second. What it holds survives the death of the process, what was synchronised that
-    of the machine. After `_MOST_ROUNDS` rounds or `_MOST_BYTES` bytes, and at an end in order, a whole state takes the
-    place of both, on the disk at once. Each release has its length and a digest of itself and of what came before it,
-    from the whole state on: the rest of a write that was cut short, or of another state, counts as not there. An old
+    synchronised to disk about every second. Its content survives the death of the process; what was synchronised also
+    survives that of the machine. After `_MOST_ROUNDS` rounds or `_MOST_BYTES` bytes, and at an end in order, a whole
+    state replaces both, synchronised at once. Each release has its length, and a digest of itself and of all before it,
+    beginning with the whole state's: the rest of a write that was cut short, or of another state, is ignored. An old
     state beside its ledger is safe: the ledger, which is ahead of it, decides what was spent.
 
-    Use it as a context manager. `step` moves the model along a released vector, by that and its own state only.
+    Use it as a context manager. `step` moves the model, as a function of the released vector and the model's state.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
         try:
+            # After an error the state may be half of a step; the releases on file lead to the whole one.
             if kind is None and (self.directory / RELEASED).exists():  # this process' or an earlier one's
                 self._whole()
                 (self.directory / RELEASED).unlink()
@@ -104,7 +107,7 @@ class Checkpoints:
                 os.close(self._handle)
 
     def take(self, round_: int, released: Tensor) -> None:
-        """Put on file what a round released, (r,), and step along it; before a process' first one, the whole state."""
+        """Append a round's release (r,), and step along it; before the first one of a process write the whole state."""
         handle = self._whole() if self._handle is None else self._handle
         self._append(handle, ReleasedStep(round_, released, self._head()))
         self._step(released)
@@ -121,7 +124,10 @@ class Checkpoints:
             self._synchronised = time.monotonic()
 
     def _whole(self) -> int:
-        """Put the whole state in place; the handle of the emptied file for what comes after."""
+        """Write the whole state, and return the handle of the emptied file of later releases.
+
+        A death in between leaves releases that are chained to the older state's digest: they are ignored.
+        """
         state = replace(self._state(), ledger=self._head())
         self._digest, self.size = write(self.directory, state)
         if self._handle is None:
@@ -135,7 +141,7 @@ class Checkpoints:
 
 
 def write(directory: Path, state: Checkpoint) -> tuple[bytes, int]:
-    """Put a whole state in place, on the disk on return, without what came after; returns its digest and bytes."""
+    """Write a whole state atomically, synchronised, without later releases; returns its digest and bytes."""
     content = io.BytesIO()
     ledger = None if state.ledger is None else asdict(state.ledger)
     torch.save({**{name: value for name, value in vars(state).items() if name != "later"}, "ledger": ledger}, content)
@@ -146,12 +152,10 @@ def write(directory: Path, state: Checkpoint) -> tuple[bytes, int]:
 
 
 def load(directory: Path) -> Checkpoint | None:
-    """The whole state of a run, and what was released after it; None if no round is on file.
-
-    While the run goes on: a state that it had a moment ago.
+    """The whole state of a run, and later releases; None if no round is on file. Of a live run a recent state.
 
     Raises:
-        CheckpointDamaged: if there are files and no whole state; training from the start again would be charged again.
+        CheckpointDamaged: if the files hold no whole state: training anew would be charged again.
     """
     if (stored := read(directory)) is None:
         return None
@@ -161,13 +165,13 @@ def load(directory: Path) -> Checkpoint | None:
 
 
 def read(directory: Path) -> tuple[dict[str, Any], tuple[ReleasedStep, ...]] | None:
-    """The state as stored, whatever it holds: see `load`."""
-    later = _content(directory / RELEASED)  # first: of a state that is replaced meanwhile it is only left out
+    """The state as stored, unchecked, and later releases: see `load`."""
+    later = _content(directory / RELEASED)  # first: if the state is replaced meanwhile, these are ignored
     content = _content(directory / NAME)
     if content is None and later is None:
         return None
     title, _, stored = (content or b"").partition(b"\n")
-    digest = hashlib.sha256(stored)  # torch itself checks none
+    digest = hashlib.sha256(stored)  # torch's format has none
     if title != _TITLE + digest.hexdigest().encode():
         raise CheckpointDamaged(
             f"{directory / NAME} cannot be read: damaged, gone, or of another version. Put back a whole copy "
@@ -189,7 +193,7 @@ def _body(step: ReleasedStep) -> bytes:
 
 
 def _steps(content: bytes, before: bytes) -> Iterator[ReleasedStep]:
-    """The releases after the state of a digest, as far as they are whole."""
+    """The releases after the state of that digest, up to the first that is not whole."""
     left = memoryview(content)
     while len(left) >= _FRAME.size:
         length, digest = _FRAME.unpack_from(left)

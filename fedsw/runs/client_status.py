@@ -1,8 +1,8 @@
-"""A client's own side: notes for its operator on runs that it takes part in, and its own ledgers, replayed.
+"""A client's side of its runs: notes for its operator on each run, and its own ledgers, replayed.
 
-A note is a small file for each run in the node's `state-dir`, and is never sent. It holds what the server asked for and
-the numbers of rounds that this node answered in: no count, no output, no time (the file system's own times say when a
-node was last asked).
+A note is a small file for each run in the node's `state-dir`, and is never sent. It holds the server's request and the
+numbers of rounds that this node answered: no count, no output, no time (the file's own time is that of the last
+request).
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from fedsw.privacy.accounting import Ledger, LedgerDamaged
 
 _PATTERN = "run-*.json"
 MOST_REFUSED = 200
-"""Runs on record from which on another one that this node refuses is not written down."""
+"""Notes of a node, above which a further run that it refuses gets none: requests may never end."""
 
 
 @dataclass(frozen=True)
 class Participation:
-    """A node's part in one run, named as the server names it; what the experiment asks for, and how far it is.
+    """A node's part in one run, under the server's name for it: the experiment's demands, and the node's progress.
 
     Attributes:
         epsilon: infinite without noise, and None if it follows from a noise multiplier.
-        rounds, answered, last: how many rounds (stages of a sketch) with an answer of clients are planned; how many
-            this node answered in; the number of the last of these, 0 before the first.
-        agreed: what the node's operator chose to take part in; empty on a node of the experiment's author.
-        code, server: the digest of the installed fedsw here, and that of the server's, in its own words.
-        waits: it was greeted, and nothing was asked of it since.
-        refused: why this node did not take part when it was greeted last; empty if it did.
-        heard: when the node was last asked something, in seconds since 1970, by the file system.
+        rounds, answered, last: planned rounds (stages of a sketch) that clients answer; the number that this node
+            answered; the last of these, 0 before the first.
+        agreed: the operator's limits on participation; empty on a node of the experiment's author.
+        code, server: the digest of the installed fedsw here, and the server's as it reports it.
+        waits: True from a greeting until the next request.
+        refused: why this node refused the last greeting; empty if it did not.
+        heard: time of the last request, in seconds since 1970, by the file system.
     """
 
     run: str
@@ -61,14 +61,14 @@ class Participation:
         return self.last >= self.rounds
 
     def after(self, round_: int) -> Participation:
-        """The state after an answer in a round, 0 for one beside them; a further attempt of a round counts once."""
+        """The state after an answer in a round (0: a release beside the rounds); attempts of one round count once."""
         part = replace(self, waits=False, refused="")
         if round_ in (0, self.last):
             return part
         return replace(part, answered=self.answered + 1, last=max(self.last, round_))
 
     def greeted(self, greeting: Participation) -> Participation:
-        """The state after another greeting, which may have been refused, or of another operator's choice."""
+        """The state after another greeting, which may be refused, or meet other limits."""
         agreed, code, server, refused = greeting.agreed, greeting.code, greeting.server, greeting.refused
         return replace(self, agreed=agreed, code=code, server=server, waits=True, refused=refused)
 
@@ -82,7 +82,7 @@ def begun(
     server: str = "",
     refused: str = "",
 ) -> Participation:
-    """The part of a node that was just greeted, with what its operator chose in words, and why it refused if it did."""
+    """The part of a node that was just greeted, with its operator's limits in words, and its reason if it refused."""
     privacy = experiment.privacy
     return Participation(
         run,
@@ -102,9 +102,9 @@ def begun(
 
 
 def note(folder: Path, part: Participation, round_: int | None) -> None:
-    """Write down that a node was greeted, or answered in a round (0: beside the rounds).
+    """Record that a node was greeted (None), or answered in a round (0: beside the rounds).
 
-    Of runs that it never took part in, it keeps no more than `MOST_REFUSED`: requests may never end.
+    A refused run gets no note beyond `MOST_REFUSED`.
     """
     path = folder / f"run-{part.run}.json"
     known = _read(path) if path.exists() else None
@@ -118,7 +118,7 @@ def note(folder: Path, part: Participation, round_: int | None) -> None:
 
 
 def participations(folder: Path) -> list[Participation]:
-    """The runs that a node took part in, the one that was heard of last at the end; damaged files are left out."""
+    """The runs of a node, the one with the latest request last; damaged files are left out."""
     parts = [part for path in folder.glob(_PATTERN) if (part := _read(path)) is not None]
     return sorted(parts, key=lambda part: part.heard)
 
@@ -140,7 +140,7 @@ _QUIET_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class OwnLedger:
-    """A client's own ledger, replayed from its rows; `run` is the beginning of the name that it accounts for."""
+    """A client's own ledger, replayed from its rows; `run` is the first part of the name in it."""
 
     client: int
     run: str
@@ -155,7 +155,7 @@ class OwnLedger:
 
 @dataclass(frozen=True)
 class ClientStatus:
-    """All that a state folder says."""
+    """The runs and ledgers of a state folder."""
 
     folder: str
     runs: tuple[Participation, ...]
@@ -198,7 +198,7 @@ def own_ledger(path: Path) -> OwnLedger:
 
 
 def state_of(run: Participation) -> NodeState:
-    """State of a run at a node, as far as this side can see: only who was asked since its greeting takes part."""
+    """State of a run, as far as the node knows it: it takes part once a request follows the greeting."""
     if run.over:
         return "over"
     if run.refused:

@@ -40,14 +40,15 @@ if TYPE_CHECKING:
 class RunDirectory:
     """One run's folder. All that is written here is releasable, or marked unsafe in the summary.
 
-    Not from here, and for the operator only: `log.jsonl`, which says when each round was released, `roll.json`, which
-    clients were there and what they said, `deployment/logs`, what the processes of a deployed run printed, and the
-    times that the file system keeps. Attempts do not wait for the disk where they would be `forgotten` if the machine
-    failed, but for those in the ledger: clients are this process.
+    For the operator only, and written elsewhere: `log.jsonl` (when each round was released), `roll.json` (clients and
+    their reports), `deployment/logs` (output of a deployed run's processes), and the file system's times.
+
+    Attempts are synchronised to disk unless clients are threads of this process (`clients_in_process`): if the machine
+    fails, such clients remember no attempt either, and the ledger has all that were charged.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.forgotten = path, False
+        self.path, self.clients_in_process = path, False
         self.ledger, self.plan, self.summary = path / RunFile.LEDGER, path / RunFile.PLAN, path / RunFile.SUMMARY
         self.releases = path / RunFile.RELEASES
         self._attempts: dict[int, int] | None = None  # the next number of each round that had one
@@ -58,7 +59,7 @@ class RunDirectory:
             files.private_folder(self.path)
 
     def name(self) -> str:
-        """The name by which the clients know the run: the stored one, which must be one, else a fresh one."""
+        """The run's name in requests to clients: the stored one, ValueError if it is damaged, else a fresh one."""
         path = self.path / RunFile.NAME
         if not path.exists():
             return secrets.token_hex(16)
@@ -68,11 +69,11 @@ class RunDirectory:
         return name
 
     def keep_name(self, name: str) -> None:
-        """Store the run's name, before any client is asked for something that its ledger is charged for."""
+        """Store the run's name, before any client is asked for a release."""
         files.replace(self.path / RunFile.NAME, f"{name}\n".encode("ascii"))
 
     def write_config(self, experiment: Experiment, engine: str, selection: Selection | None = None) -> None:
-        """Store the experiment as it runs, the engine it runs on, that it begins now, and what it is selected by."""
+        """Store the experiment as it runs, its engine, that it begins now, and the selection that it belongs to."""
         self.make()
         begun = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         content: dict[str, Any] = {
@@ -86,7 +87,7 @@ class RunDirectory:
         write_json(self.path / RunFile.CONFIG, jsonable(content))
 
     def write_experiment(self, experiment: Experiment) -> None:
-        """Store an experiment in place of the one that the run began with; all else of it stays."""
+        """Replace the stored experiment; the rest of the configuration stays."""
         content = found_json(self.path / RunFile.CONFIG) | {"experiment": experiment.model_dump(mode="json")}
         write_json(self.path / RunFile.CONFIG, jsonable(content))
 
@@ -113,7 +114,7 @@ class RunDirectory:
         return experiment, engine
 
     def read_selection(self) -> Selection | None:
-        """The selection that the run is the best of several by, from its config.json; None for any other run."""
+        """The private selection that the run won, from its config.json; None for any other run."""
         stored = (read_json(self.path / RunFile.CONFIG) or {}).get("selection")
         try:
             return None if stored is None else Selection.of(stored)
@@ -121,7 +122,7 @@ class RunDirectory:
             raise ValueError(f"{self.path / RunFile.CONFIG} is no configuration of a selected run: {fault}") from None
 
     def write_plan(self, plan: dict[str, Any]) -> None:
-        """Store the guarantee of the run, before its first round; a resumed run keeps to it."""
+        """Store the guarantee of the run, before its first round; a resumed run has the same."""
         write_json(self.plan, jsonable(plan))
 
     def read_promise(self) -> tuple[float, float]:
@@ -133,39 +134,39 @@ class RunDirectory:
             raise ValueError(f"{self.plan} is no plan of a run: {fault}") from None
 
     def begun(self) -> str | None:
-        """When the run began, whenever it was resumed; None if its config.json does not say."""
+        """When the run first began; None if its config.json lacks that."""
         return found_json(self.path / RunFile.CONFIG).get("begun")
 
     def seconds(self) -> float:
-        """Seconds that earlier processes of the run took, by the summary; 0 if there is none."""
+        """Seconds of the run's earlier processes, by its summary; 0 before the first summary."""
         return float(found_json(self.summary).get("seconds") or 0.0)
 
     def begin_attempt(self, round_: int) -> int:
-        """The next unused attempt number of a round; on record before anything is sent: see `keep_attempt`."""
+        """The next unused attempt number of a round, put on record before any request is sent."""
         fresh = self.next_attempts().get(round_, 0)
         self.keep_attempt(round_, fresh)
         return fresh
 
     def keep_attempt(self, round_: int, attempt: int) -> None:
-        """Put an attempt on record: on the disk, unless it would be forgotten."""
+        """Put an attempt on record, synchronised unless clients are in this process."""
         path, text = self.path / RunFile.ATTEMPTS, self._attempts_log()
         new = not path.exists()
-        ended = "" if not text or text.endswith("\n") else "\n"  # cut short by a full disk: nothing was sent under it
+        ended = "" if not text or text.endswith("\n") else "\n"  # a line cut short by a full disk: nothing was sent
         with files.opened(path, "a") as file:
             file.write(f"{ended}{round_} {attempt}\n")
-        if not self.forgotten:
+        if not self.clients_in_process:
             files.sync(path)
             if new:
                 files.sync(self.path)
         self.know_attempts([(round_, attempt)])
 
     def begun_attempts(self) -> list[tuple[int, int]]:
-        """Every attempt on record, in their order."""
+        """Every attempt on record as (round, number), in their order."""
         attempts = re.findall(r"^(\d+) (\d+)$", self._attempts_log(), flags=re.MULTILINE)
         return [(int(round_), int(attempt)) for round_, attempt in attempts]
 
     def agree_to_charge(self) -> None:
-        """Let the next process that goes on charge attempts which clients answered and this folder does not know."""
+        """Let the next resumed process charge the attempts that clients answered and this folder lacks."""
         files.opened(self.path / RunFile.AGREED).close()
 
     @property
@@ -174,31 +175,31 @@ class RunDirectory:
         return (self.path / RunFile.AGREED).exists()
 
     def forget_agreement(self) -> None:
-        """It holds once."""
+        """Remove the agreement, which covers one process."""
         (self.path / RunFile.AGREED).unlink(missing_ok=True)
 
     def agree_to_go_on(self) -> None:
-        """Let the next process that goes on release again what no checkpoint of this folder has any more."""
+        """Let the next resumed process release the rounds again that its checkpoint lacks."""
         files.replace(self.path / RunFile.GAP, b"agreed")
 
     def accepted_gap(self) -> float:
-        """The last of the rounds that the operator agreed to release again; infinite if that is to be settled."""
+        """The last round that the operator agreed to release again; infinite before `accept_gap` limits it, else 0."""
         path = self.path / RunFile.GAP
-        said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else "0"
-        return math.inf if said == "agreed" else float(said) if said.isdecimal() else 0.0
+        agreed = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else "0"
+        return math.inf if agreed == "agreed" else float(agreed) if agreed.isdecimal() else 0.0
 
     def accept_gap(self, through: int) -> None:
-        """Put on record up to which round the agreement holds."""
+        """Limit the agreement to rounds up to this one."""
         files.replace(self.path / RunFile.GAP, str(through).encode("ascii"))
 
     def know_attempts(self, spent: Iterable[tuple[int, int]]) -> None:
-        """Number attempts after these too: a ledger may hold attempts that the log lost when its machine failed."""
+        """Number new attempts after these: a ledger may hold attempts that a failing machine lost from the log."""
         known = self.next_attempts()
         for round_, attempt in spent:
             known[round_] = max(known.get(round_, 0), attempt + 1)
 
     def next_attempts(self) -> dict[int, int]:
-        """The number of the next attempt of every round that was begun."""
+        """The next attempt number of every begun round."""
         if self._attempts is None:
             self._attempts = {}
             self.know_attempts(self.begun_attempts())
@@ -209,15 +210,15 @@ class RunDirectory:
         return path.read_text(encoding="ascii", errors="replace") if path.exists() else ""
 
     def stop_after_moments(self) -> None:
-        """Let the run stop once its moments are released, until it is resumed."""
+        """Mark the run to stop once its moments are released."""
         files.opened(self.path / RunFile.MOMENTS_ALONE).close()
 
     def stops_after_moments(self) -> bool:
-        """True if the run is to stop there: it was told to, and has not stopped there in order yet."""
+        """True if the run is marked to stop after its moments, and has not yet stopped there."""
         return (self.path / RunFile.MOMENTS_ALONE).exists() and not self._stopped_after_moments()
 
     def go_on_after_moments(self) -> None:
-        """Let a run that stopped there go on: its lock is held, and resuming it asks for more rounds."""
+        """Remove the mark of a run that has stopped there; its lock is held."""
         if self._stopped_after_moments():
             (self.path / RunFile.MOMENTS_ALONE).unlink(missing_ok=True)
 
@@ -234,7 +235,7 @@ class RunDirectory:
         return read_lines(self.path / RunFile.METRICS)
 
     def cut_metrics(self, *, through: int) -> None:
-        """Drop the lines of rounds after `through`, which are made again, and a line that was cut short."""
+        """Drop the lines of rounds after `through`, which are done again, and a line that was cut short."""
         if (path := self.path / RunFile.METRICS).exists():
             remaining = [record for record in self.read_metrics() if record["round"] <= through]
             files.replace(path, "".join(json.dumps(record) + "\n" for record in remaining).encode())
@@ -244,18 +245,18 @@ class RunDirectory:
         write_json(self.summary, jsonable(summary))
 
     def read_summary(self) -> dict[str, Any]:
-        """How the run ended the last time; empty if it never did in order."""
+        """The last summary; empty before the run ended for the first time."""
         return found_json(self.summary)
 
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
-        from safetensors.torch import save  # who reads a run's files does not wait for torch
+        from safetensors.torch import save  # readers of a run's files do not load torch
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         files.replace(self.path / RunFile.MODEL, save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
-        """Store held-out outputs (n, d), and what else the plots need, of any shape, by name."""
+        """Store held-out outputs (n, d), and other arrays for plots, of any shape, by name."""
         values: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
         content = io.BytesIO()
         np.savez_compressed(content, **values)

@@ -1,4 +1,4 @@
-"""Names of groups and classes: as they are declared, as JSON holds them, and how a cell of both is called."""
+"""Names of groups, classes and their cells: as declared, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CELL = re.compile(r"(?:Y=(\d+),)?A=(\d+)")
 class Names:
     """Declared names of groups and classes, by their numbers; empty if undeclared.
 
-    Rates and ratios between groups are of the class ``positive``; where it is None, of no class in particular. Errors
-    are in the units of the one number that is ``predicted``; coded, with the target in [0, 1], where that is empty. The
-    column of the classes is the ``target``.
+    Rates and ratios between groups are of the class ``positive``; if it is None, of each class. Errors are in the units
+    of the one ``predicted`` number; if that is empty they are coded, of a target in [0, 1]. ``target`` is the column of
+    the classes.
     """
 
     groups: tuple[str, ...] = ()
@@ -66,19 +66,23 @@ def names_of_plan(plan: Mapping[str, Any], columns: Columns | None = None) -> Na
 
 
 def names_of(columns: Columns) -> Names:
-    """The names that are declared, and of what numbers are."""
+    """The declared names, with those of the predicted number or class column."""
     predicted = "" if columns.units is None else columns.targets[0].name
     target = "" if columns.target is None else columns.target.name
     return Names(columns.groups, columns.classes, columns.positive, predicted, target)
 
 
 def names_from(plain: Any) -> Names:
-    """The names that JSON holds, as `Names.plain` writes them; none if it holds something else."""
+    """The names in JSON, as `Names.plain` writes them; `UNNAMED` for another value."""
     if not isinstance(plain, Mapping):
         return UNNAMED
     positive = plain.get("positive")
-    of = (positive if type(positive) is int else None, str(plain.get("predicted") or ""))
-    return Names(_texts(plain.get("groups")), _texts(plain.get("classes")), *of)
+    return Names(
+        _texts(plain.get("groups")),
+        _texts(plain.get("classes")),
+        positive if type(positive) is int else None,
+        str(plain.get("predicted") or ""),
+    )
 
 
 def _texts(values: Any) -> tuple[str, ...]:

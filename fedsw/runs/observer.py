@@ -1,4 +1,4 @@
-"""A round's release, and the observer of a run that is told of it: releasable numbers only."""
+"""A round's release, and the interface of a run's observers, which receive releasable numbers only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Outcome:
     """A round's release: a vector (r,), float64, that the optimizer moves against.
 
     `sigma` is the standard deviation of the noise in each coordinate of a noised gradient, None if the vector is
-    post-processing of noised features; `spent` the epsilon of everything released so far, of the worst client where
-    each has its own guarantee. The training loss is un-noised, and there only where `unsafe_metrics` asks for it.
+    post-processing of noised features. `spent` is the epsilon of everything released so far, of the worst client if
+    each has its own guarantee. The training loss is un-noised, and given only with `unsafe_metrics`.
     """
 
     vector: Tensor
@@ -31,9 +31,9 @@ class Outcome:
 
 
 class Observer(Protocol):
-    """Receives what may be shown while a run goes on (theory: every number here is releasable or marked unsafe).
+    """Receives what may be shown during a run: every number is releasable, or marked unsafe.
 
-    What it raises ends the run; `fedsw.runs.observers.Observers` leaves an observer that raises out instead.
+    An error that it raises ends the run; `fedsw.runs.observers.Observers` drops such an observer instead.
     """
 
     def started(self, plan: dict[str, Any]) -> None:
@@ -48,10 +48,9 @@ class Observer(Protocol):
 
 @runtime_checkable
 class Witness(Observer, Protocol):
-    """An observer that is also shown every model and every released vector, all of which the guarantee is about.
+    """An observer that also receives every model and every released vector.
 
-    They are public in the sense of the guarantee (an attacker may have them, `fedsw audit --one-run`), and nothing
-    un-noised is among them.
+    The guarantee covers them: an attacker may have them (`fedsw audit --one-run`), and none of them is un-noised.
     """
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
@@ -60,7 +59,7 @@ class Witness(Observer, Protocol):
 
 @runtime_checkable
 class Ending(Observer, Protocol):
-    """An observer that is also called when a run does not end in order; `finished` is then not called."""
+    """An observer that is also called if a run breaks off; `finished` is then not called."""
 
     def broke_off(self, status: str) -> None:
         """Reason why a started run broke off, in the words of its summary: releasable."""
@@ -68,10 +67,10 @@ class Ending(Observer, Protocol):
 
 @runtime_checkable
 class Attending(Observer, Protocol):
-    """An observer that is also told which clients are there, where these are on machines of their own."""
+    """An observer that also receives the roll call of clients that run on other machines."""
 
     def roll_called(self, called: Sequence[Called]) -> None:
-        """The clients online and the state of each, from before the run begins on and whenever it changes."""
+        """The clients online and the state of each: before the run begins, and after each change."""
 
 
 class NoObserver:

@@ -28,10 +28,9 @@ _NO_NUMBERS = ("round", "seed")
 
 
 def numbers_of(content: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round or a summary by name, inner ones as `held_out/accuracy`; words and gaps are left out.
+    """The numbers of a round or a summary by name, nested ones as `held_out/accuracy`; texts and None are left out.
 
-    An un-noised loss, which a run records only where `unsafe_metrics` made its reader's epsilon infinite, is
-    `unsafe/training_loss`.
+    An un-noised loss, recorded only if `unsafe_metrics` made the reader's epsilon infinite, is `unsafe/training_loss`.
     """
     numbers = {}
     for name, value in flat(content):
@@ -42,7 +41,7 @@ def numbers_of(content: Mapping[str, Any]) -> dict[str, float]:
 
 
 def words_of(content: Mapping[str, Any]) -> dict[str, str]:
-    """Everything of a plan or a summary that is a word or a list of words, by name."""
+    """The texts and lists of texts of a plan or a summary, by name."""
     return {
         name: ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         for name, value in flat(content)
@@ -51,7 +50,7 @@ def words_of(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Name and value of everything that is not a mapping, names joined by '/', in signs that every service takes."""
+    """Names and values of nested mappings, names joined by '/', in characters that every service takes."""
     for name, value in content.items():
         path = prefix + _FOREIGN.sub("_", str(name))
         if isinstance(value, Mapping):
@@ -61,10 +60,10 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 class Observers:
-    """Tells every observer, in order; one that raises is left out from then on, with one warning.
+    """Calls every observer, in order; one that raises is left out from then on, with one warning.
 
-    A run spends budget, and what it has released must not be lost because a server of metrics is gone. What is no
-    error, `KeyboardInterrupt` above all, passes. Where none of them is shown models or ends of runs, nothing is.
+    A run spends budget: its releases must not be lost because a metrics server is gone. `KeyboardInterrupt`, which is
+    not an error, passes.
     """
 
     def __init__(self, *observers: Observer) -> None:
@@ -72,34 +71,34 @@ class Observers:
 
     def started(self, plan: dict[str, Any]) -> None:
         """Pass it on to every observer."""
-        self._tell("started", plan)
+        self._call("started", plan)
 
     def round_done(self, record: dict[str, Any]) -> None:
         """Pass it on to every observer."""
-        self._tell("round_done", record)
+        self._call("round_done", record)
 
     def finished(self, summary: dict[str, Any]) -> None:
         """Pass it on to every observer."""
-        self._tell("finished", summary)
+        self._call("finished", summary)
 
     def released(self, round_: int, theta: Tensor, outcome: Outcome) -> None:
-        """Show the model (r,) to those that are shown models."""
-        self._tell("released", round_, theta, outcome, kind=Witness)
+        """Pass the model (r,) on to the observers that have `released`."""
+        self._call("released", round_, theta, outcome, kind=Witness)
 
     def roll_called(self, called: Sequence[Called]) -> None:
         """Pass it on to the observers that have `roll_called`."""
-        self._tell("roll_called", called, kind=Attending)
+        self._call("roll_called", called, kind=Attending)
 
     def broke_off(self, status: str) -> None:
         """Pass it on to the observers that have `broke_off`."""
-        self._tell("broke_off", status, kind=Ending)
+        self._call("broke_off", status, kind=Ending)
 
-    def _tell(self, what: str, *arguments: Any, kind: type | None = None) -> None:
+    def _call(self, method: str, *arguments: Any, kind: type | None = None) -> None:
         for observer in list(self._observers):
             if kind is not None and not isinstance(observer, kind):
                 continue
             try:
-                getattr(observer, what)(*arguments)
+                getattr(observer, method)(*arguments)
             except Exception as fault:
                 self._observers = [other for other in self._observers if other is not observer]
                 name = type(observer).__name__
@@ -116,13 +115,13 @@ _LONGEST = 5000
 class MlflowObserver:
     """Logs a run to MLflow: the plan as parameters, rounds as metrics of step = round, the summary as metrics and tags.
 
-    Only what observers are handed over is sent, all of it releasable; no source, console output or machine. Every
-    metric bears the time at which the run began, so that the time of a round is not on record there either. A resumed
-    run goes on in the MLflow run that it had.
+    Only what observers receive is sent, all of it releasable; no source, console output or machine. Every metric has
+    the time at which the run began: when a round was released is not recorded there either. A resumed run continues
+    its MLflow run.
 
-    The experiment is of MLflow, else that of MLFLOW_EXPERIMENT_NAME, else "fedsw"; the URI is where MLflow keeps runs,
-    else that of MLFLOW_TRACKING_URI, else its default. ModuleNotFoundError names the extra `mlflow`; ValueError if
-    MLflow cannot be reached or does not take runs.
+    The experiment is MLflow's, by default $MLFLOW_EXPERIMENT_NAME or "fedsw"; the URI is that of its runs, by default
+    $MLFLOW_TRACKING_URI or MLflow's own. ModuleNotFoundError names the extra `mlflow`; ValueError if MLflow cannot be
+    reached or rejects runs.
     """
 
     def __init__(self, experiment: str | None = None, *, tracking_uri: str | None = None) -> None:
@@ -146,14 +145,15 @@ class MlflowObserver:
         self._run, self._begun = "", 0
 
     def started(self, plan: dict[str, Any]) -> None:
-        """Begin an MLflow run, or go on with that of the same folder, and log the plan."""
+        """Begin an MLflow run, or continue that of the same folder, and log the plan."""
         self._begun = int(1000 * time.time())
         folder = str(Path(plan["directory"]).resolve())
+        quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
+        runs = list(self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1))
         tags, name = {_FOLDER: folder}, str(plan["name"])
-        self._run = (
-            self._before(folder)
-            or self._client.create_run(self._experiment, self._begun, tags, run_name=name).info.run_id
-        )
+        if not runs:
+            runs.append(self._client.create_run(self._experiment, self._begun, tags, run_name=name))
+        self._run = runs[0].info.run_id
         self._client.update_run(self._run, status="RUNNING")
         self._tag({f"fedsw.{name}": str(plan[name]) for name in _TAGS if plan.get(name)} | tags)
         from mlflow.entities import Param
@@ -183,11 +183,6 @@ class MlflowObserver:
         self._tag({"fedsw.status": status})
         self._client.set_terminated(self._run, "KILLED" if status == "interrupted" else "FAILED")
 
-    def _before(self, folder: str) -> str | None:
-        quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
-        stored_runs = self._client.search_runs([self._experiment], f"tags.`{_FOLDER}` = '{quoted}'", max_results=1)
-        return stored_runs[0].info.run_id if stored_runs else None
-
     def _log(self, numbers: dict[str, float], *, step: int) -> None:
         from mlflow.entities import Metric
 
@@ -207,7 +202,7 @@ def _batches(items: list[Any], most: int) -> Iterator[list[Any]]:
         yield items[start : start + most]
 
 
-_NOTHING_ELSE = {
+_QUIET_SETTINGS = {
     "console": "off",
     "disable_code": True,
     "disable_git": True,
@@ -219,18 +214,18 @@ _NOTHING_ELSE = {
     "x_disable_stats": True,
     "x_save_requirements": False,
 }
-"""Settings under which wandb sends nothing by itself: what the server prints may hold a client's words."""
+"""Settings under which wandb sends nothing of its own accord: the server's output may repeat a client's errors."""
 
 
 class WandbObserver:
     """Logs a run to Weights & Biases: the plan as config, rounds at step = round, the summary and how the run ended.
 
-    Only what observers are handed over is sent, all of it releasable: console output, source, machine and packages are
-    switched off. wandb dates every step by itself, so a project shows when each round was released: that is for the
-    run's operator, not for publication. A resumed run goes on in the wandb run that it had.
+    Only what observers receive is sent, all of it releasable: console output, source, machine and packages are
+    switched off. wandb dates every step, so a project shows when each round was released: that is for the run's
+    operator, not for publication. A resumed run continues its wandb run.
 
-    The project is wandb's, else that of WANDB_PROJECT, else "fedsw"; the mode "online", "offline" or "disabled", else
-    that of WANDB_MODE, else online. ModuleNotFoundError names the extra `wandb`.
+    The project is wandb's, by default $WANDB_PROJECT or "fedsw"; the mode is "online", "offline" or "disabled", by
+    default $WANDB_MODE or online. ModuleNotFoundError names the extra `wandb`.
     """
 
     def __init__(self, project: str | None = None, *, mode: str | None = None) -> None:
@@ -245,7 +240,7 @@ class WandbObserver:
         self._run: Any = None
 
     def started(self, plan: dict[str, Any]) -> None:
-        """Begin a wandb run, or go on with that of the same folder, with the plan as its config."""
+        """Begin a wandb run, or continue that of the same folder, with the plan as its config."""
         folder = str(Path(plan["directory"]).resolve())
         self._run = self._wandb.init(
             project=self._project,
@@ -254,7 +249,7 @@ class WandbObserver:
             resume="allow",
             mode=self._mode,
             config={name: value for name, value in flat(plan) if value is not None},
-            settings=self._wandb.Settings(**_NOTHING_ELSE),
+            settings=self._wandb.Settings(**_QUIET_SETTINGS),
         )
 
     def round_done(self, record: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from fedsw.runs.run_files import names_in
 
 
 class Display:
-    """A bar on stderr, as long as its context; nothing with `quiet`, or where stderr is not a terminal."""
+    """A bar on stderr inside its context; nothing with `quiet`, or if stderr is not a terminal."""
 
     def __init__(self, *, quiet: bool, estimate: float = 30.0) -> None:
         console = Screen(stderr=True)
@@ -56,13 +56,13 @@ class Display:
 
 
 class RollLines(NoObserver):
-    """Says each client's line whenever it changes; an observer of nothing else."""
+    """An observer that prints each client's line whenever it changes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._said = say, dict[int, str]()
 
     def roll_called(self, called: Sequence[Called]) -> None:
-        """Say the lines that are new."""
+        """Print the changed lines."""
         for entry in called:
             if self._said.get(entry.node) != (line := entry.line()):
                 self._said[entry.node] = line
@@ -72,7 +72,7 @@ class RollLines(NoObserver):
 class RunProgress(Display):
     """An observer that shows one bar, over one run or several runs in a row.
 
-    Use it as a context manager. `begun` says whether any run got as far as its plan, `directory` where the last is.
+    Use it as a context manager. `begun` is True once a run has its plan, `directory` is the last run's.
     """
 
     def __init__(self, *, label: str, runs: int = 1, done: int = 0, quiet: bool = False) -> None:
@@ -86,14 +86,14 @@ class RunProgress(Display):
         self._lines = RollLines(lambda line: None if quiet else self._print(line))
 
     def roll_called(self, called: Sequence[Called]) -> None:
-        """Print who came, went, or refuses, above the bar."""
+        """Print clients' changed lines above the bar."""
         self._lines.roll_called(called)
 
     def _print(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, label: str) -> None:
-        """Say which of several runs comes next."""
+        """Show the label of the next of several runs."""
         self._label, self._held_out = label, ""
 
     def started(self, plan: dict[str, Any]) -> None:
@@ -133,11 +133,11 @@ def describe_round(record: dict[str, Any], plan: dict[str, Any], held_out: str) 
 
 
 _SECONDS = 0.2
-"""At least, between two states of a bar."""
+"""Least time between two states of a bar."""
 
 
 def watching() -> Observer:
-    """Return an observer that draws a bar where a notebook's kernel runs this; elsewhere one that does nothing."""
+    """Return an observer that draws a bar in a notebook; elsewhere one that does nothing."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return NotebookBar() if getattr(shell, "kernel", None) is not None else NoObserver()
 
@@ -165,7 +165,7 @@ class NotebookBar:
         self._draw(f" {summary.get('status')}.")
 
     def broke_off(self, status: str) -> None:
-        """Say why there is no more of it, and how to go on."""
+        """Show the reason, and how to resume."""
         self._draw(f" {status}; fedsw.resume({str(self._plan['directory'])!r}) goes on.")
 
     def _draw(self, ended: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Conditions to resume a run: one process, with the ledger that the run remembers, on a disk with room for it."""
+"""Conditions to resume a run: one process, the ledger that its files remember, and room on the disk."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ class RunBusy(RuntimeError):
 
 @contextlib.contextmanager
 def held(directory: Path, lock: str = RunFile.LOCK) -> Iterator[None]:
-    """Be the only server of a run; the kernel releases the lock when the process dies, whatever killed it.
+    """Be the only server of a run; the kernel releases the lock when the process dies.
+
+    Another name is another lock on the same run.
 
     Raises:
-        RunBusy: if another process is. Another name is another lock on the same run.
+        RunBusy: if another process holds the lock.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -58,7 +60,7 @@ def is_running(directory: Path) -> bool:
 
 
 def require_free(directory: Path) -> None:
-    """Refuse a run that another process is running; the lock itself is taken later, by the server."""
+    """Refuse a run that another process is running; the server takes the lock later."""
     if is_running(directory):
         raise _busy(directory)
 
@@ -66,15 +68,14 @@ def require_free(directory: Path) -> None:
 def reopened(
     path: Path, summary: Path, state: Checkpoint | None, *, device: torch.device | str = "cpu"
 ) -> Ledger | None:
-    """The ledger that a run goes on with, on the device; None if it had not begun one.
+    """The ledger that a run resumes with, on the device; None if it had not begun one.
 
-    Guarantee: the ledger holds every charge that the checkpoint or the summary ever saw, in the same order. Charges
-    that are newer than both are kept: their rounds are done again as fresh attempts and charged again. A copy of the
-    whole folder, put back together, is consistent in itself; clients and accounts recognise it
-    (`fedsw.federation.server.settling`).
+    Guarantee: the ledger holds every charge that the checkpoint or the summary recorded, in the same order. Charges
+    that are newer than both are kept: their rounds are done again as fresh attempts and charged again. An older copy
+    of the whole folder is consistent in itself; clients and accounts detect it (`fedsw.federation.server.settling`).
 
     Raises:
-        LedgerReplaced: if it is older than what is remembered, of another run, or gone.
+        LedgerReplaced: if it is older than the last recorded row, of another run, or gone.
         LedgerBusy, LedgerDamaged: see `Ledger.open`.
     """
     remembered = [] if state is None or state.last.ledger is None else [("the checkpoint", state.last.ledger)]
@@ -93,9 +94,9 @@ def reopened(
 
 
 def require_remembered(directory: Path, *, missing_ok: bool = False) -> None:
-    """Refuse to say what a run has spent by a ledger that lacks the row that its summary remembers.
+    """Refuse a ledger without the last row that the run's summary recorded: it would show less than was spent.
 
-    A folder that was passed on may have no ledger, if `missing_ok`.
+    A folder that was passed on may lack the ledger, if `missing_ok`.
 
     Raises:
         LedgerReplaced: if the ledger is older, of another run, or gone. LedgerDamaged: if it is no ledger.
@@ -114,15 +115,15 @@ def _require_unspent(path: Path, remembered: Iterable[tuple[str, Head]]) -> None
         if head.sequence:
             raise LedgerReplaced(
                 f"{path} is gone, but {by} remembers release {head.sequence} (digest {head.digest[:12]}). Put the "
-                "ledger back; without it nobody knows what was spent, and nothing more may be released"
+                "ledger back; without it the spent budget is unknown, and nothing more may be released"
             )
 
 
 def require_promised(promised: tuple[float, float], planned: tuple[float, float], *, records: int, by: Path) -> None:
-    """Refuse to go on with another guarantee than the run began with: rounds are paid for at one delta.
+    """Refuse to resume with another guarantee (epsilon, delta): all rounds are paid for at one delta.
 
-    Group sizes, and with them sampling rates and noise, may be others: each round is charged at its own. Of both pairs
-    (epsilon, delta) the epsilons may differ by a millionth.
+    Group sizes, and with them sampling rates and noise, may change: each round is charged at its own. The epsilons may
+    differ by a millionth.
     """
     if math.isclose(promised[0], planned[0], rel_tol=1e-6) and promised[1] == planned[1]:
         return
@@ -137,13 +138,12 @@ def require_promised(promised: tuple[float, float], planned: tuple[float, float]
 
 
 def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Ledger | None, *, rounds: int) -> None:
-    """Refuse to release rounds again that no checkpoint has, and that metrics, attempts or the ledger know of.
+    """Refuse to release rounds again that the checkpoint lacks, and that metrics, attempts or the ledger have.
 
-    What comes after the planned ``rounds`` has no checkpoint: of that all rounds before are known to be done.
-
-    A process that dies between a charge and the checkpoint of its round leaves one round that is not on file, which
-    has not been seen. More are missing if a file was damaged, cut or removed, or the machine itself died within the
-    second before its file was synchronised.
+    A process that dies between a charge and the checkpoint of its round leaves one round that is not on file, and that
+    no other party has seen. More are missing if a file was damaged, cut or removed, or the machine died within the
+    second before its file was synchronised. A release after the planned ``rounds`` has no checkpoint; it shows that all
+    of these were done.
 
     Raises:
         CheckpointDamaged: if the operator did not agree (`RunDirectory.agree_to_go_on`); nothing was charged.
@@ -152,7 +152,7 @@ def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Le
     done = max((int(record["round"]) for record in directory.read_metrics()), default=0)
     begun = [round_ for round_, _ in directory.begun_attempts()]
     begun += [entry.round for entry in (() if ledger is None else ledger.entries())]
-    done = max(done, min(max(begun, default=0) - 1, rounds))  # of the last round begun nothing may have come
+    done = max(done, min(max(begun, default=0) - 1, rounds))  # the last round begun may not have been released
     accepted = directory.accepted_gap()
     if done <= max(on_file, accepted) and not math.isinf(accepted):
         return
@@ -160,7 +160,7 @@ def require_no_gap(directory: RunDirectory, state: Checkpoint | None, ledger: Le
     if not math.isinf(accepted):
         raise CheckpointDamaged(
             f"the checkpoint in {directory.path} ({NAME}, {RELEASED}) has what was released up to round {on_file}, and "
-            f"{missing} were released, too: it was damaged, cut or removed, or is an older one. Going on from there "
+            f"{missing} were released, too: it was damaged, cut or removed, or is an older one. Resuming from there "
             "would release and charge them once more. Put its files back as they were; or "
             f"`{command_to_go_on(directory.path)}` goes on from round {on_file} with what is left of the budget"
         )
@@ -178,7 +178,7 @@ def require_space(directory: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def explaining_storage(directory: Path) -> Iterator[None]:
-    """Turn the errors of a full or failing disk into a `StorageFault` that says what it means for the run."""
+    """Turn errors of a full or failing disk into a `StorageFault` with the consequence for the run."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as fault:
@@ -202,6 +202,6 @@ def _busy(directory: Path) -> RunBusy:
 
 
 def _by_summary(path: Path) -> list[tuple[str, Head]]:
-    """Who remembers the ledger's last row when a summary was written, and that row; none for clients' ledgers."""
+    """The ledger's last row as a summary recorded it, with the summary's name; empty for clients' ledgers."""
     ledger = found_json(path).get("ledger")
     return [(RunFile.SUMMARY, Head(int(ledger["sequence"]), str(ledger["digest"])))] if ledger else []

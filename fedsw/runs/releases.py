@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,13 @@ from fedsw.learning.sketches.noised import NoisedSketch
 from fedsw.learning.sketches.sketch_law import Law
 from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import RunFile, read_json
+from fedsw.runs.run_files import RunFile, read_as
 
 _REPORTED = "round and epsilon"
 
 
 class Releases:
-    """The releases of a run, a file for each client in a folder: paid for, and read when the run is resumed."""
+    """The releases of a run's clients, a file for each in a folder; a resumed run reads what was paid for before."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,11 +39,11 @@ class Releases:
 
     @property
     def clients(self) -> Collection[int]:
-        """Who has released."""
+        """The clients with a release on file."""
         return self._reported.keys()
 
     def keep(self, client: int, arrays: Mapping[str, Tensor], round_: int, epsilon: float) -> None:
-        """Put a release on disk, whole or not at all: arrays of any shape, by name, and its ledger's epsilon."""
+        """Put a release on disk atomically: arrays of any shape, by name, and its ledger's epsilon."""
         self._folder.mkdir(exist_ok=True, mode=files.PRIVATE_FOLDER)
         copies = {name: array.clone().contiguous() for name, array in arrays.items()}  # a file holds no shared tensors
         reported = torch.tensor([round_, epsilon], dtype=torch.float64)
@@ -66,15 +67,16 @@ class Releases:
         return self._folder / f"client-{client}.safetensors"
 
 
+# Names of the tensors in the files of a sketch; FACTS is one of five numbers, in this order.
 WEIGHTS = "weights"
 VALUE, FACTS = "sketch", "sigma, records, clients, attempt and epsilon"
 
 
 @dataclass(frozen=True)
 class StoredSketch:
-    """A released sketch, its number of clients and how it came about; all of it is releasable.
+    """A released sketch, its number of clients and its attempt; all of it is releasable.
 
-    `spent` is the epsilon with it, of the worst client where each has its own guarantee.
+    `spent` is the run's epsilon after it, of the worst client if each has its own guarantee.
     """
 
     sketch: NoisedSketch
@@ -84,15 +86,15 @@ class StoredSketch:
 
 
 def of_stage(name: str, number: int) -> str:
-    """The name of a stage's own file: that of the first stage is the plain one."""
+    """The name of a stage's file; the first stage has the plain name."""
     stem, dot, ending = name.partition(".")
     return name if number == 1 else f"{stem}-{number}{dot}{ending}"
 
 
 def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt: int = 0) -> None:
-    """Put the sketch of a stage on disk, whole or not at all; what was learnt from another one is removed.
+    """Put the sketch of a stage on disk atomically; a generator that learnt from another one is removed.
 
-    `learnt` is how many steps the generator made in the stages before.
+    `learnt` is the number of the generator's steps in earlier stages.
     """
     (directory.path / of_stage(RunFile.GENERATOR, number)).unlink(missing_ok=True)
     directory.cut_metrics(through=learnt)
@@ -103,12 +105,12 @@ def keep(directory: RunDirectory, stored: StoredSketch, number: int = 1, learnt:
 
 
 def keep_classifier(directory: RunDirectory, number: int, weights: Tensor) -> None:
-    """Put the weights (z,) that a stage looks through on disk, before any client is asked to."""
+    """Put the weights (z,) of a stage's classifier on disk, before any client is asked to sketch through it."""
     files.replace(directory.path / of_stage(RunFile.CLASSIFIER, number), save({WEIGHTS: weights.contiguous()}))
 
 
 def stored_classifier(directory: RunDirectory, number: int) -> Tensor | None:
-    """The weights (z,) that a stage looks through; None before there are any."""
+    """The weights (z,) of a stage's classifier; None before there are any."""
     path = directory.path / of_stage(RunFile.CLASSIFIER, number)
     return load_file(path)[WEIGHTS] if path.exists() else None
 
@@ -126,31 +128,25 @@ def stored_sketch(directory: RunDirectory, law: Law, number: int = 1) -> StoredS
 
 
 def kept_histograms(task: Problem, directory: RunDirectory) -> Histograms | None:
-    """The histograms of columns that a run has; None before they were released."""
-    path = directory.path / RunFile.HISTOGRAMS
-    if (content := read_json(path)) is None:
-        return None
-    counts = histograms_of(task)
-    try:
-        values = np.array(content["values"], dtype=np.float64)
+    """The released histograms of a run's columns; None before their release."""
+
+    def made(content: Mapping[str, Any]) -> Histograms:
+        counts, values = histograms_of(task), np.array(content["values"], dtype=np.float64)
         if counts is None or values.shape != (len(counts.columns), counts.width):
             raise ValueError(f"its values are of shape {values.shape}")
         return Histograms(counts, values, float(content["sigma"]), sum(content["records"]))
-    except (LookupError, TypeError, ValueError) as fault:
-        raise ValueError(f"{path} is damaged: {fault}") from None
+
+    return read_as(directory.path / RunFile.HISTOGRAMS, made)
 
 
 def kept_moments(task: Problem, directory: RunDirectory) -> Moments | None:
-    """The moments that a run has; None before they were released."""
-    path = directory.path / RunFile.MOMENTS
-    if (content := read_json(path)) is None:
-        return None
-    layout = moments_layout(task)
-    try:
-        values = torch.tensor(content["values"], dtype=torch.float64)
+    """The released moments of a run; None before their release."""
+
+    def made(content: Mapping[str, Any]) -> Moments:
+        layout, values = moments_layout(task), torch.tensor(content["values"], dtype=torch.float64)
         if layout is None or tuple(values.shape) != (layout.cells, layout.width):
             raise ValueError(f"its values are of shape {tuple(values.shape)}")
         records = tuple(int(count) for count in content["records"])
         return Moments(layout, values, float(content["sigma"]), records, task.experiment.privacy.hides_sizes)
-    except (LookupError, TypeError, ValueError) as fault:
-        raise ValueError(f"{path} is damaged: {fault}") from None
+
+    return read_as(directory.path / RunFile.MOMENTS, made)

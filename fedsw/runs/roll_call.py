@@ -1,4 +1,4 @@
-"""A run's roll call: a line for each client that is on a machine of its own, kept in a file that is the operator's."""
+"""A run's roll call: an entry for each client on another machine, kept in a file that is for the operator only."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CLIENTS = "clients"
 
 @dataclass(frozen=True)
 class Called:
-    """A node in the roll call: what it said of itself, and how it stands.
+    """A node in the roll call: what it reported, and its state.
 
     Attributes:
-        client: the node's number, that of its client where every node holds one; None before it said so.
+        client: the node's number, which is its client's if every node holds one; None before it is reported.
         key: the file of its key in the server's folder; empty if no SuperLink of fedsw admitted it.
-        code, flower: the digest of its installed fedsw, and Flower's version; empty before it said so.
+        code, flower: the digest of its installed fedsw, and Flower's version; empty before they are reported.
         clock: seconds by which its clock is ahead of the server's at least, below 0 behind.
-        why: the reason, in the words of the client or of the server; a client's may quote a record.
+        why: the reason for its state, as the client or the server reported it; a client's may quote a record.
     """
 
     node: int
@@ -44,7 +44,7 @@ class Called:
 
     @property
     def name(self) -> str:
-        """By what a person knows it: number, node and key, as far as they are known."""
+        """Client, node and key, as far as they are known."""
         who = "a client" if self.client is None else f"client {self.client}"
         return f"{who} (node {self.node}{f', key {self.key}' if self.key else ''})"
 
@@ -59,14 +59,14 @@ class Called:
 
 
 def keep_roll(folder: Path, called: Iterable[Called]) -> None:
-    """Write a run's roll call; a disk that does not take it stops nothing here: the run's own files are tried first."""
+    """Write a run's roll call; a disk fault is ignored here, and reported where the run's own files are written."""
     content = json_text({_CLIENTS: [asdict(entry) for entry in called]}) + "\n"
     with contextlib.suppress(OSError):
         files.replace(folder / RunFile.ROLL, content.encode(), durable=False)
 
 
 def read_roll(folder: Path) -> tuple[Called, ...]:
-    """A run's roll call, by number; empty if its clients are of one machine's process, or there was none yet."""
+    """A run's roll call, by client; empty before the first, and for clients in processes of this machine."""
     try:
         called = [_read(entry) for entry in found_json(folder / RunFile.ROLL).get(_CLIENTS, ())]
     except (OSError, ValueError, TypeError, LookupError):
@@ -75,7 +75,7 @@ def read_roll(folder: Path) -> tuple[Called, ...]:
 
 
 def _read(entry: Mapping[str, Any]) -> Called:
-    """An entry of the file; its texts may be a stranger's."""
+    """An entry of the file; its texts come from other machines."""
     if (state := entry["state"]) not in get_args(RollState):
         raise ValueError(f"no client of a roll call is {state!r}")
     client, clock = entry["client"], entry["clock"]

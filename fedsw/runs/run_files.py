@@ -7,15 +7,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsw._tools import files
 from fedsw._tools.text import json_text, nearest, shown
 from fedsw.data.columns.declaration import Columns
 from fedsw.runs.group_names import Names, names_of_plan
+
+_Kept = TypeVar("_Kept")
 
 
 class RunFile:
@@ -28,16 +30,16 @@ class RunFile:
     LEDGER = files.LEDGER_OF_A_RUN
     """The privacy ledger of the server; clients' own are in `CLIENT_LEDGERS`."""
     ACCOUNT = files.ACCOUNT_OF_A_RUN
-    """The last row of its data set's account that the run saw."""
+    """The last row that the run saw of its data set's account."""
     CLIENT_LEDGERS = ("clients/client-*.sqlite", "nodes/*/client-*.sqlite")
     METRICS = "metrics.jsonl"
     """A line for every released round."""
     SUMMARY = "summary.json"
-    """How the run ended, the last time it ended in order."""
+    """How the run ended, the last time that it did not break off."""
     MODEL = "model.safetensors"
     """The released model."""
     OUTPUTS = "outputs.npz"
-    """Held-out outputs of the released model, and what else the plots need."""
+    """Held-out outputs of the released model, and other arrays for plots."""
     HELD_OUT = "held_out.json"
     """Noised counts and sums over records that clients kept out of training."""
     HISTOGRAMS = "histograms.json"
@@ -53,19 +55,19 @@ class RunFile:
     CARD = "card.md"
     """The model card."""
     REPORT = "report.html"
-    """The page that a run is shown by."""
+    """The run's page."""
     REGISTRY = "deployment.yaml"
     """The run's entry for the registry of deployments, with questions for the deployer."""
     LOG = "log.jsonl"
     """When each round was released: for the operator only, not for publication."""
     ROLL = "roll.json"
-    """Which clients are there, and how each stands: for the operator only, for it repeats clients' words."""
+    """Clients online, and the state of each: for the operator only, as it repeats clients' words."""
     ATTEMPTS = "attempts.log"
     """Every attempt that was begun: round and number."""
     AGREED = "charge-lost"
-    """Present while the operator agrees that attempts which the folder does not know are charged."""
+    """Present while the operator agrees to charge attempts that the folder lacks."""
     GAP = "went-on"
-    """Up to which round the operator agreed that rounds which no checkpoint has are released and charged once more."""
+    """Up to which round the operator agreed to release and charge again the rounds that the checkpoint lacks."""
     MOMENTS_ALONE = "moments-alone"
     """Present in a run that is to stop once its moments are released."""
     NAME = "run.name"
@@ -73,34 +75,34 @@ class RunFile:
     SKETCH = "sketch.safetensors"
     """The released sketch, under trust models with one."""
     GENERATOR = "generator.pt"
-    """Where the training of a generator on the released sketch is."""
+    """The state of a generator that trains on the released sketch."""
     CLASSIFIER = "classifier.safetensors"
-    """The classifier that a later stage of a sketch looks through; its stage is in its name, as in its sketch's."""
+    """The classifier in a later stage of a sketch; the number of the stage is in the file's name, as in a sketch's."""
     RELEASES = "releases"
-    """The folder of what clients released once."""
+    """The folder of clients' single releases."""
     LOCK = "run.lock"
     """Held by the server of the run."""
 
 
 RUNS_TOLD = "FEDSW_RUNS_TOLD"
-"""The environment variable with the file in which a server app says which folder its run has."""
+"""The environment variable with the file in which a server app reports its run's folder."""
 
 
 def tell_run(directory: Path) -> None:
-    """Report a run's folder to the starter of this process, if it asked for it."""
+    """Report a run's folder to the starter of this process, if it set `RUNS_TOLD`."""
     if path := os.environ.get(RUNS_TOLD):
         with files.opened(Path(path), "a") as file:
             file.write(f"{json.dumps(str(directory.resolve()))}\n")
 
 
 def runs_told(path: Path) -> list[Path]:
-    """The folders of the runs that were told, in their order."""
+    """The folders of the reported runs, in their order."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [Path(json.loads(line)) for line in lines if line.endswith('"')]
 
 
 RUN_NAME = "[0-9a-f]{32}"
-"""The form of that name: clients name files for it, so that it is not a path, and no two are equal by chance."""
+"""The form of a run's name: clients name files by it, so that it is no path, and no two are equal by chance."""
 
 RELEASABLE = (
     RunFile.CONFIG,
@@ -122,7 +124,7 @@ RELEASABLE = (
     RunFile.DESCRIPTION,
     RunFile.SUMMARY,
 )
-"""Files that may leave a run's folder, and that a copy needs; a file that is new belongs here or in `KEPT_BACK`."""
+"""Files that may leave a run's folder, and that a copy needs; a new kind of file belongs here or in `KEPT_BACK`."""
 KEPT_BACK = (
     RunFile.ACCOUNT,
     RunFile.CARD,
@@ -136,8 +138,8 @@ KEPT_BACK = (
     RunFile.RELEASES,
     RunFile.LOCK,
 )
-"""Files that no copy has: log and roll call, which say when and who; locks and agreements, which say of which process;
-what an account or single clients know; and card, page and entry, which are written anew from the rest."""
+"""Files that no copy has: log and roll call (times and clients); locks and agreements of one process; facts of an
+account or of single clients; and card, page and entry, which are written anew from the rest."""
 
 
 FORMATS = (0, 1)
@@ -145,7 +147,7 @@ FORMATS = (0, 1)
 
 
 def require_format(config: dict[str, Any], path: Path) -> None:
-    """Raise ValueError if a config.json says a format that a newer version wrote, or none at all."""
+    """Raise ValueError if a config.json has the format of a newer version, or an invalid one."""
     if (format_ := config.get("format", 0)) not in FORMATS or isinstance(format_, bool):
         raise ValueError(
             f"{path} has format {shown(repr(format_))}, and this version of fedsw reads {FORMATS[0]} to {FORMATS[-1]}: "
@@ -185,6 +187,16 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: it holds a {type(value).__name__} and not an object")
     return value
+
+
+def read_as(path: Path, made: Callable[[dict[str, Any]], _Kept]) -> _Kept | None:
+    """One of a run's JSON files as ``made`` of its content; None if there is none, and ValueError if it is damaged."""
+    if (content := read_json(path)) is None:
+        return None
+    try:
+        return made(content)
+    except (LookupError, TypeError, ValueError) as fault:
+        raise ValueError(f"{path} is damaged: {fault}") from None
 
 
 def found_json(path: Path) -> dict[str, Any]:
@@ -249,8 +261,8 @@ def find_run(name: str, runs: Path) -> Path:
 def in_order(folders: Iterable[Path]) -> list[Path]:
     """Folders of one experiment's runs in the order in which they were begun, the latest last.
 
-    The number in a folder's name gives it. A name without one, of an older version or changed, comes after those
-    that were begun before it, as its config.json says in UTC; within one second the number at the end of its name says.
+    The number in a folder's name decides. A folder without one (of an older version, or renamed) follows those that
+    were begun before it, by the time in its config.json; within one second, the number at the end of its name decides.
     """
     numbered = sorted((folder for folder in folders), key=lambda folder: (files.number_of(folder), folder.name))
     others = [folder for folder in numbered if not files.number_of(folder)]
@@ -267,7 +279,7 @@ def in_order(folders: Iterable[Path]) -> list[Path]:
 
 
 def _begun(folder: Path) -> float:
-    """When a run began, in seconds since 1970; by the file system where its config.json does not say."""
+    """When a run began, in seconds since 1970; by the file system if its config.json lacks the time."""
     path = folder / RunFile.CONFIG
     try:
         return datetime.datetime.fromisoformat(found_json(path)["begun"]).timestamp()
@@ -285,18 +297,18 @@ ALONE = "stopped after moments: `fedsw plan --after-moments RUN` says from them 
 
 
 def has_ended(directory: Path) -> bool:
-    """Say whether a run came to its planned end; False for a folder that holds none, or several."""
+    """Return whether a run completed; False for a folder without a run of its own."""
     return found_json(directory / RunFile.SUMMARY).get("status") == "completed"
 
 
 def ended_early(summary: Mapping[str, Any]) -> bool:
-    """Say whether a run ended in order before its planned end, by its summary; not where it was told to stop."""
+    """Return whether a run stopped before its planned end, by its summary; False for a stop after moments."""
     status = str(summary.get("status", ""))
     return status.startswith("stopped") and status != ALONE
 
 
 def has_asked(folder: Path) -> bool:
-    """Say whether a run in the folder, or in one below it, has begun to ask for what clients are charged for."""
+    """Return whether a run in the folder, or in one below it, has begun an attempt, which may be charged."""
     return any(path.stat().st_size for path in folder.rglob(RunFile.ATTEMPTS))
 
 
@@ -309,7 +321,7 @@ _BEGINS, _RELEASED, _CALLED = "run begins", "round released", "roll call"
 
 
 def round_seconds(directory: Path) -> list[float]:
-    """Seconds between the releases of a run, of the processes before a resume too; the first of each from its start."""
+    """Seconds between the releases of a run, for each process from its start on."""
     return [
         later - earlier
         for process in _processes(directory)
@@ -323,7 +335,7 @@ def total_seconds(directory: Path) -> float:
 
 
 def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
-    """For every process of the run, its lines: when, and whether it begins or releases then."""
+    """For every process of the run, its lines: the time, and whether it begins or releases."""
     path = directory / RunFile.LOG
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     processes: list[list[tuple[float, bool]]] = []
@@ -334,7 +346,7 @@ def _processes(directory: Path) -> list[list[tuple[float, bool]]]:
         except (ValueError, LookupError, TypeError):
             continue  # cut short by a crash
         if event == _CALLED:
-            continue  # of who is there, before a process of the run begins
+            continue  # may come before the process begins the run
         if event == _BEGINS:
             processes.append([])
         if processes:

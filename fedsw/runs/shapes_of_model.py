@@ -40,19 +40,22 @@ def keep_shapes(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
 def shapes_of(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     """The functions that a released model is a sum of; see `fedsw.runs.additive_shapes.read_shapes`."""
     path = directory / RunFile.MODEL
-    if shipped_task(experiment.objective.task) is None:  # whose code nobody has allowed here
+    if shipped_task(experiment.objective.task) is None:  # custom code, which was not allowed here
         return []
     problem = Problem.from_experiment(experiment.on_host())
-    coding, weights = problem.coding, [value.double().numpy() for value in load_file(path).values() if value.ndim == 2]
-    bias = [value.double().numpy() for value in load_file(path).values() if value.ndim == 1]
+    parameters = [value.double().numpy() for value in load_file(path).values()]
+    coding, weights = problem.coding, [value for value in parameters if value.ndim == 2]
+    bias = [value for value in parameters if value.ndim == 1]
     if not isinstance(coding, Hats) or len(weights) != 1:
         return []
-    scores = read_json(directory / RunFile.SCORES) or {}  # which scaled logits, and the rounds' noise with them
-    times = float(scores.get("calibration", {}).get("scale", 1.0))
-    heights, noise = weights[0].T * coding.scale, times**2 * _noise(problem, directory, coding)
-    lie = _where_records_lie(problem, directory, coding)
-    constant = bias[0] + sum(shares @ heights[rows] for rows, shares in zip(_rows_of(coding), lie, strict=True))
-    return [*_shapes(problem, coding, heights, noise, constant, lie)]
+    # Calibration scaled the logits, and the rounds' noise with them.
+    scores = read_json(directory / RunFile.SCORES) or {}
+    scale = float(scores.get("calibration", {}).get("scale", 1.0))
+    # A score is the bias, plus for each column its function's height at the record's place.
+    heights, noise = weights[0].T * coding.scale, scale**2 * _noise(problem, directory, coding)
+    shares = _shares_of_records(problem, directory, coding)
+    mean_score = bias[0] + sum(part @ heights[rows] for rows, part in zip(_rows_of(coding), shares, strict=True))
+    return [*_shapes(problem, coding, heights, noise, mean_score, shares)]
 
 
 def _rows_of(coding: Hats) -> list[slice]:
@@ -60,12 +63,12 @@ def _rows_of(coding: Hats) -> list[slice]:
     return [slice(int(end) - width, int(end)) for width, end in zip(coding.by_column, ends, strict=True)]
 
 
-def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[Numbers]:
-    """The share of records at each place of a column, (w,) that add up to 1, about which its function is drawn.
+def _shares_of_records(problem: Problem, directory: Path, coding: Hats) -> list[Numbers]:
+    """The share of records at each place of a column, (w,), of sum 1: its function is centred at their mean.
 
-    Numbers that are predicted move by what depends on where the other columns are: in the flat part of the sigmoid,
-    without records, by next to nothing. So shares are those that released moments tell, noise below 0 left out; of
-    classes, and where no moments are, all places count alike.
+    A predicted number is a sigmoid of the score: how far a column moves it depends on the other columns, and where no
+    records are, in the sigmoid's flat part, hardly at all. So shares are those of released moments, with negative ones
+    (noise) set to 0. For classes, and without moments, all places count alike.
     """
     alike = [np.full(width, 1 / width) for width in coding.by_column]
     columns, moments = problem.experiment.data.columns, kept_moments(problem, RunDirectory(directory))
@@ -76,40 +79,41 @@ def _where_records_lie(problem: Problem, directory: Path, coding: Hats) -> list[
 
 
 def _shapes(
-    problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, constant: Numbers, lie: list[Numbers]
+    problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, mean_score: Numbers, shares: list[Numbers]
 ) -> Iterator[ShapeFunction]:
     columns = problem.experiment.data.columns
     assert columns is not None
     named = [(name, feature) for feature in columns.features for name in feature.columns]
-    for (name, feature), rows, shares in zip(named, _rows_of(coding), lie, strict=True):
-        about = np.eye(len(shares)) - shares
-        values = about @ heights[rows]
-        band = _WIDTH * np.sqrt(np.maximum(np.diag(about @ noise[rows, rows] @ about.T), 0.0))[:, None] + 0 * values
+    for (name, feature), rows, part in zip(named, _rows_of(coding), shares, strict=True):
+        centring = np.eye(len(part)) - part  # each row takes the mean by shares off
+        values = centring @ heights[rows]
+        variances = np.diag(centring @ noise[rows, rows] @ centring.T)
+        band = _WIDTH * np.sqrt(np.maximum(variances, 0.0))[:, None] + 0 * values
         labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
         places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
         if columns.targets:
-            values, band = _in_units(problem, values, band, constant)
+            values, band = _in_units(problem, values, band, mean_score)
         yield ShapeFunction(name, labels, places, values, band)
 
 
-def _in_units(problem: Problem, values: Numbers, band: Numbers, constant: Numbers) -> tuple[Numbers, Numbers]:
-    """Move of the answers in the targets' own units, with the other columns where records are, on average."""
+def _in_units(problem: Problem, values: Numbers, band: Numbers, mean_score: Numbers) -> tuple[Numbers, Numbers]:
+    """Change of the answers in the targets' units, with the other columns at the records' mean."""
     columns = problem.experiment.data.columns
     assert columns is not None
     bounds = [target.reader.bounds(target) or (0.0, 1.0) for target in columns.targets]
     widths = np.array([high - low for low, high in bounds])
 
     def answer(scores: Numbers) -> Numbers:
-        return np.asarray(widths / (1 + np.exp(-(constant + scores))))
+        return np.asarray(widths / (1 + np.exp(-(mean_score + scores))))
 
     middle = answer(np.zeros_like(values))
     return answer(values) - middle, (answer(values + band) - answer(values - band)) / 2
 
 
 def _noise(problem: Problem, directory: Path, coding: Hats) -> Numbers:
-    """The covariance (w, w) of heights that the rounds' noise gives: by the moments', else by what was added.
+    """The covariance (w, w) of the heights due to the rounds' noise: by the moments, else by the noise's sigma.
 
-    It is 0 if nothing says how noise moves parameters: with optimizers and schedulers of other rules.
+    It is 0 for optimizers and schedulers of which the effect of noise on parameters is not known.
     """
     stored = RunDirectory(directory)
     moments = kept_moments(problem, stored)

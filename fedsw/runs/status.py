@@ -1,7 +1,8 @@
-"""Progress of a run that goes on or stopped: how far it has come, by its files and its lock."""
+"""Progress of a run, by its files and its lock."""
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -20,10 +21,10 @@ from fedsw.runs.view import RunView, read_run
 
 State = Literal["starting", "running", "stalled", "stopped", "finished"]
 
-_RECENT = 20  # rounds that the time of a round is the median of
-_SPARE_SECONDS = 30.0
+_RECENT = 20  # rounds in the median time of a round
+_SPARE_SECONDS = 30.0  # beyond its time limits, before a silent run is called stalled
 _OPERATOR_ONLY = ("seconds_per_round", "seconds_left", "seconds_since", "roll")
-_SIGNS = (
+_WRITTEN = (
     RunFile.ATTEMPTS,
     RunFile.METRICS,
     RunFile.LOG,
@@ -37,14 +38,13 @@ _SIGNS = (
 
 @dataclass(frozen=True)
 class Status:
-    """Releasable numbers of one run, and three times, which are for its operator only and not for publication.
+    """Releasable numbers of one run, and three times and the roll call, which are for its operator only.
 
-    A run is `running` while a process holds it and writes to its files; `stalled` if it holds it and wrote nothing for
-    longer than two time limits and ten rounds; `stopped` (``why`` in its own words) if nothing holds it any more before
-    its last round; `finished`. Spent is everything that was charged, by the worst client where they have ledgers of
-    their own. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last rounds;
-    ``seconds_since`` it last wrote. ``unit`` is the privacy unit of epsilon, at each client by itself; ``roll`` is
-    the roll call, for the operator too.
+    A run is `running` while a process holds it and writes to its files; `stalled` if the process wrote nothing for
+    longer than two time limits and ten rounds; `stopped` (``why`` is the summary's status) if no process holds it
+    before its last round; `finished`. Spent is everything that was charged, of the worst client if clients have their
+    own ledgers. The signal to noise is estimated from the last noisy gradient; the pace is the median of the last
+    rounds; ``seconds_since`` counts from the last writing. ``unit`` is the privacy unit of epsilon at each client.
     """
 
     directory: str
@@ -80,13 +80,15 @@ def read_status(directory: Path) -> Status:
     experiment, last = view.experiment, view.last
     times = round_seconds(directory)[-_RECENT:]
     pace = statistics.median(times) if times else None
-    touched = [os.stat(path).st_mtime for name in _SIGNS if (path := directory / name).exists()]
+    touched = [os.stat(path).st_mtime for name in _WRITTEN if (path := directory / name).exists()]
     since = max(0.0, time.time() - max(touched))
     patience = 2 * experiment.federation.timeout + 10 * (pace or 0.0) + _SPARE_SECONDS
     roll = read_roll(directory)
     state, why = _state(view, roll, held=is_running(directory), quiet=since > patience)
     done, rounds = int(last.get("round", 0)), experiment.training.rounds
     spent, by_client = _spent(directory, last)
+    # Promised by the summary; else by the plan, which is written before the first round; else by the settings.
+    promised = {"epsilon": experiment.privacy.epsilon, **view.plan, **view.summary}["epsilon"]
     return Status(
         directory=str(directory),
         name=experiment.name,
@@ -95,7 +97,7 @@ def read_status(directory: Path) -> Status:
         round=done,
         rounds=rounds,
         epsilon_spent=spent,
-        epsilon=_promised(view),
+        epsilon=math.inf if promised is None else float(promised),
         epsilon_by_client=by_client,
         snr=to_float(last.get("snr")),
         clients_alive=last.get("clients"),
@@ -129,7 +131,7 @@ def _state(view: RunView, roll: Sequence[Called], *, held: bool, quiet: bool) ->
 
 
 def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, float]]:
-    """Epsilon by the ledgers that are here; a round that was charged and not finished is in them."""
+    """Epsilon by the run's ledgers, which include a charged round without metrics, and by client as reported."""
     reported = {str(client): float(value) for client, value in last.get("epsilon_by_client", {}).items()}
     try:
         account = read_ledger(directory)
@@ -137,15 +139,8 @@ def _spent(directory: Path, last: dict[str, Any]) -> tuple[float, dict[str, floa
         return max((float(last.get("epsilon", 0.0)), *reported.values())), reported
     except LedgerDamaged as fault:
         raise ValueError(str(fault)) from None
-    charged = {} if "sequence" in account["head"] else account["epsilon_by_group"]
+    charged = (
+        {} if "sequence" in account["head"] else account["epsilon_by_group"]
+    )  # one head a client: groups are these
     by_client = {**reported, **{name.removeprefix("client "): float(value) for name, value in charged.items()}}
     return max((float(account["epsilon"]), *by_client.values())), by_client
-
-
-def _promised(view: RunView) -> float:
-    """The summary's epsilon; else that of the plan, which is written before the first round; else the settings'."""
-    privacy = view.experiment.privacy
-    stated = {**view.plan, **view.summary}.get("epsilon")
-    if stated is not None:
-        return float(stated)
-    return float("inf") if privacy.epsilon is None else privacy.epsilon

@@ -1,4 +1,7 @@
-"""A rehearsal of an optimizer and a scheduler on copies: what cannot step along releases is refused before a charge."""
+"""A rehearsal of an optimizer and a scheduler on copies: those that cannot step along releases are refused, uncharged.
+
+A release is one dense vector a round, with no loss to evaluate again.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ Scheduler = torch.optim.lr_scheduler.LRScheduler
 
 
 def require_steps(optimizer: Optimizer, scheduler: Scheduler | None, rounds: int) -> None:
-    """Refuse what could not step once in every round, or be stored and go on; both stay as they are.
+    """Refuse an optimizer or scheduler that cannot step in every round, or be stored and resumed; both are unchanged.
 
-    Copies of both step through all rounds along a made-up gradient, and what they keep is put away and back, as a
-    checkpoint does. For an optimizer of torch's the copied parameters are small, with as many dimensions.
+    Copies of both step through all rounds along a made-up gradient; then their state is stored and loaded, as by a
+    checkpoint. For an optimizer of torch the copied parameters are small, with as many dimensions.
 
     Raises:
-        ValueError: naming what cannot, and what can.
+        ValueError: naming which one cannot, and a kind that can.
     """
     if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
         raise ValueError(
@@ -31,12 +34,32 @@ def require_steps(optimizer: Optimizer, scheduler: Scheduler | None, rounds: int
             "effect; make it with the optimizer that is given"
         )
     with warnings.catch_warnings(), torch.enable_grad():
-        warnings.simplefilter("ignore")  # of schedulers, which count other steps than a copy's
+        warnings.simplefilter("ignore")  # of schedulers, which count the original's steps
         stepping, schedule = _copies(optimizer, scheduler)
         for _ in range(max(1, rounds - _done(scheduler))):
             _step(stepping)
-            _schedule(schedule, rounds)
-        _put_back(stepping, schedule)
+            if schedule is not None:
+                try:
+                    schedule.step()
+                except Exception as fault:  # torch's own, of many kinds
+                    raise ValueError(
+                        f"the scheduler {_kind(schedule)} cannot step once in each of {rounds} rounds "
+                        f"({_error(fault)}). Take one that depends on rounds only and lasts as long, such as "
+                        "CosineAnnealingLR: no loss is released to follow"
+                    ) from None
+        both = [stateful for stateful in (stepping, schedule) if stateful is not None]
+        try:
+            content = io.BytesIO()
+            torch.save([stateful.state_dict() for stateful in both], content)
+            stored = torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+            restore(stepping, stored[0])
+            if schedule is not None:
+                schedule.load_state_dict(stored[1])
+        except Exception as fault:  # torch loads weights only, no objects
+            raise ValueError(
+                f"{' with '.join(map(_kind, both))} keeps state that a checkpoint cannot hold ({_error(fault)}), so "
+                "that a stopped training could not resume; take another"
+            ) from None
 
 
 def restore(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
@@ -50,10 +73,10 @@ def restore(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 
 def _copies(optimizer: Optimizer, scheduler: Scheduler | None) -> tuple[Optimizer, Scheduler | None]:
-    """Both, with parameters of their own; a scheduler's copy changes the rates of the optimizer's."""
+    """Both, with their own parameters; a scheduler's copy changes the rates of the optimizer's copy."""
     memo: dict[int, Any] = {}
     small = type(optimizer).__module__.startswith("torch.optim")
-    twin = object.__new__(type(optimizer))  # as `copy.deepcopy` leaves out what a class of the user's own adds
+    twin = object.__new__(type(optimizer))  # `copy.deepcopy` omits attributes that a custom class adds
     memo[id(optimizer)] = twin
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if small):
         memo[id(parameter)] = torch.nn.Parameter(parameter.detach().new_ones((2,) * parameter.dim()))
@@ -66,9 +89,11 @@ def _copies(optimizer: Optimizer, scheduler: Scheduler | None) -> tuple[Optimize
             elif name != "step":  # a scheduler puts a bound one there
                 vars(twin)[name] = copy.deepcopy(value, memo)
         return twin, copy.deepcopy(scheduler, memo)
-    except Exception as fault:  # whatever a class of the user's own keeps
+    except Exception as fault:  # of anything that a custom class keeps
         both = _kind(optimizer) + ("" if scheduler is None else f" with {_kind(scheduler)}")
-        raise ValueError(f"{both} cannot be copied, and is tried before anything is spent ({_said(fault)})") from None
+        raise ValueError(
+            f"{both} cannot be copied to be tried before a charge ({_error(fault)}); take another"
+        ) from None
 
 
 def _step(optimizer: Optimizer) -> None:
@@ -80,48 +105,20 @@ def _step(optimizer: Optimizer) -> None:
         optimizer.step()
     except Exception as fault:  # torch's own, of many kinds
         raise ValueError(
-            f"the optimizer {_kind(optimizer)} cannot step along a released gradient ({_said(fault)}): a round has "
+            f"the optimizer {_kind(optimizer)} cannot step along a released gradient ({_error(fault)}): a round has "
             "one, dense, and no loss to evaluate again. Take one that needs no more, such as torch.optim.AdamW"
         ) from None
 
 
-def _schedule(scheduler: Scheduler | None, rounds: int) -> None:
-    if scheduler is None:
-        return
-    try:
-        scheduler.step()
-    except Exception as fault:  # torch's own, of many kinds
-        raise ValueError(
-            f"the scheduler {_kind(scheduler)} cannot step once in each of {rounds} rounds ({_said(fault)}). Take one "
-            "that follows the rounds alone and lasts as long, such as CosineAnnealingLR: no loss is released to follow"
-        ) from None
-
-
 def _done(scheduler: Any) -> int:
-    """Rounds that a scheduler has stepped through: of one that goes on."""
+    """Rounds that the scheduler of a resumed training has stepped through; of a chain without a count, at least."""
     inner = [_done(part) for part in getattr(scheduler, "_schedulers", ())]
     return max(0, int(getattr(scheduler, "last_epoch", min(inner, default=0))))
-
-
-def _put_back(optimizer: Optimizer, scheduler: Scheduler | None) -> None:
-    content = io.BytesIO()
-    both = [stateful for stateful in (optimizer, scheduler) if stateful is not None]
-    try:
-        torch.save([stateful.state_dict() for stateful in both], content)
-        stored = torch.load(io.BytesIO(content.getvalue()), weights_only=True)
-        restore(optimizer, stored[0])
-        if scheduler is not None:
-            scheduler.load_state_dict(stored[1])
-    except Exception as fault:  # what torch does not load by its values alone
-        raise ValueError(
-            f"{' with '.join(map(_kind, both))} keeps what no checkpoint holds ({_said(fault)}), so that a training "
-            "that stopped could not go on; take another"
-        ) from None
 
 
 def _kind(thing: object) -> str:
     return type(thing).__name__
 
 
-def _said(fault: Exception) -> str:
+def _error(fault: Exception) -> str:
     return f"{type(fault).__name__}: {fault}"

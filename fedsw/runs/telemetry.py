@@ -38,16 +38,16 @@ FIELDS = frozenset(
         "fault", "flower", "key", "ledger", "resumed", "round", "rounds", "run", "snr", "software", "state", "status",
     }
 )  # fmt: skip
-"""All that a line of the log may say besides its event: public settings, functions of noisy releases, who dropped out,
-and who is there, with which key, installed code (`software`), Flower and clock.
+"""Fields of a line of the log besides its event: public settings, functions of noisy releases, lost clients, and
+clients online with their key, installed code (`software`), Flower and clock.
 
-Not in it: norms, losses, outputs, sizes of messages, counts of records, and what a client says in its errors, which may
-quote a record. Who drops out may not depend on records (docs/guarantees/attempts.md).
+Not in it: norms, losses, outputs, sizes of messages, counts of records, and clients' errors, which may quote a record.
+Which clients are lost may not depend on records (docs/guarantees/attempts.md).
 """
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
-    """The `extra` of a log call that makes it a line of the structured log; its text is for terminals only."""
+    """The `extra` that makes a log call a line of the structured log; its text is for terminals only."""
     if unknown := fields.keys() - FIELDS:
         raise ValueError(f"{sorted(unknown)} may not be logged; releasable are {sorted(FIELDS)}")
     return {"event": name, "fields": fields}
@@ -77,7 +77,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def logging_to(directory: Path) -> Iterator[logging.Logger]:
-    """Inside the context, log what the server does to `directory`/log.jsonl; warnings go to stderr too, as text."""
+    """Inside the context, log the server's events to `directory`/log.jsonl; warnings go to stderr too, as text."""
     logger = logging.getLogger(LOGGER)
     with ExitStack() as stack:
         if not logger.hasHandlers():
@@ -115,7 +115,7 @@ def _handled(
 METRICS_TOKEN = "FEDSW_METRICS_TOKEN"
 """The environment variable with the token that the metrics endpoint asks for."""
 METRICS_HOST = "FEDSW_METRICS_HOST"
-"""The environment variable with the address it listens on, where that is not the loopback interface: in a pod."""
+"""The environment variable with the address it listens on, the loopback interface by default: for pods."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -125,12 +125,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    """Says nothing at the terminal, and waits some seconds for a request."""
+    """Prints nothing, and waits some seconds for a request."""
 
     timeout = 5.0
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 class MetricsEndpoint:
@@ -200,7 +200,7 @@ class MetricsEndpoint:
             self._server.server_close()
 
     def roll_called(self, called: Sequence[Called]) -> None:
-        """Show who is there; not why one is not: that is in a client's own words."""
+        """Show the clients online; not why one is refused: a client's words may quote a record."""
         for gauge in (self._state, self._code, self._clock):
             gauge.clear()
         for entry in called:
@@ -212,7 +212,7 @@ class MetricsEndpoint:
                 self._clock.labels(*who).set(entry.clock)
 
     def started(self, plan: dict[str, Any]) -> None:
-        """Show the plan; of a service that has had other runs, nothing of these."""
+        """Show the plan; a service's earlier runs are cleared."""
         self._finished.set(0)
         for gauge in self._gauges.values():
             gauge.set(0)
@@ -222,7 +222,7 @@ class MetricsEndpoint:
         self._target.set(float("nan") if (target := to_float(plan["epsilon"])) is None else target)
 
     def round_done(self, record: dict[str, Any]) -> None:
-        """Show a round; what it does not have keeps its last value."""
+        """Show a round; a number that it lacks keeps its last value."""
         for name, gauge in self._gauges.items():
             if record.get(name) is not None:
                 gauge.set(float(record[name]))

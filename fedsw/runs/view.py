@@ -1,8 +1,7 @@
 """One view of a run: its folder read once, as plain data that screens, cards, pages and tables are made of.
 
-`read_run` reads what every part needs; `read_whole_run` replays the ledgers, too, and reads when rounds were released
-and the functions of an additive model. What is for the run's operator alone is marked, and `RunView.shareable` leaves
-it out.
+`read_run` reads what every part needs; `read_whole_run` also replays the ledgers, and reads the times of rounds and the
+functions of an additive model. Fields for the operator only are marked, and `RunView.shareable` leaves them out.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _SHOWN = (
 OPERATORS = ("seconds", "begun", "hardware", "account", "bytes_up", "bytes_down", "engine")
 """Parts of a summary that are for the operator only."""
 _MEASURED = ("held_out", "constant", "gain", "best_threshold", "warnings")
-"""Beginnings of the names of those parts of a summary that are measured on held-out records."""
+"""Prefixes of the names of a summary's parts that are measured on held-out records."""
 _FOR_OPERATOR: Mapping[str, bool] = {"releasable": False}
 """Marks a field that is for the operator only."""
 
@@ -72,15 +71,15 @@ class HeldOutOutputs:
 
 @dataclass(frozen=True, repr=False)
 class RunView(Short):
-    """One run as its folder says: plain data, and no file is read for it any more.
+    """One run by its folder: plain data, for which no more files are read.
 
-    ``history`` has one dict a round; ``summary`` is empty while the run goes on, and after a process that did not end
-    in order: what an earlier one left shows less than has been spent since. ``names`` are those of groups and classes,
-    ``plan`` what it promised before its first round, ``files`` and ``plots`` what its folder has to show.
+    ``history`` has one dict a round. ``summary`` is empty during the run, and after a process that broke off: an
+    earlier process' summary shows less than has been spent since. ``names`` are those of groups and classes, ``plan``
+    is the promise before the first round, ``files`` and ``plots`` are files of the folder that a screen lists.
 
     ``whole`` views have more: ``spending`` by the ledgers (None before the first release), the functions of an additive
-    model (``shapes``), and the ``seconds`` of each round. The seconds and the command that goes on with the run
-    (``go_on``) are for its operator and not for publication.
+    model (``shapes``), and the ``seconds`` of each round. The seconds and the command that resumes the run (``go_on``)
+    are for its operator and not for publication.
     """
 
     directory: Path
@@ -108,7 +107,7 @@ class RunView(Short):
 
     @property
     def spent(self) -> Any:
-        """Epsilon that was spent, by the summary or else by the last round."""
+        """Spent epsilon, by the summary or else by the last round."""
         return self.summary.get("epsilon_spent", self.last.get("epsilon") if self.history else 0.0)
 
     @property
@@ -117,10 +116,10 @@ class RunView(Short):
         return self.summary.get("status") == "completed"
 
     def shareable(self) -> RunView:
-        """A copy without what its guarantee does not cover, and without what is marked as its operator's.
+        """A copy without values that its guarantee does not cover, and without fields for its operator.
 
-        Guarantee: what is left is computed from what the run released, and from public numbers. Training losses and
-        the operator's parts of the summary go; where held-out records may be private, everything measured on them.
+        Guarantee: the rest is computed from the run's releases, and from public numbers. Training losses and the
+        operator's parts of the summary go; if held-out records may be private, so does everything measured on them.
         """
         private = self.experiment.data.shows_private_rows
         hidden = {"training_loss", "held_out"} if private else {"training_loss"}
@@ -135,7 +134,7 @@ class RunView(Short):
 
 
 def read_run(directory: Path) -> RunView:
-    """Read what a run's screen, card and pictures need; no code that its experiment names is loaded.
+    """Read a run for its screen, card and pictures; no code that its experiment names is loaded.
 
     To build its model or its task, `fedsw.experiment.choices.require_allowed_code` comes first.
 
@@ -164,7 +163,7 @@ def read_run(directory: Path) -> RunView:
 
 
 def read_whole_run(directory: Path) -> RunView:
-    """Read everything that a page says of a run: the same, its ledgers replayed, its rounds' times and its shapes.
+    """Read a run for its page: the same, its replayed ledgers, its rounds' times and its shapes.
 
     Raises:
         ValueError: as `read_run`.
@@ -180,7 +179,7 @@ def read_whole_run(directory: Path) -> RunView:
 
 
 def with_shapes(view: RunView) -> RunView:
-    """Add the functions of an additive model that a run kept; of other models there are none."""
+    """Add the functions of an additive model, if the run has one."""
     from fedsw.runs.additive_shapes import read_shapes
 
     return replace(view, shapes=tuple(read_shapes(view.directory)))
@@ -208,10 +207,10 @@ _OF_NUMBERS = ("epsilon_spent_by_client", "held_out", "constant")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """How a run ended, by its summary's file; empty if there is none.
+    """A run's summary; empty before the first.
 
     Raises:
-        ValueError: naming the file and the key, if it is damaged: something else stands where a text or number belongs.
+        ValueError: naming the file and the key, if a value has another type than it should.
     """
     summary = read_json(path) or {}
 
@@ -237,7 +236,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _ended_in_order(log: Path) -> bool:
-    """Say whether the last process of a run wrote its summary; without a log, as far as one can see."""
+    """Return whether the last process of a run wrote its summary; True if the folder has no log, as a copy."""
     if not log.is_file():
         return True
     with log.open(encoding="utf-8", errors="replace") as lines:

@@ -113,7 +113,7 @@ def test_a_stated_bound_is_trained_charged_and_named_with_whose_word_it_is(feder
     assert f"a bound that the user stated, of the penalty {name}; nothing here proves it" in guarantee["statement"]
     assert "each record's sensitive group" in guarantee["public"]
     words = dict(promise(json.loads((folder / "summary.json").read_text())).rows)
-    assert "stated by the user" in words["whose word the bound is"]
+    assert "stated by the user" in words["sensitivity bound"]
     with pytest.raises(CodeRefused, match=MODULE):
         audit(folder)
     finding = audit(folder, [MODULE])

@@ -56,7 +56,7 @@ REFUSED = {
     "plateau": (sgd, lr_scheduler.ReduceLROnPlateau, "ReduceLROnPlateau cannot step once in each of 6 rounds"),
     "too short": (sgd, lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=5), "OneCycleLR cannot step once in each"),
     "another optimizer's": (sgd, other, "StepLR changes the rates of another optimizer"),
-    "unloadable": (sgd, Unloadable, "SGD with Unloadable keeps what no checkpoint holds"),
+    "unloadable": (sgd, Unloadable, "SGD with Unloadable keeps state that a checkpoint cannot hold"),
 }
 
 

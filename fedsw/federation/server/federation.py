@@ -238,7 +238,7 @@ def _taken_up(run: FederatedRun, budget: Budgeted) -> checkpoint.Checkpoint | No
     directory.keep_name(run.name)
     open_ledger = functools.partial(_ledger, directory, run.plan, state, run.selection, resume=job.resume)
     context.ledger = run.side.ledger_of(open_ledger)
-    directory.forgotten = run.ledger is not None and job.engine == "inprocess"
+    directory.clients_in_process = run.ledger is not None and job.engine == "inprocess"
     budget.limit(run.ledger)
     if job.resume:
         # What each client has reported, by all files that have it: the summary covers failed attempts, too.

@@ -1,4 +1,4 @@
-"""A release about kept records, as it is on disk: noised sums by group, of how many records and clients."""
+"""A release that a run makes once beside its rounds, as on disk: noised sums by group, numbers of records, clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 class OnceReleased:
     """The one release of a kind; everything computed from it is free.
 
-    `values` are noised sums by group, (groups, t), of so many records (groups,) at so many clients, each with noise of
-    standard deviation `sigma`; `attempt` is the one that paid, `spent` the run's epsilon then.
+    `values` are noised sums by group, (groups, t), each with noise of standard deviation `sigma`, of `records` by
+    group, (groups,), at a number of `clients`; `attempt` was charged, `spent` is the run's epsilon after it.
     """
 
     values: NDArray[np.float64]
@@ -35,7 +35,7 @@ class OnceReleased:
         }
 
     def content(self) -> dict[str, Any]:
-        """The whole of the release for its file, which `read` takes."""
+        """All of the release for its file, which `read` takes."""
         return {
             **self.said(),
             "values": self.values.tolist(),

@@ -1,4 +1,4 @@
-"""Metrics of held-out records, round by round: the shipped ones and a user's own."""
+"""Metrics of held-out records, round by round: shipped ones and custom ones."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ from fedsw.runs.telemetry import LOGGER, event
 def subsample(records: Records, most: int) -> Records:
     """At most about `most` of the records: of every stratum its part, rounded up, so that none vanishes.
 
-    A stratum is a group, and a class in it where targets are classes. Within a stratum the choice is uniform and looks
-    at positions only, never at features or targets of a regression; it comes from a public seed of its own, so it is
-    the same in every round and every run, and no training reads it.
-
-    Where n is no larger than `most`, all of them are returned as they are; the others keep their order.
+    A stratum is a group, or a class in a group if targets are classes. Within a stratum the choice is uniform and
+    depends on positions only, never on features or targets of a regression; a fixed public seed makes it the same in
+    every round and every run, and no training reads it. Records keep their order; n <= `most` of them are returned
+    unchanged.
     """
     n = len(records)
     if n <= most:
@@ -69,7 +68,7 @@ recorded under the metric's name, or numbers by name, recorded as `metric.name`.
 
 
 class OwnMetrics:
-    """Functions by the names that their numbers are recorded under, none of them a shipped metric's."""
+    """Custom metrics by name; none has a shipped metric's name."""
 
     def __init__(self, *metrics: Mapping[str, Metric]) -> None:
         require_names([name for named in metrics for name in named])
@@ -99,7 +98,7 @@ class OwnMetrics:
     def measure(self, outputs: Tensor, records: Records) -> dict[str, float]:
         """Every metric's numbers of outputs (n, d), by name. It never raises: budget is being spent.
 
-        One that fails is nan, and said so once in the log.
+        A metric that fails is nan, with one warning in the log.
         """
         measured: dict[str, float] = {}
         for name, metric in self._metrics.items():
@@ -115,7 +114,7 @@ class OwnMetrics:
 
 
 def _named(name: str, returned: Any) -> dict[str, float]:
-    """The numbers that a metric returned, by the names that they are recorded under."""
+    """The numbers that a metric returned, by their names on record."""
     if not isinstance(returned, Mapping):
         return {name: _number(name, returned)}
     for key in returned:
@@ -134,19 +133,19 @@ def _number(name: str, value: Any) -> float:
 
 
 _PARTS = 10
+"""Parts of the units, each left out once, of which intervals of metrics without a known law are made."""
 _DISTANCES = ("w2_squared", "sw2", "od_", "frechet")
 """Metrics that are never negative."""
 
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """A model's worth on held-out records: `metrics` by name, and tables of them by group, and by column
-    of groups that several make.
+    """A model's worth on held-out records: `metrics` by name, and tables of them by group, and by each column of
+    combined groups.
 
-    `measured_on` says on how many `records`, `of` how many that there are, and with how many `directions` where a
-    metric is a sliced distance; `quality` what the metrics are worth beside a constant, and `start` the loss before
-    training. `missing` says in words why there is nothing if a release of kept records was planned, `rise` how much
-    larger than before training the loss is on the same records.
+    `measured_on` has the number of measured `records`, `of` all, and the `directions` of sliced distances. `quality`
+    compares with a constant; `start` is the loss before training, `rise` its increase on the same records. `missing`
+    is the reason in words if a planned release of kept records gave no metrics.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -185,11 +184,9 @@ def _table(name: str, table: GroupTable) -> dict[str, Any]:
 class Evaluator:
     """Evaluates flat models on the held-out part of the experiment's data set.
 
-    Held-out records are not protected by the run's guarantee; the docs and the record say so. All that is measured is
-    tried here once, on the initial model: what fails does so before anything is spent. By default it is measured on a
-    subsample (`evaluation`), which the summary says.
-
-    Functions of a user's own are measured by name, beside those that the experiment names.
+    The run's guarantee does not cover held-out records; docs and summary say so. Every metric is tried once on the
+    initial model, so that one that fails does so before anything is spent. By default metrics are of a subsample
+    (`evaluation`), as the summary says. Custom ``metrics`` by name join those that the experiment names.
     """
 
     def __init__(
@@ -249,13 +246,13 @@ class Evaluator:
 
 
 def parts_of(records: Records) -> Tensor:
-    """In which tenth of its units each record is (n,): rows of one unit are in one part."""
+    """The part of the units, of `_PARTS`, that each record is in, (n,); rows of one unit are in one part."""
     _, number = np.unique(units_of(records), return_inverse=True)
     return torch.from_numpy(number % _PARTS)
 
 
 def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int) -> HeldOutMetrics:
-    """Metrics that were measured on some records, `of` so many, with all that a summary says beside them."""
+    """Measured metrics of some records, `of` a total, with intervals and tables for the summary."""
     outputs, quality = measured.arrays["outputs"], _with_intervals(task, records, measured)
     if scored := of_probabilities(task, outputs, records):
         around = {name: interval for name, (_, interval) in scored.items()}
@@ -271,7 +268,7 @@ def worth_of(task: Problem, records: Records, measured: Measurements, *, of: int
 
 
 def _with_intervals(task: Problem, records: Records, measured: Measurements) -> Quality:
-    """Intervals around a model's metrics; those without a law, a user's excepted, by leaving out a tenth."""
+    """Intervals around a model's metrics; those without a known law by the delete-a-group jackknife, if it is there."""
     report = measured.report
     quality, units = quality_of(task, measured.arrays["outputs"], records), units_of(records)
     around = dict(quality.intervals)
@@ -284,14 +281,14 @@ def _with_intervals(task: Problem, records: Records, measured: Measurements) -> 
         elif interval := intervals.left_out(report[name], [rest.get(name, math.nan) for rest in measured.without]):
             around[name] = Interval(max(interval.low, 0.0), interval.high) if name.startswith(_DISTANCES) else interval
     quality = replace(quality, intervals={name: around[name] for name in report if name in around})
-    made_labels = task.task.facts.sketched and task.classes > 1  # by what saw no others
+    made_labels = task.task.facts.sketched and task.classes > 1  # labels of a classifier of synthetic rows
     return beside_constant(quality, report, records, task) if made_labels and not quality.constant else quality
 
 
 def beside_constant(quality: Quality, report: Mapping[str, float], records: Records, task: Problem) -> Quality:
-    """An accuracy, of predictions that are not at hand, beside that of always the most frequent class.
+    """An accuracy beside that of the most frequent class, if single predictions are not at hand.
 
-    How often both are right is not known, so that the gain's interval takes each at its end.
+    How often both are right is not known, so that the gain's interval is between their intervals' ends.
     """
     if "accuracy" not in report:
         return quality

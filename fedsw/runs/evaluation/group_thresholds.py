@@ -1,7 +1,7 @@
-"""Thresholds by group, out of noised counts of scores: post-processing of the one release, whatever the rule.
+"""Thresholds by group, from noised counts of scores: post-processing of one release, for every rule.
 
-A model's scores are counted by group, label and bin (`fedsw.learning.tasks.score_counts`); every group's records of a
-bin are taken to lie evenly in it. Nothing here draws at random, so the same counts give the same thresholds.
+A model's scores are counted by group, label and bin (`fedsw.learning.tasks.score_counts`); a group's records of a bin
+count as evenly spread in it. No randomness: the same counts give the same thresholds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedsw.learning.tasks.calibration import LogitCalibration
 from fedsw.learning.tasks.score_counts import BINS, BOTH, ScoreCounts
 from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.held_out_metrics import as_many
-from fedsw.runs.run_files import RunFile, read_json, write_json
+from fedsw.runs.run_files import RunFile, read_as, write_json
 from fedsw.runs.view import HeldOutOutputs
 
 Array = NDArray[np.float64]
@@ -35,12 +35,13 @@ RULES: Mapping[str, str] = {
 """The rules by name, in words with a place for the positive class."""
 
 FEWEST = 20
-"""Least records of a group that have a threshold of their own."""
+"""Least records of a group with its own threshold."""
 
 _MOST_BAND = 0.25
-"""A group has no threshold of its own where two deviations of noise may move its selected share by more than this."""
+"""A group has its own threshold only if two standard deviations of noise move its selected share by at most this."""
 
 _EDGES = np.linspace(0.0, 1.0, BINS + 1)
+# Candidates: four thresholds in a bin, within which counts are interpolated, and selected shares in steps of 0.5 %.
 _TRIED = np.linspace(0.0, 1.0, 4 * BINS + 1)
 _RATES = np.linspace(0.0, 1.0, 201)
 
@@ -49,8 +50,8 @@ _RATES = np.linspace(0.0, 1.0, 201)
 class Scores(OnceReleased):
     """The one release of scores: `values` are noised counts, (groups, width), in the order of `ScoreCounts`.
 
-    Where probabilities were corrected by them, the ``calibration`` says how. One number of records of several groups is
-    a declared one: how many each has is secret.
+    ``calibration`` is the correction of probabilities by them, if any. A single number of records for several groups is
+    the declared one: the groups' own are secret.
     """
 
     calibration: LogitCalibration | None = None
@@ -63,30 +64,29 @@ def keep(folder: Path, scores: Scores) -> None:
 
 
 def kept(folder: Path) -> Scores | None:
-    """The release that a run's folder has; None before there is one, ValueError if its file is damaged."""
-    if (content := read_json(folder / RunFile.SCORES)) is None:
-        return None
-    try:
+    """The release in a run's folder; None before there is one, ValueError if its file is damaged."""
+
+    def made(content: Mapping[str, Any]) -> Scores:
         calibrated = content.get("calibration")
         calibration = None if calibrated is None else LogitCalibration.read(calibrated)
         scores = Scores(**read(content), calibration=calibration)
         if scores.values.ndim != 2 or len(scores.records) not in (1, len(scores.values)):
             raise ValueError(f"its values are of shape {scores.values.shape}")
-    except (LookupError, TypeError, ValueError) as fault:
-        raise ValueError(f"{folder / RunFile.SCORES} is damaged: {fault}") from None
-    return scores
+        return scores
+
+    return read_as(folder / RunFile.SCORES, made)
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """A threshold for every group, and the answers that it is expected to give.
+    """A threshold for every group, with its expected results.
 
     Attributes:
-        by_group: thresholds of the probability of the positive class, above which it is answered.
-        selected: shares of every group that are answered so, by the noised counts.
+        by_group: thresholds of the probability of the positive class, above which it is predicted.
+        selected: the share of each group for which it is predicted, by the noised counts.
         bands: two standard deviations of the noise in these shares.
-        accuracy: share of all records that are answered rightly, by the noised counts.
-        few: groups, by number, that noise leaves the threshold of all records together.
+        accuracy: share of correct predictions, by the noised counts.
+        few: groups, by number, with the threshold of all records together, as noise hides theirs.
     """
 
     by_group: tuple[float, ...]
@@ -97,18 +97,19 @@ class Cuts:
 
 
 def band_of(sigma: float, records: float, numbers: int = 2 * BINS) -> float:
-    """Two standard deviations of noise in a share above a threshold, at most 1: that of half of a group's counts.
+    """Two standard deviations of the noise in a share above a threshold, at most 1; the worst is half of the counts.
 
-    The counts are moved alike to add up to the public number of records, which takes half of the noise's variance.
+    All counts are moved alike to add up to the public number of records, which takes away half of the variance of a sum
+    of half of them: a quarter of ``numbers`` times sigma² is left.
     """
     return min(1.0, sigma * math.sqrt(numbers) / records) if records >= 1 else 1.0
 
 
 class _Curves:
-    """Shares of one group's records, or of all, above every threshold: all, and those of each label."""
+    """Shares of one group's records, or of all groups', above every threshold, of all labels and of each."""
 
     def __init__(self, counts: Array, records: float, sigma: float) -> None:
-        """Of noised counts (BINS, 2), bin and label, of so many records, with noise of that standard deviation."""
+        """From noised counts (BINS, 2) by bin and label, the number of records, and the noise's standard deviation."""
         self.records, self._sigma = float(records), sigma
         self.above = np.concatenate([np.cumsum(counts[::-1], axis=0)[::-1], np.zeros((1, 2))])  # at every edge
         self._labels = self.above[0]
@@ -119,42 +120,43 @@ class _Curves:
         share = above / max(1.0, self.records if label is None else self._labels[label])
         share[0], share[-1] = 1.0, 0.0
         share = np.clip(share, 0.0, 1.0)
+        # Noise makes it rise somewhere: take the middle of the largest falling curve below, the smallest above.
         falling = (np.minimum.accumulate(share) + np.maximum.accumulate(share[::-1])[::-1]) / 2
         return falling
 
     def band(self, label: int | None) -> float:
-        """Two standard deviations of the noise in a share above a threshold, at most; infinite for too few records."""
+        """Upper limit of two standard deviations of the noise in a share; infinite for too few records."""
         many = self.records if label is None else float(self._labels[label])
         numbers = 2 * BINS if label is None else BINS
         return band_of(self._sigma, many, numbers) if many >= FEWEST else math.inf
 
     def right(self, cut: float | Array) -> Any:
-        """Records that are answered rightly at thresholds."""
+        """Number of correct predictions at thresholds."""
         positive, negative = (np.interp(cut, _EDGES, self.above[:, label]) for label in (1, 0))
         return positive + self._labels[0] - negative
 
 
 def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
-    """Thresholds by a rule of `RULES`; of all that a rule admits, those that are right most often by the counts.
+    """Thresholds by a rule of `RULES`; of all that a rule admits, those with the highest accuracy by the counts.
 
-    They are of the released probability of the class ``positive``: a calibrated one, where the release calibrated it.
+    They are of the probability of the class ``positive``, which is calibrated if the release has a calibration.
 
-    A group with a share above a threshold that is noise, or with fewer than `FEWEST` records, gets the threshold of all
-    records together; where that is noise, too, all get 1/2.
+    A group with fewer than `FEWEST` records, or too much noise in its shares, gets the threshold of all records
+    together; if those have too much noise, too, every group gets 1/2.
     """
     if rule not in RULES:
         raise ValueError(f"rule {rule!r} is unknown: choose {', '.join(map(repr, RULES))}")
     groups, bins = len(scores.values), scores.values.shape[1] // 2
     sizes, sigma = scores.records, scores.sigma
-    if len(sizes) < groups:  # secret: a group is as large as its counts say, and so is the noise in a share, twice
+    if len(sizes) < groups:  # secret: sizes are sums of noised counts, and noise is in a share's numerator and size
         sizes, sigma = np.maximum(0.0, scores.values.sum(axis=1)), 2 * sigma
     counts = as_many(scores.values, sizes).reshape(groups, bins, 2)
-    if bins > BINS:  # the outermost ones are parted for calibration
+    if bins > BINS:  # calibration has finer bins at both ends
         counts = np.add.reduceat(counts, np.searchsorted(np.array(BOTH), _EDGES[:-1]), axis=1)
     apart = [_Curves(counts[group], sizes[group], sigma) for group in range(groups)]
     together = _Curves(counts.sum(axis=0), float(sizes.sum()), sigma * math.sqrt(max(1, int((sizes > 0).sum()))))
     if scores.calibration is not None and not scores.calibration.scale:
-        # Every record has the class shares: there is nothing to part.
+        # Every record has the class shares as probabilities: one answer for all.
         share = float(scores.calibration.of_positive(np.array(0.5), positive))
         alike = ((0.5,) * groups, (float(share > 0.5),) * groups, (0.0,) * groups)
         return Cuts(*alike, max(share, 1 - share), tuple(range(groups)))
@@ -180,17 +182,17 @@ def cuts_of(scores: Scores, rule: str, positive: int = 1) -> Cuts:
 
 
 def _right(apart: list[_Curves], cuts: Array) -> float:
-    """Records of all groups that thresholds (groups,) answer rightly."""
+    """Number of correct predictions in all groups at thresholds (groups,)."""
     return float(sum(curves.right(cut) for curves, cut in zip(apart, cuts, strict=True)))
 
 
 def _cut(share: Array, rate: float) -> float:
-    """The threshold above which that share of records lies, by shares (BINS + 1,) above the edges; ties go up."""
+    """The threshold with that share of records above it, by shares (BINS + 1,) above the edges; of ties the highest."""
     if rate <= 0:
         return 1.0
     if rate >= 1:
         return 0.0
-    bin_ = int(np.flatnonzero(share >= rate)[-1])  # the last edge that has so much above it
+    bin_ = int(np.flatnonzero(share >= rate)[-1])  # the last edge with at least that share above it
     within = (share[bin_] - rate) / (share[bin_] - share[bin_ + 1])
     return float(_EDGES[bin_] + within / BINS)
 
@@ -198,8 +200,8 @@ def _cut(share: Array, rate: float) -> float:
 def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array:
     """Thresholds (groups,) that maximise accuracy less the largest gap in a class's selected share.
 
-    One threshold a group cannot make both rates alike. Tried are, for every point of a group's curve of both rates, the
-    nearest points of all others.
+    One threshold for each group cannot equalise both rates. Candidates are, for every point of a group's ROC curve, the
+    nearest points of the other groups' curves.
     """
 
     def rates(curves: _Curves) -> Array:
@@ -218,7 +220,7 @@ def _odds(apart: list[_Curves], used: list[_Curves], together: _Curves) -> Array
 
 
 def scores_of_outputs(outputs: HeldOutOutputs, *, groups: int, positive: int) -> Scores:
-    """Counts of held-out outputs in the form of a release, without noise: for those who may look at them."""
+    """Counts of held-out outputs in the form of a release, without noise: for holders of these records."""
     counts, sensitive = ScoreCounts(groups, positive), outputs.sensitive
     places = counts.places(torch.from_numpy(outputs.values), torch.from_numpy(outputs.target)).numpy()
     values = np.zeros((groups, counts.width))
@@ -227,7 +229,7 @@ def scores_of_outputs(outputs: HeldOutOutputs, *, groups: int, positive: int) ->
 
 
 def metrics_at(cuts: Cuts, outputs: HeldOutOutputs, *, positive: int) -> dict[str, float]:
-    """How right and how alike thresholds are on held-out outputs, the metrics of a run's summary."""
+    """Accuracy and fairness of thresholds on held-out outputs, for a run's summary."""
     probabilities, groups = outputs.values[:, 0], len(cuts.by_group)
     scores = probabilities if positive == 1 else 1 - probabilities
     above = scores > np.array(cuts.by_group)[outputs.sensitive]

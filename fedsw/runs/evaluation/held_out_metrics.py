@@ -1,6 +1,7 @@
-"""Metrics made of noised counts and sums over records that were kept out of training: post-processing of one release.
+"""Metrics from noised counts and sums over records that were kept out of training: post-processing of one release.
 
-Metrics are read off the sums as they are: what noise made impossible is not cut, and intervals say what may be true.
+Metrics follow from the sums unchanged: impossible values, due to noise, are not clipped; intervals hold possible ones.
+In order: the release on disk, metrics of classes (`_Table`), of numbers (`_Errors`), and intervals of noised numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fedsw.runs.evaluation.quality import (
     with_root,
     worst_of,
 )
-from fedsw.runs.run_files import RunFile, read_json, write_json
+from fedsw.runs.run_files import RunFile, read_as, write_json
 
 Array = NDArray[np.float64]
 
@@ -48,7 +49,7 @@ Array = NDArray[np.float64]
 class Tallied(OnceReleased):
     """The one release about kept records: `values` are noised sums for the model of a `round`.
 
-    Sums of a regression are of numbers that were ``cut``.
+    A regression's numbers were clipped at ``cut`` before they were summed.
     """
 
     round: int
@@ -69,34 +70,31 @@ def keep(directory: RunDirectory, tallied: Tallied) -> None:
 
 
 def kept(directory: RunDirectory) -> Tallied | None:
-    """The release that a run has; None before there is one."""
-    path = directory.path / RunFile.HELD_OUT
-    if (content := read_json(path)) is None:
-        return None
-    try:
-        return Tallied(
-            **read(content),
-            round=int(content["round"]),
-            cut=None if (cut := content.get("cut")) is None else Cut.of_flat(torch.tensor(cut).reshape(-1)),
-        )
-    except (LookupError, TypeError, ValueError) as fault:
-        raise ValueError(f"{path} is damaged: {fault}") from None
+    """The release of a run; None before there is one."""
+
+    def made(content: Mapping[str, Any]) -> Tallied:
+        cut = content.get("cut")
+        clips = None if cut is None else Cut.of_flat(torch.tensor(cut).reshape(-1))
+        return Tallied(**read(content), round=int(content["round"]), cut=clips)
+
+    return read_as(directory.path / RunFile.HELD_OUT, made)
 
 
 def cut_in_words(task: Problem, cut: Cut | None) -> str:
-    """Which targets and answers count as others, in the units of what is predicted; empty without a cut."""
+    """The clipping of targets and answers in words, in the units of the predicted number; empty without a cut."""
     if cut is None or cut == Cut.whole(len(cut.centre)):
         return ""
     low, width = task.units or (0.0, 1.0)
-    said = []
-    for number in range(min(len(cut.centre), _MOST_SAID)):
+    clips = []
+    for number in range(min(len(cut.centre), _MOST_NAMED)):
         ends = [[f"{low + width * end:.3g}" for end in pair] for pair in cut.ends(number)]
-        said.append("targets beyond {} to {}, and answers beyond {} to {}".format(*ends[0], *ends[1]))
-    more = ", and so on" if len(cut.centre) > _MOST_SAID else ""
-    return f"{'; '.join(said)}{more} count as the nearer end, by the released mean and variance of targets"
+        clips.append("targets beyond {} to {}, and answers beyond {} to {}".format(*ends[0], *ends[1]))
+    more = ", and so on" if len(cut.centre) > _MOST_NAMED else ""
+    return f"{'; '.join(clips)}{more} count as the nearer end, by the released mean and variance of targets"
 
 
-_MOST_SAID = 2
+_MOST_NAMED = 2
+"""Targets with their clips in words."""
 
 
 def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOutMetrics:
@@ -113,7 +111,7 @@ def held_out_of(task: Problem, tally: Tally, tallied: Tallied) -> HeldOutMetrics
 
 
 def as_many(values: Array, records: NDArray[np.int64] | Array) -> Array:
-    """Noised counts (..., groups, t), moved alike to add up to each group's records (groups,); none for none."""
+    """Noised counts (..., groups, t), moved alike to add up to each group's records (groups,); 0 for an empty one."""
     moved = values + ((records - values.sum(-1)) / values.shape[-1])[..., None]
     wanted: Array = np.where((records != 0)[:, None], moved, 0.0)
     return wanted
@@ -122,9 +120,9 @@ def as_many(values: Array, records: NDArray[np.int64] | Array) -> Array:
 class _Table(Answers):
     """Noised counts of every group, class and answer, (groups, classes, classes), and shares of them.
 
-    `chances` (groups, classes, bins) are the counts by the probability of a record's own class, and `rest`, as many,
-    those by a class's probability for records of all others. Sums over groups have the noise of each that has records:
-    `_sigmas` (groups,).
+    `chances` (groups, classes, bins) are counts by the probability of a record's true class; `rest`, of the same shape,
+    are counts by a class's probability for records of the other classes. `_sigmas` (groups,) are standard deviations of
+    the noise in a count.
     """
 
     def __init__(
@@ -136,9 +134,9 @@ class _Table(Answers):
         hidden: bool = False,
         merged: Array | None = None,
     ) -> None:
-        """With `hidden` the number of records is known from these counts only: a share is of a noised number.
+        """If the number of records is secret (`hidden`) it is the sum of the counts: shares have noise in both parts.
 
-        Groups may be ``merged``, (merged, groups) of 0 and 1.
+        Groups may be ``merged``, by a matrix (merged, groups) of 0 and 1.
         """
         merged = np.eye(tally.groups) if merged is None else merged
         self.groups, self.classes, self.positive, self.hidden = len(merged), tally.classes, positive, hidden
@@ -146,7 +144,7 @@ class _Table(Answers):
         seen = answered.sum(axis=1) if hidden else tallied.records
         self._sigmas = tallied.sigma * np.sqrt(merged @ (np.ones(tally.groups) if hidden else tallied.records > 0))
         self.records = (merged @ seen).round().astype(np.int64)
-        if hidden:  # a group of no more records than noise hides has none of its own to speak of
+        if hidden:  # a group that noise hides counts as empty
             self.records = np.where(merged @ seen > _HIDES * tally.classes * self._sigmas, self.records, 0)
         shape = (self.groups, tally.classes, -1)
         self.counts = (merged @ as_many(answered, seen)).reshape(shape)
@@ -169,7 +167,7 @@ class _Table(Answers):
     def noise(self, weights: Array, group: int | None = None) -> float:
         """Standard deviation of the noise in a weighted sum (classes, classes) of a group's counts, or all groups'.
 
-        What all counts of a group were moved by, where their number is public, is in it.
+        If the number of records is public, a group's counts were moved to it, which takes the mean weight's part away.
         """
         moved = 0.0 if self.hidden else float(weights.sum()) ** 2 / weights.size
         squares = float(np.square(weights).sum()) - moved
@@ -216,38 +214,39 @@ class _Table(Answers):
         return counts
 
     def log_loss(self) -> tuple[float, Interval]:
-        """The mean log loss of all records, each taken to lie evenly in its bin."""
+        """The mean log loss of all records, if they are evenly spread in their bins."""
         ends = np.array(CHANCES)
-        wholes = ends * (1 - np.log(np.maximum(ends, np.finfo(float).tiny)))
-        return self._mean(self.chances.sum(axis=(0, 1)), np.diff(wholes) / np.diff(ends), self.classes / SCORED**2)
+        integrals = ends * (1 - np.log(np.maximum(ends, np.finfo(float).tiny)))  # of -log p
+        return self._mean(self.chances.sum(axis=(0, 1)), np.diff(integrals) / np.diff(ends), self.classes / SCORED**2)
 
     def log_loss_of_shares(self) -> tuple[float, Interval]:
-        """That of the class shares of these records."""
+        """The log loss of the class shares of these records."""
         by_class = self.counts.sum(axis=(0, 2))
         shares = np.clip(by_class / by_class.sum(), 1 / max(2.0, by_class.sum()), 1.0)
         return self._mean(by_class, -np.log(shares), self.classes)
 
-    def _mean(self, counts: Array, losses: Array, times: float) -> tuple[float, Interval]:
-        """The mean of losses (k,) by counts (k,), each with so many times the noise's variance in a group."""
-        n, far = self.total, losses - losses.mean()
+    def _mean(self, counts: Array, losses: Array, factor: float) -> tuple[float, Interval]:
+        """The mean of losses (k,) by counts (k,), which have `factor` times the variance of the noise in a count."""
+        n, centred = self.total, losses - losses.mean()
         value = float(counts @ losses) / n
-        noise = self._sigma() * math.sqrt(times)
-        square = float(counts @ np.square(losses - value)) + noise * float(np.linalg.norm(np.square(far)))
-        spread = math.hypot(noise * float(np.linalg.norm(far)) / n, math.sqrt(max(0.0, square)) / n)
-        if self.hidden:  # the noised number, which the counts were moved to
+        noise = self._sigma() * math.sqrt(factor)
+        # Counts add up to n, so that their noise weighs centred losses; a deviation of it is added to the variance.
+        square = float(counts @ np.square(losses - value)) + noise * float(np.linalg.norm(np.square(centred)))
+        spread = math.hypot(noise * float(np.linalg.norm(centred)) / n, math.sqrt(max(0.0, square)) / n)
+        if self.hidden:  # n is the noised sum, to which these counts were moved
             of_number = self.noise(np.ones((self.classes, self.classes)))
             spread = math.hypot(spread, abs(float(losses.mean()) - value) * of_number / n)
         reach = intervals.normal(LEVEL) * spread
         return value, Interval(max(0.0, value - reach), value + reach)
 
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
-        """See `Answers`; the area under the ROC curve and the calibration error, too."""
+        """See `Answers`; also the area under the ROC curve and the calibration error."""
         if not self.records[group]:
             return super().of_group(group)
         return super().of_group(group) | self.of_probabilities(group)
 
     def of_probabilities(self, group: int | None = None) -> dict[str, tuple[float, Interval]]:
-        """AUC and calibration error of a group's records, or of all; of several classes the mean against the rest."""
+        """AUC and calibration error of a group's records, or of all; of several classes the means against the rest."""
         counted = slice(None)
         if self.classes == 2:
             counted = slice(1, 2) if self.positive is None else slice(self.positive, self.positive + 1)
@@ -261,17 +260,17 @@ class _Table(Answers):
         }
 
     def by_group(self, names: Sequence[str]) -> GroupTable:
-        """The table by group, of these names."""
+        """The table by group, under these names."""
         return _by_group(self.records, names, [self.of_group(group) for group in range(self.groups)])
 
     def margin(self, constant: int, level: float) -> Gain:
         """Accuracy of the model less that of a constant of that class."""
         better = np.eye(self.classes)
         better[constant] -= 1.0
-        both = np.abs(better)
-        more, differing = (float((self.counts * weights).sum()) for weights in (better, both))
-        of_one = better - more / self.total if self.hidden else better
-        return noised_gain(more, differing + self.noise(both), self.total, self.noise(of_one), level)
+        differ = np.abs(better)
+        more, differing = (float((self.counts * weights).sum()) for weights in (better, differ))
+        of_ratio = better - more / self.total if self.hidden else better  # to first order, with the noise in the total
+        return noised_gain(more, differing + self.noise(differ), self.total, self.noise(of_ratio), level)
 
 
 def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[str, int]) -> HeldOutMetrics:
@@ -289,7 +288,7 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
         around |= table.between_groups()
     metrics = {key: float(value[0]) for key, value in metrics_of_tables(table.counts[None], table.positive).items()}
     constant_around = {"accuracy": shares[often].at(LEVEL)}
-    if shipped_task(task.experiment.objective.task) is not None:  # whose loss is the log loss of its outputs
+    if shipped_task(task.experiment.objective.task) is not None:  # its loss is the log loss of its outputs
         metrics["loss"], around["loss"] = table.log_loss()
         constant["loss"], constant_around["loss"] = table.log_loss_of_shares()
     for name, (value, interval) in table.of_probabilities().items():
@@ -313,15 +312,15 @@ def _of_classes(tally: Counts, tallied: Tallied, task: Problem, size: Mapping[st
 
 
 def _merging(places: NDArray[np.int64], values: int) -> Array:
-    """Which groups (groups,) have each of some values, as 0 and 1 (values, groups)."""
+    """A matrix (values, groups) of 0 and 1 that merges groups by the numbers of their values (groups,)."""
     matrix: Array = (places == np.arange(values)[:, None]).astype(np.float64)
     return matrix
 
 
 def _area(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[float, Interval]:
-    """The mean area under ROC curves by noised counts (k, bins) of k classes and the rest; unknown of few records.
+    """The mean area under ROC curves by noised counts (k, bins) of k classes and the rest; nan if noise hides them.
 
-    A bin's records are alike. The error of a mean is at most the mean of errors; noise is of separate counts.
+    Records of one bin are ties. The error of a mean is at most the mean of errors; noise is of separate counts.
     """
     areas, draws, noises = [], [], []
     for of_class, rest in zip(ones, others, strict=True):
@@ -344,9 +343,9 @@ def _area(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[f
 
 
 def _miscalibration(ones: Array, others: Array, sigma: float, of_others: float) -> tuple[float, Interval]:
-    """The mean calibration error by noised counts (k, bins) of k classes and the rest, for scores about a bin's middle.
+    """The mean calibration error by noised counts (k, bins) of k classes and the rest, for scores at a bin's middle.
 
-    The value is less what noise adds to a gap's square.
+    The noise's part is subtracted from each gap's square.
     """
     ends = np.array(CHANCES)
     middle, total = (ends[1:] + ends[:-1]) / 2, np.maximum(ones + others, 0.0)
@@ -360,10 +359,10 @@ def _miscalibration(ones: Array, others: Array, sigma: float, of_others: float) 
 
 
 _HIDES = 3.0
-"""Standard deviations of the noise in a number of records, where it is secret, up to which the noise hides it."""
+"""Standard deviations of the noise in a secret number of records, up to which the noise hides it."""
 
 _WITHIN = 6.0
-"""The part of a bin's width that is a standard deviation of its mean score about the middle."""
+"""A bin's width is this many standard deviations of its mean score about the middle."""
 
 
 def _by_group(records: NDArray[np.int64] | Array, groups: Sequence[str], measures: Sequence[Measured]) -> GroupTable:
@@ -375,7 +374,7 @@ def _by_group(records: NDArray[np.int64] | Array, groups: Sequence[str], measure
 
 
 def _row(label: int, classes: int) -> NDArray[np.bool_]:
-    """The cells of records of a class (classes, classes)."""
+    """The cells (classes, classes) of records of a true class."""
     cells = np.zeros((classes, classes), dtype=bool)
     cells[label] = True
     return cells
@@ -383,9 +382,9 @@ def _row(label: int, classes: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class _Errors:
-    """Squared error of the model and of the mean target, and where they lie.
+    """Squared error of the model and of the mean target, and their intervals.
 
-    `spreads` are standard deviations of the difference of the two: of the noise, and of the draw of records, at most.
+    `spreads` are standard deviations of their difference: that of the noise, and an upper limit of the records' draw.
     """
 
     error: float
@@ -395,19 +394,20 @@ class _Errors:
 
     @classmethod
     def of(cls, cut: Cut, values: Array, records: int, sigma: Array) -> _Errors:
-        """Errors from the first sums (3 + t) in [0, 1] of so many records, with noise of deviations sigma (3 + t,).
+        """Errors from the first sums (3 + t) in [0, 1] over `records`, with noise of deviations sigma (3 + t,).
 
-        The constant is the best one, the mean of the targets that were cut, not the cut's centre: the difference of
-        errors to the centre less the squared way from there to that mean. The difference of a record is d = v (2r - v)
-        of a target r and an answer v about the centre, so d^2 <= b^2 (4 r^2 - 2 d) if |v| <= b (of several targets by
-        Cauchy's inequality): what the draw of records adds, at most, whatever their law; or what the sum of d^2 says.
+        Sums are about the cut's centre: of the differences d of a record's squared errors (centre less model), of d^2,
+        of squared targets, and of targets. The constant is the mean of the clipped targets: its error is that of the
+        centre less the squared distance to the mean. With a target r and an answer v about the centre, d = v (2r - v),
+        so d^2 <= b^2 (4 r^2 - 2 d) if |v| <= b (for several targets by Cauchy's inequality): a bound on the variance
+        over draws of records, for every distribution. The sum of d^2 gives another; the smaller one is taken.
         """
         many, far = len(cut.centre), np.array(cut.targets)
         scale = far * 2 * math.sqrt(many)
         means, noise_of_means = scale * values[3 : 3 + many] / records - far, scale * sigma[3 : 3 + many] / records
         difference, square = cut.least + cut.width * values[0] / records, cut.square * values[2] / records
         apart, spread = cut.width * float(sigma[0]) / records, cut.square * float(sigma[2]) / records
-        shift = float(np.square(means).sum() - np.square(noise_of_means).sum())  # noise makes squares larger
+        shift = float(np.square(means).sum() - np.square(noise_of_means).sum())  # noise makes squares larger on average
         moved = float(np.sum(4 * np.square(means * noise_of_means) + 2 * noise_of_means**4))
         constant, error = float(square) - shift, float(square - difference)
         top = float(np.square(far + np.minimum(np.abs(means), far)).sum())
@@ -437,7 +437,7 @@ class _Errors:
 
     @property
     def explained(self) -> tuple[float, Interval]:
-        """R squared, and where it lies."""
+        """R squared, and its interval."""
         error, constant = (
             (low, min(max(value, low), high), high)
             for value, (low, high) in zip((self.error, self.constant), self.around, strict=True)
@@ -473,7 +473,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
     )
 
     def table(names: Sequence[str], merged: Array) -> GroupTable:
-        """By group, of groups that are merged as 0 and 1 say, (merged, groups)."""
+        """The table by group, of groups merged by a matrix (merged, groups) of 0 and 1."""
         measures: list[Measured] = []
         records: Array = merged @ tallied.records
         noises = np.sqrt(merged @ (tallied.records > 0))
@@ -495,10 +495,7 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
 def _bias_of_bins(
     sums: Array, means: Array, far: Array, sigma: Array, present: int, count: int, low: float, width: float
 ) -> Bias:
-    """How far the mean answer is from the mean target, of counts of answers in ten bins: within half a bin, and noise.
-
-    Both are of sums that are released already, so that it costs nothing.
-    """
+    """The mean answer, by counts in ten bins, beside the mean target: within half a bin, noise, and the draw."""
     middles = (np.arange(BINS) + 0.5) / BINS
     answers, truth = float(sums[-BINS:] @ middles) / count, float(means[0])
     noise = (
@@ -506,14 +503,14 @@ def _bias_of_bins(
         / count
         * math.hypot(float(sigma[-1]) * float(np.linalg.norm(middles)), 2 * float(far[0]) * float(sigma[3]))
     )
-    sampled = 1 / math.sqrt(count)  # a mean of numbers in [0, 1] is within two of its deviations
+    sampled = 1 / math.sqrt(count)  # two standard deviations of a mean of numbers in [0, 1] are at most that
     margin = 0.5 / BINS + 2 * noise + sampled
     gap = answers - truth
     return Bias(low + width * answers, low + width * truth, Interval(width * (gap - margin), width * (gap + margin)))
 
 
 def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:
-    """Kolmogorov and Smirnov's distance at the ends of ten bins, of counts (groups, bins), and where it lies."""
+    """The KS distance at the ends of ten bins, of counts (groups, bins), and its interval."""
     with np.errstate(divide="ignore", invalid="ignore"):
         below = np.cumsum(bins, axis=-1)[:, :-1] / records[:, None]
     value = float((below.max(0) - below.min(0)).max())
@@ -527,14 +524,15 @@ def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, I
 
 
 def noised_gain(more: float, differing: float, total: float, noise: float, level: float = SURE) -> Gain:
-    """Difference of two answers' accuracies, from counts with noise.
+    """Difference of two models' accuracies, from counts with noise.
 
-    `more` is what the first alone has right, less what the second alone has, with a deviation of its `noise`;
-    `differing` is both together, and a deviation of the noise in that.
+    `more` is the number of records that only the first has right, less those of the second, with the standard deviation
+    of its `noise`; `differing` is the sum of both numbers, plus a deviation of its noise. The ends solve a quadratic
+    equation (a score interval).
     """
     z, seen = intervals.normal(level), more / total
     spread = (min(max(differing, 0.0), total) + intervals.PSEUDO) / total
-    possible = min(max(seen, -1.0), 1.0)  # noise moves what is seen beyond what can be
+    possible = min(max(seen, -1.0), 1.0)  # noise may exceed possible values
     a, b = 1 + z * z / total, possible
     c = possible**2 - z * z * (spread + noise**2 / total) / total
     reach = math.sqrt(max(0.0, b * b - a * c))
@@ -542,9 +540,9 @@ def noised_gain(more: float, differing: float, total: float, noise: float, level
 
 
 def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Interval:
-    """Where the mean lies of numbers in [0, top] that is seen through noise: no law of this mean varies more.
+    """Interval of a mean of numbers in [0, top], with noise: of the largest variance that such numbers can have.
 
-    An estimate outside [0, top] is taken as its nearest end, as in `share`.
+    An estimate outside [0, top] is clipped to its nearest end, as in `share`.
     """
     z = intervals.normal(LEVEL)
     seen = min(max(estimate, 0.0), top)
@@ -554,7 +552,7 @@ def bounded_mean(estimate: float, total: float, top: float, noise: float) -> Int
 
 
 def noised_rate(hits: float, misses: float, spread: Callable[[float, float], float], most: float) -> Rate:
-    """A share of records with a noised number of them: what no true share makes too unlikely (Fieller's way).
+    """A share with a noised number of records: all true shares that are not too unlikely (Fieller's method).
 
     The noise in u * hits + v * misses has the standard deviation `spread(u, v)`.
     """

@@ -1,8 +1,8 @@
 """Confidence intervals (95 %) for shares, means, and what is made of them, from counts with and without noise.
 
-Every one is found by asking which true values could have given what was seen, with the noise in it: no draw starts from
-an estimate that was cut to what is possible. Rows are gathered by unit, so that each unit counts once, and few
-units take Student's quantile.
+Each interval holds the true values under which the observed one, with its noise, is not too unlikely; the observed one
+is not clipped to possible values first. Rows are grouped by unit, so that each unit counts once, and few units take
+Student's quantile.
 
 Source: mid-P limits of a share, Lancaster (1961), here of a binomial count plus Gaussian noise; effective sizes, Korn
 and Graubard (1998); differences and ratios, Zou and Donner (2008); areas under curves, Newcombe (2006), method 5.
@@ -27,24 +27,26 @@ LEVEL = 0.95
 SURE = 0.98
 """Level of a claim (better or worse than a constant, risen): each end is wrong one time in a hundred at most."""
 _FAR = 8.0
+"""Standard deviations of noise, beyond which a count's probability is below 1e-15 and is left out."""
 _BESIDE = 1e-9
+"""Relative distance that the search for a limit keeps from the estimate."""
 PSEUDO = 2.0
-"""Units that are added to those that differ, so that a few that agree do not look certain (Agresti and Min 2005)."""
+"""Pseudo-units that differ, so that few units that agree do not look certain (Agresti and Min 2005)."""
 
 
 class Interval(NamedTuple):
-    """Where a true value lies, but for one time in twenty."""
+    """Limits of a true value; they miss it one time in twenty."""
 
     low: float
     high: float
 
 
 WHOLE = Interval(0.0, 1.0)
-"""The interval of a share of no records: nothing is known."""
+"""The interval of a share of no records."""
 
 
 class Gain(NamedTuple):
-    """A difference, and where the true one lies; each end is beyond it one time in a hundred at most."""
+    """A difference, and limits of the true one; each is wrong one time in a hundred at most."""
 
     value: float
     low: float
@@ -62,19 +64,19 @@ class Gain(NamedTuple):
 
     @property
     def claim(self) -> str:
-        """In a word."""
+        """The claim that the interval allows, in words."""
         return "better" if self.above else "worse" if self.below else "cannot be told"
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A share as it was seen, and its interval at any level."""
+    """An observed share, and its interval at any level."""
 
     value: float
     at: Callable[[float], Interval]
 
     def around(self, level: float) -> tuple[float, float, float]:
-        """The share moved to what is possible, and its interval: lowest, share, highest."""
+        """The low end, the share clipped to the interval, and the high end."""
         low, high = self.at(level)
         value = self.value if math.isfinite(self.value) else (low + high) / 2
         return low, min(max(value, low), high), high
@@ -86,8 +88,7 @@ UNKNOWN = Rate(math.nan, lambda level: WHOLE)
 def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) -> Interval:
     """Confidence interval of a probability, after `count` of `total` trials plus Gaussian noise.
 
-    A count outside [0, total], which noise can make, is taken as its nearest end: the limit is then that of what noise
-    allows to see, and never below it.
+    A count outside [0, total], due to noise, is clipped to its nearest end, which only widens the interval.
     """
     if not total > 0:
         return WHOLE
@@ -97,12 +98,12 @@ def share(count: float, total: float, noise: float = 0.0, level: float = LEVEL) 
 
 
 def counted(count: float, total: float, noise: float = 0.0) -> Rate:
-    """The share of `total` trials that came out `count` times, plus Gaussian noise; nothing is known of none."""
+    """The share of a `count` in `total` trials, plus Gaussian noise; `UNKNOWN` without trials."""
     return Rate(count / total, lambda level: share(count, total, noise, level)) if total else UNKNOWN
 
 
 def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
-    """The share of rows that hit, by unit (n,): with an effective number of rows; few units take Student's quantile."""
+    """The share of hits (n,), by an effective number of rows of units (n,); few units take Student's quantile."""
     count = len(hits)
     if not count:
         return UNKNOWN
@@ -123,20 +124,20 @@ def rate_of(hits: NDArray[np.bool_], units: NDArray[np.int64]) -> Rate:
 
 
 def mean(values: Array, units: NDArray[np.int64], level: float = LEVEL) -> Interval:
-    """Where the mean lies that rows (n,) of units (n,) are drawn about."""
+    """Interval of the mean of the distribution of rows (n,) of units (n,)."""
     value, error, free = _error(values, units)
     reach = student(level, free) * error
     return Interval(value - reach, value + reach)
 
 
 def mean_error(values: Array, units: NDArray[np.int64]) -> float:
-    """The standard error of the mean of rows (n,) of units (n,); 0 for one unit, of which nothing is known."""
+    """The standard error of the mean of rows (n,) of units (n,); 0 for a single unit, which shows none."""
     error = _error(values, units)[1]
     return error if math.isfinite(error) else 0.0
 
 
 def positive_mean(values: Array, units: NDArray[np.int64]) -> Interval:
-    """The same of numbers (n,) that are never negative, such as squared errors: their logarithm is nearer to normal."""
+    """As `mean`, for numbers (n,) >= 0 such as squared errors: the logarithm of their mean is nearer to normal."""
     value, error, free = _error(values, units)
     if not value > 0 or not math.isfinite(error):
         return Interval(0.0, math.inf if len(values) < 2 else value + student(LEVEL, free) * error)
@@ -144,7 +145,7 @@ def positive_mean(values: Array, units: NDArray[np.int64]) -> Interval:
 
 
 def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64]) -> Interval:
-    """Where the mean of `over` lies as a multiple of that of `under`, both (n,) and never negative."""
+    """Interval of the mean of `over` divided by that of `under`, both (n,) and never negative."""
     whole = float(under.mean()) if len(under) else 0.0
     if not whole > 0:
         return Interval(0.0, math.inf)
@@ -156,10 +157,10 @@ def ratio_of_means(over: Array, under: Array, units: NDArray[np.int64]) -> Inter
 
 
 def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
-    """The mean of what one answer is better than another, row by row (n,); for units of one row also by their signs.
+    """The mean difference of two models' scores, row by row (n,).
 
-    Where rows differ by whole answers and few do, the normal law says too much: two more units that differ are added to
-    the error, and no end is on a side of 0 that the exact sign test does not allow.
+    If few rows differ, by one answer each, the normal approximation is too narrow: two pseudo-units that differ are
+    added to the error, and no end is on a side of 0 that the exact sign test rejects.
     """
     value, error, free = _error(differences, units)
     if not math.isfinite(error):
@@ -179,12 +180,16 @@ def gain(differences: Array, units: NDArray[np.int64], level: float = SURE) -> G
 
 
 def paired_mean(differences: Array, units: NDArray[np.int64], level: float = SURE) -> Gain:
-    """The mean of numbers' differences (n,), by Student's quantile over units."""
+    """The mean of differences (n,), by Student's quantile over units."""
     return Gain(float(differences.mean()), *mean(differences, units, level))
 
 
 def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
-    """Where the largest difference of two groups' shares lies, over groups and over several answers."""
+    """Interval of the largest difference of two groups' shares, over groups and over several answers.
+
+    The low end is that of the pair with the highest one, so Bonferroni's over all pairs; the high end is at least that
+    of the pair which truly differs most, so at the level itself.
+    """
     pairs = [pair for shares in rates for pair in combinations(shares, 2)]
     sure = [_size_of(_difference(*pair, 1 - (1 - LEVEL) / len(pairs))) for pair in pairs]
     usual = [_size_of(_difference(*pair, LEVEL)) for pair in pairs]
@@ -192,7 +197,7 @@ def largest_gap(rates: Sequence[Sequence[Rate]]) -> Interval:
 
 
 def smallest_ratio(rates: Sequence[Sequence[Rate]]) -> Interval:
-    """Where the smallest share of a group lies as a part of the largest, the least over several answers."""
+    """Interval of the smallest group's share divided by the largest's, the least over several answers."""
     pairs = [pair for shares in rates for pair in combinations(shares, 2)]
 
     def at(level: float) -> list[Interval]:
@@ -203,7 +208,7 @@ def smallest_ratio(rates: Sequence[Sequence[Rate]]) -> Interval:
 
 
 def quotient(over: tuple[float, float, float], under: tuple[float, float, float]) -> Interval:
-    """Where a quotient of two numbers that are not negative lies, of each one's lowest, own and highest value."""
+    """Interval of a quotient of numbers >= 0, each given by low end, estimate and high end (Zou and Donner)."""
     (l1, p1, u1), (l2, p2, u2) = over, under
     product = p1 * p2
     low_part, high_part = l1 * u2 * (2 * p1 - l1) * (2 * p2 - u2), u1 * l2 * (2 * p1 - u1) * (2 * p2 - l2)
@@ -231,12 +236,13 @@ def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL
 
 
 def sum_of_sizes(sizes: Array, errors: Array) -> Interval:
-    """Where a sum of absolute values lies, of what was seen (k,) and standard errors (k,); never too narrow.
+    """Interval of a sum of absolute values, of estimates (k,) and standard errors (k,); it is not too narrow.
 
-    By the triangle's inequality it moves by at most the sum of the errors' sizes. It is a calibration error, so that
-    it is at most 1.
+    By the triangle inequality the sum moves by at most that of the errors' absolute values. It is a calibration error,
+    so that it is at most 1.
     """
     total = float(np.abs(sizes).sum())
+    # |error| of a normal error has mean sqrt(2/pi) and variance 1 - 2/pi; one side at 95 % is normal(0.9).
     reach = math.sqrt(2 / math.pi) * float(errors.sum())
     reach += normal(0.9) * math.sqrt((1 - 2 / math.pi) * float(np.square(errors).sum()))
     return Interval(min(1.0, max(0.0, total - reach)), min(1.0, total + reach))
@@ -253,7 +259,7 @@ def largest_cdf_gap(value: float, counts: Sequence[int]) -> Interval:
 
 
 def left_out(value: float, without: Sequence[float]) -> Interval | None:
-    """Interval of a number, leaving out one of k equal parts of the units at a time; None if a value is missing."""
+    """Jackknife interval of a number, from its values without one of k equal parts; None if a value is missing."""
     parts = np.asarray(without, dtype=np.float64)
     if len(parts) < 2 or not np.isfinite([value, *parts]).all():
         return None
@@ -262,7 +268,7 @@ def left_out(value: float, without: Sequence[float]) -> Interval | None:
 
 
 def standard_error(interval: Interval) -> float:
-    """The standard error that a normal law would have with such an interval."""
+    """The standard error of a normal distribution with that interval."""
     return (interval.high - interval.low) / (2 * normal(LEVEL))
 
 
@@ -272,14 +278,14 @@ def plain(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
 
 
 def _below(seen: float, total: float, p: float) -> float:
-    """The probability of less than what was seen, and half of that of the same, where the true share is p."""
+    """Mid-P: the probability of a smaller count than the observed, and half of that of an equal one, at a share p."""
     at_most = 1.0 if seen >= total else float(scipy.special.betainc(total - seen, seen + 1, 1 - p))
     fewer = 0.0 if seen <= 0 else float(scipy.special.betainc(total - seen + 1, seen, 1 - p))
     return (at_most + fewer) / 2
 
 
 def _noised(seen: float, total: int, noise: float) -> Callable[[float], float]:
-    """The probability, for every true share, that a count and its noise come out below what was seen."""
+    """The probability, for every true share, that a count with its noise is below the observed one."""
     first, last = max(0, math.floor(seen - _FAR * noise)), min(total, math.ceil(seen + _FAR * noise))
     counts = np.arange(first, last + 1)
     gammaln = scipy.special.gammaln
@@ -295,7 +301,7 @@ def _noised(seen: float, total: int, noise: float) -> Callable[[float], float]:
 
 
 def _root(below: Callable[[float], float], wanted: float) -> float:
-    """The share at which a falling probability is the wanted one; an end where it never is."""
+    """The share at which a falling probability is the wanted one; 0 or 1 if there is none."""
     if below(0.0) <= wanted:
         return 0.0
     if below(1.0) >= wanted:
@@ -314,7 +320,7 @@ def _exact(count: float, total: float, level: float) -> Interval:
 
 
 def _by_unit(values: Array, units: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Sums of rows (n,) and their number for each unit."""
+    """Sum and number of the rows (n,) of each unit."""
     _, unit = np.unique(units, return_inverse=True)
     sums, rows = np.bincount(unit, weights=values), np.bincount(unit)
     return sums.astype(np.float64), rows.astype(np.float64)
@@ -333,12 +339,13 @@ def _error(values: Array, units: NDArray[np.int64]) -> tuple[float, float, float
 
 
 def _square_error(moved: Array, rows: int) -> tuple[float, float]:
-    """Squared error and degrees of freedom of a mean over so many rows, from what each unit moves its sum (k,).
+    """Squared error and degrees of freedom of a mean of a number of rows, from each unit's part of its sum (k,).
 
-    If only a few units move it, only these say how much units differ, and there are no more degrees than that.
+    If few units dominate the sum, only these show how much units differ, and degrees of freedom are fewer.
     """
     clusters, squares = len(moved), np.square(moved)
     total = float(squares.sum())
+    # Of k normal parts of equal variance, E(sum of squares)^2 / E(sum of fourth powers) is (k + 2) / 3.
     alike = total**2 / float(np.square(squares).sum()) if total > 0 else clusters
     free = 3 * alike - 2 if 3 * alike < clusters else clusters - 1
     return clusters / (clusters - 1) * total / rows**2, max(1.0, min(free, clusters - 1))
@@ -363,7 +370,7 @@ def _size_of(signed: Interval) -> Interval:
 
 
 def _folded(ratio: Interval) -> Interval:
-    """Interval of the ratio or its inverse, whichever is below 1."""
+    """Interval of the smaller one of a ratio and its inverse."""
     low, high = ratio
     if low <= 1 <= high:
         return Interval(min(low, 1 / high), 1.0)
@@ -371,17 +378,17 @@ def _folded(ratio: Interval) -> Interval:
 
 
 def _sign_tail(more: int, fewer: int) -> float:
-    """Probability of at least so large a difference if both are equally likely."""
+    """Probability of at least this difference if both signs are equally likely."""
     return float(scipy.special.bdtrc(more - 1, more + fewer, 0.5)) if more > 0 else 1.0
 
 
 @functools.lru_cache(maxsize=64)
 def normal(level: float) -> float:
-    """The quantile of a normal law that its level lies within, on both sides."""
+    """The two-sided quantile of the normal distribution."""
     return float(scipy.special.ndtri((1 + level) / 2))
 
 
 @functools.lru_cache(maxsize=4096)
 def student(level: float, free: float) -> float:
-    """Quantile of Student's law, by degrees of freedom."""
+    """The two-sided quantile of Student's distribution, by degrees of freedom."""
     return float(scipy.special.stdtrit(free, (1 + level) / 2))

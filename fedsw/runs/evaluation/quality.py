@@ -1,4 +1,4 @@
-"""Held-out metrics' intervals: where true values lie, by group too, and what the best constant scores beside them.
+"""Held-out metrics' intervals, also by group, and the scores of the best constant.
 
 All of it is of held-out records, outside the guarantee.
 """
@@ -33,7 +33,7 @@ _BINS = 10
 
 
 class Bias(NamedTuple):
-    """Mean of a regression's answers, mean of what is so, and where their difference lies, 95 %."""
+    """Mean of a regression's answers, mean of the targets, and the interval of their difference, 95 %."""
 
     answers: float
     truth: float
@@ -42,14 +42,18 @@ class Bias(NamedTuple):
 
 @dataclass(frozen=True)
 class Quality:
-    """How much held-out metrics are worth: `intervals` of 95 % over draws of units, with the noise in what is released.
+    """Uncertainty of held-out metrics: `intervals` of 95 % over draws of units, which include the noise of releases.
 
-    `constant` has metrics of the best predictor that looks at no input, the most frequent class or the mean target of
-    these records, in words `answer`; `best_threshold`, of two classes, the one that is right most often on them, and
-    how often: an upper limit for what another could bring. `gain` is how much better than the best constant the model
-    is in its first metric, 98 %, `others` where the share of other answers than the most frequent lies, and `noised`
-    whether noise is in what it is made of. `impact_of` is the class that the disparate impact is of, by its name;
-    `bias` compares means of a regression of one number.
+    Attributes:
+        constant, answer: metrics of the best predictor without inputs, the most frequent class or the mean target of
+            these records; and that predictor in words.
+        best_threshold: of two classes the threshold with the highest accuracy on these records, and that accuracy: an
+            upper limit for other thresholds.
+        gain: difference of the model's first metric to the best constant's, 98 %.
+        others: interval of the share of answers other than the most frequent one.
+        noised: True if noise is in the sums.
+        impact_of: the class of the disparate impact, by its name.
+        bias: means of a regression of one number.
     """
 
     constant: Mapping[str, float] = field(default_factory=dict)
@@ -65,12 +69,12 @@ class Quality:
 
     @property
     def one_answer(self) -> bool:
-        """True if the model answers the same class for every record, for all that can be seen."""
+        """True if the model may answer the same class for every record."""
         return self.others is not None and self.others.low <= 0
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """Standard errors of held-out metrics, as a normal law would have them with these intervals."""
+        """Standard errors of held-out metrics, of normal distributions with these intervals."""
         errors = {name: intervals.standard_error(interval) for name, interval in self.intervals.items()}
         return {name: error for name, error in errors.items() if math.isfinite(error)}
 
@@ -94,8 +98,7 @@ def quality_of_classes(
     """Intervals around a classifier's held-out metrics, of probabilities (n, 1) of class 1 of two, or (n, d) of d.
 
     The constant's loss is that of the class shares as probabilities. Ratios and the best threshold are of the class
-    ``positive``, by default the second of two; of more than two, where
-    none is positive, ratios are those of the class that is worst off.
+    ``positive``, by default the second of two; of more classes without a positive one, ratios are the worst class's.
     """
     from fedsw.learning.tasks import metrics
 
@@ -137,7 +140,7 @@ def equal_impact(classes: int) -> dict[str, float]:
 
 
 def class_named(number: int, names: Sequence[str]) -> str:
-    """A class by its declared name, or by its number where none is declared."""
+    """A class by its declared name, or by its number if undeclared."""
     return repr(names[number]) if names else f"class {number}"
 
 
@@ -155,27 +158,23 @@ def quality_of_numbers(outputs: Tensor, records: Records, units_of_one: tuple[fl
     groups = int(records.sensitive.max()) + 1
     if outputs.shape[1] == 1 and groups > 1:
         errors["ks"] = _of_ks(outputs, records, groups)
-    said = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
+    shown = ", ".join(f"{value:.3g}" for value in mean.flatten().tolist()[:4])
+    bias = None
+    if predicted.numel() == target.numel() == len(target):  # one number
+        around = intervals.mean((predicted.flatten() - target.flatten()).numpy(), units)
+        bias = Bias(float(predicted.mean()), float(target.mean()), around)
     return Quality(
         constant=with_root({"mean_squared_error": float(always.mean()), "w2_squared": 0.0}, units_of_one),
-        answer=f"always the mean, {said}",
+        answer=f"always the mean, {shown}",
         intervals=errors,
         constant_intervals=with_root({"mean_squared_error": intervals.positive_mean(always, units)}, units_of_one),
         gain=intervals.paired_mean(always - squares, units),
-        bias=_bias(predicted.reshape(len(target), -1).numpy(), target.reshape(len(target), -1).numpy(), units),
+        bias=bias,
     )
 
 
-def _bias(predicted: Array, target: Array, units: Places) -> Bias | None:
-    """The means of answers and targets (n, 1); None for several numbers."""
-    if predicted.shape[1] != 1 or target.shape[1] != 1:
-        return None
-    around = intervals.mean((predicted - target)[:, 0], units)
-    return Bias(float(predicted.mean()), float(target.mean()), around)
-
-
 def in_units(values: Tensor, units_of_one: tuple[float, float] | None) -> Tensor:
-    """Numbers (n,) or (n, t) in [0, 1] as the declared number that they are; as they are where there is not one."""
+    """Numbers (n,) or (n, t) in [0, 1] in the units of the one declared number; unchanged without one."""
     if units_of_one is None:
         return values
     low, width = units_of_one
@@ -186,7 +185,7 @@ Measure = TypeVar("Measure", float, Interval)
 
 
 def with_root(errors: dict[str, Measure], units_of_one: tuple[float, float] | None) -> dict[str, Measure]:
-    """The same with the root of the squared error, in the units of the one declared number; as it is without one."""
+    """Errors with the root of the squared error, in the units of the one declared number; unchanged without one."""
     if units_of_one is None:
         return errors
     square = errors["mean_squared_error"]
@@ -200,8 +199,8 @@ def with_root(errors: dict[str, Measure], units_of_one: tuple[float, float] | No
 def worst_of(margins: Sequence[Callable[[float], Gain]]) -> Gain:
     """Gain over the best of several constants, from the gains over each.
 
-    It is better than the best only if it is better than each, so each is asked at the level itself, and whichever
-    looks best in these records makes no difference; the upper end takes all of them into account.
+    A model is better than the best constant if it is better than each: an intersection-union test, each at the level
+    itself. The upper end is Bonferroni's, over all constants.
     """
     usual = [margin(intervals.SURE) for margin in margins]
     sure = [margin(1 - (1 - intervals.SURE) / len(margins)) for margin in margins]
@@ -218,7 +217,7 @@ def _gain_of_classes(right: NDArray[np.bool_], target: Places, units: Places, mo
 
 
 def _others(predicted: Tensor, units: Places) -> Interval:
-    """Where the share of other answers than the most frequent lies; none were given if it is 0 to 0."""
+    """Interval of the share of answers other than the most frequent one; 0 to 0 if there are none."""
     other = (predicted != torch.bincount(predicted).argmax()).numpy()
     if not other.any():
         return Interval(0.0, 0.0)
@@ -227,9 +226,9 @@ def _others(predicted: Tensor, units: Places) -> Interval:
 
 
 class Answers(abc.ABC):
-    """How often groups get the answers of a classifier, from whatever that is known.
+    """How often groups get the answers of a classifier, from records or from noised counts.
 
-    Ratios between groups are of the class `positive`, or of each class where that is None.
+    Ratios between groups are of the class `positive`, or of each class if that is None.
     """
 
     groups: int
@@ -249,7 +248,7 @@ class Answers(abc.ABC):
         """A group's records by class and answer (classes, classes)."""
 
     def of_group(self, group: int) -> dict[str, tuple[float, Interval]]:
-        """One group's row of the table by group: each rate by its name, and where it lies."""
+        """One group's row of the table by group: each rate by its name, with its interval."""
         return {name: (rate.value, rate.at(intervals.LEVEL)) for name, rate in self._rates(group).items()}
 
     def _rates(self, group: int) -> dict[str, Rate]:
@@ -263,12 +262,12 @@ class Answers(abc.ABC):
         return rates
 
     def between_groups(self, groups: Sequence[int] | None = None) -> dict[str, Interval]:
-        """Where everything lies that compares all groups, or these; empty for one group."""
+        """Intervals of all comparisons of groups, of all or of these; empty for one group."""
         groups = range(self.groups) if groups is None else groups
         if len(groups) < 2:
             return {}
         judged = list(range(self.classes)) if self.positive is None else [self.positive]
-        every = judged if self.classes == 2 else list(range(self.classes))  # rates of one of two say everything
+        every = judged if self.classes == 2 else list(range(self.classes))  # of two classes one's rates are enough
 
         def rates(label: int | None = None) -> dict[int, list[Rate]]:
             return {c: [self.answered(group, c, label) for group in groups] for c in every}
@@ -289,7 +288,7 @@ class Answers(abc.ABC):
         return ratios | gaps | {f"eo_{y}": ratio(shares, judged) for y, shares in enumerate(odds)}
 
     def gaps(self) -> dict[str, tuple[float, Interval]]:
-        """Return what compares groups with records: the largest gap of each rate of `of_group`, ratios and gaps of all.
+        """Comparisons of the groups with records: the largest gap of each rate of `of_group`, ratios and gaps of all.
 
         Empty for one group.
         """
@@ -308,7 +307,7 @@ class Answers(abc.ABC):
         return gaps | {name: (float(values_of_all[name][0]), around[name]) for name in around if name in values_of_all}
 
     def impact_of(self, names: Sequence[str]) -> str:
-        """The class that the disparate impact is of, by its name: the positive one, or the one that is worst off."""
+        """The class of the disparate impact, by its name: the positive one, or the one with the lowest ratio."""
         if self.groups < 2:
             return ""
         if self.positive is not None:
@@ -354,7 +353,7 @@ class AnswersByRecord(Answers):
 
 
 def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
-    """Units of a group count, however many rows they have."""
+    """Interval of the KS distance between groups; a unit counts once, with any number of rows."""
     from fedsw.learning.tasks import metrics
 
     sensitive, units = records.sensitive.cpu().numpy(), units_of(records)
@@ -364,7 +363,7 @@ def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
 
 
 def _best_threshold(outputs: Tensor, answers: AnswersByRecord) -> dict[str, float]:
-    """Metrics of the probability of the positive one of two classes, from outputs (n, 1) of the second."""
+    """`best_threshold` of the positive one of two classes, from outputs (n, 1) of the second, with an interval."""
     scores = outputs[:, 0].double().cpu()
     scores = 1 - scores if answers.positive == 0 else scores
     target = torch.from_numpy((answers.target == answers.positive).astype(np.int64))
@@ -375,13 +374,13 @@ def _best_threshold(outputs: Tensor, answers: AnswersByRecord) -> dict[str, floa
 
 
 def best_threshold(outputs: Tensor, target: Tensor) -> dict[str, float]:
-    """The threshold above which class 1 is answered that is right most often, and how often; outputs, target: (n,)."""
+    """The threshold for class 1 with the highest accuracy, and that accuracy; outputs, target: (n,)."""
     order = torch.argsort(outputs)
     ranked, positive = outputs[order], target[order].double()
     below = torch.cat([torch.zeros(1, dtype=torch.float64), torch.cumsum(1 - positive, 0)])
     above = torch.cat([torch.flip(torch.cumsum(torch.flip(positive, (0,)), 0), (0,)), torch.zeros(1).double()])
     possible = torch.ones(len(below), dtype=torch.bool)
-    possible[1:-1] = ranked[1:] > ranked[:-1]
+    possible[1:-1] = ranked[1:] > ranked[:-1]  # no threshold is between equal outputs
     right = torch.where(possible, below + above, -1.0)
     cut = int(right.argmax())
     if cut == 0:
@@ -417,14 +416,14 @@ def metrics_of_tables(tables: NDArray[np.float64], positive: int | None = None) 
 
 
 class GroupTable(NamedTuple):
-    """Metrics by group, each by name, and where they lie, 95 %, over draws of units."""
+    """Metrics by group and name, and their intervals, 95 %, over draws of units."""
 
     numbers: dict[str, dict[str, float]]
     around: dict[str, dict[str, Interval]]
 
     @classmethod
     def of(cls, counts: Mapping[str, float], measures: Mapping[str, Measured]) -> GroupTable:
-        """Make one of each group's number of records and its metrics, nan if one is missing; empty for one group."""
+        """Make a table of each group's number of records and metrics, nan for a missing one; empty for one group."""
         if len(measures) < 2:
             return cls({}, {})
         columns = dict.fromkeys(column for measured in measures.values() for column in measured)
@@ -439,9 +438,9 @@ class GroupTable(NamedTuple):
 
 
 def columns_of_groups(task: Problem) -> Iterator[tuple[str, tuple[str, ...], Array]]:
-    """Yield each column of groups that several make: its name, its values, and the value that each group has (g,).
+    """Yield each column of combined groups: its name, its values, and the number of each group's value (g,).
 
-    Groups of other combinations together have no column's value: -1.
+    The group of all other combinations has no value: -1.
     """
     columns = task.experiment.data.columns
     group = None if columns is None else columns.sensitive
@@ -457,7 +456,7 @@ def columns_of_groups(task: Problem) -> Iterator[tuple[str, tuple[str, ...], Arr
 
 
 def joined(tables: Iterable[tuple[str, GroupTable, Measured]]) -> GroupTable:
-    """One table of those of several columns, with what compares the values of each, in a row of its own."""
+    """One table of several columns' tables, with a row for the gaps between each column's values."""
     numbers: dict[str, dict[str, float]] = {}
     around: dict[str, dict[str, Interval]] = {}
     for name, table, gaps in tables:
@@ -469,16 +468,16 @@ def joined(tables: Iterable[tuple[str, GroupTable, Measured]]) -> GroupTable:
 
 
 def by_column(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
-    """The same as `by_group` by each column of groups that several make, and the largest gap of every rate.
+    """As `by_group`, by each column of combined groups, and the largest gap of every rate.
 
-    Held-out outputs are (n, d). Records of other combinations say no column's value and are left out. Empty for groups
-    of one column.
+    Held-out outputs are (n, d). Records in the group of other combinations are left out. Empty for groups of one
+    column.
     """
     facts, tables = task.task.facts, list[tuple[str, GroupTable, Measured]]()
     for name, values, places in columns_of_groups(task) if facts.supervised else ():
-        group_of = torch.from_numpy(places)[records.sensitive.cpu()]
-        told = group_of >= 0
-        some, answered = replace(records.to(group_of.device), sensitive=group_of).take(told), outputs.cpu()[told]
+        value_of = torch.from_numpy(places)[records.sensitive.cpu()]
+        known = value_of >= 0
+        some, answered = replace(records.to(value_of.device), sensitive=value_of).take(known), outputs.cpu()[known]
         gaps: dict[str, tuple[float, Interval]] = {}
         if facts.classifies and len(some):
             gaps = AnswersByRecord(answered, some, len(values), task.classes, task.positive).gaps()
@@ -487,15 +486,13 @@ def by_column(task: Problem, outputs: Tensor, records: Records) -> GroupTable:
 
 
 def by_group(task: Problem, outputs: Tensor, records: Records, groups: Sequence[str] | None = None) -> GroupTable:
-    """For every group, the task's or these, its records and what the model is worth on them.
-
-    Empty for one group, and for other tasks.
+    """Number of records and metrics of every group, the task's or these; empty for one group, and for other tasks.
 
     Held-out outputs are (n, d). By group: `count`; for classification `accuracy`, and `selection_rate`,
     `true_positive_rate`, `false_positive_rate`, `auc` and `calibration_error` of the positive class (for more than two
     classes `selection_rate_c` of every class c, and the means of each against the rest); for regression
-    `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`. What a group's records do not
-    define is nan, and all of it where an output of theirs is not finite.
+    `mean_squared_error` and `mean_absolute_error`, of Euclidean distances, and `r2`. Undefined metrics are nan; so are
+    all of a group with an output that is not finite.
     """
     facts, groups = task.task.facts, task.groups if groups is None else groups
     if not facts.supervised or len(groups) < 2:
@@ -513,20 +510,16 @@ def by_group(task: Problem, outputs: Tensor, records: Records, groups: Sequence[
         elif answers is None:
             measures[name] = _numbers_of_group(outputs, records, rows, task.units)
         else:
-            measures[name] = _classes_of_group(answers, outputs, group, rows)
+            measures[name] = {**answers.of_group(group), **_of_probabilities(outputs[rows], answers, rows)}
     return GroupTable.of(counts, measures)
-
-
-def _classes_of_group(answers: AnswersByRecord, outputs: Tensor, group: int, rows: Array) -> Measured:
-    return {**answers.of_group(group), **_of_probabilities(outputs[rows], answers, rows)}
 
 
 def of_probabilities(task: Problem, outputs: Tensor, records: Records) -> Measured:
     """AUC and calibration error of a classifier's held-out outputs (n, d), all groups together.
 
-    Of more than two classes they are the means of each class against the rest, within the mean of their intervals: the
-    error of a mean is at most the mean of errors. Empty for other tasks, and outputs that are not finite; without what
-    is undefined.
+    Of more than two classes they are the means of each class against the rest, with the mean of their intervals: the
+    error of a mean is at most the mean of errors. Empty for other tasks, and outputs that are not finite; undefined
+    ones are left out.
     """
     facts = task.task.facts
     if not (facts.supervised and facts.classifies and bool(outputs.isfinite().all())):
@@ -537,7 +530,7 @@ def of_probabilities(task: Problem, outputs: Tensor, records: Records) -> Measur
 
 
 OF_SHARES = {"auc": 0.5, "calibration_error": 0.0}
-"""What the class shares as probabilities come to."""
+"""Scores of the class shares as probabilities."""
 
 
 def _of_probabilities(outputs: Tensor, answers: AnswersByRecord, rows: Array) -> Measured:
@@ -573,7 +566,7 @@ def _numbers_of_group(
 
 
 def calibration_error(target: Array, scores: Array) -> float:
-    """Mean gap between score (n,) and share of class 1 in ten bins of equal width, weighted by their records (n,)."""
+    """Expected calibration error: the mean gap between scores (n,) and shares of class 1 in ten bins of equal width."""
     gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(target))
 

@@ -14,24 +14,26 @@ from fedsw.runs.evaluation.intervals import Gain, Interval
 from fedsw.runs.evaluation.quality import Quality
 
 MOST_EPSILON = 10.0
-"""Above it a guarantee says little: a reader's odds about a record may move by e^10, and more."""
+"""Above it a guarantee means little: an adversary's odds about a record may move by e^10, and more."""
 
 SHARES_ALONE = "every record gets the class shares as its probabilities"
-"""Words for a run with counts of scores that do not bear out its model."""
+"""For a run with a model that is not above the noise of the counts of scores."""
 
 STARTED = (
     "the start came from the released moments, which did the learning; the rounds added little that can be told from "
     "noise"
 )
-"""Words for a signal below `FELT` where moments were bought."""
+"""For a signal below `FELT` in a run that began from released moments."""
 
 FELT = 1.5
 """Signal to noise of a whole run below which rounds are mostly noise."""
 
 _CLEAR = 5.0
+"""Signal to noise of a whole run from which noise is small."""
 _FAIR = 0.8
+"""The 4/5 rule's disparate impact."""
 _SURE = 3.0
-"""Standard deviations of pure noise beyond which a signal is believed to be there."""
+"""Standard deviations of pure noise above which there is a signal."""
 
 
 def warnings_of(
@@ -70,20 +72,19 @@ def warnings_of(
         )
     elif completed and records == 0:
         warnings.append(
-            "nobody knows how good the model is: there are no held-out records. Name a table that holds nobody's "
-            "private record with data.held_out, or keep a part of clients' records out of training with "
-            "data.held_out_fraction"
+            "the model's quality is unknown: there are no held-out records. Name a table without private records with "
+            "data.held_out, or keep a part of clients' records out of training with data.held_out_fraction"
         )
     return tuple(warnings)
 
 
 def signal_to_noise(history: Sequence[Mapping[str, Any]], parameters: int) -> dict[str, Any]:
-    """The ratio of signal to noise over a run, from released vectors only, and what it means; empty without noise.
+    """The ratio of signal to noise over a run, from released vectors only, with its meaning; empty without noise.
 
-    ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy:
-    it reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
-    there is no signal to speak of, and that of the run is 0. It says how well sums were heard and nothing of what was
-    learnt from them: labels of pure noise have gradients, too.
+    ||released||^2 / sigma^2 - r has mean ||signal||^2 / sigma^2 in every round, and its mean over rounds is less noisy.
+    It reads nothing private. Of pure noise that mean has standard deviation sqrt(2 r / rounds); up to three of these
+    the run's signal counts as 0. The ratio is one of released sums, not of model quality: random labels have gradients,
+    too.
 
     Lines of a run's metrics have sigma and gradient_norm; `parameters` is r, the length of a released vector.
     """
@@ -123,7 +124,7 @@ def _of_loss(metrics: Mapping[str, float], start: float | None, rise: Gain | Non
 
 def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, alpha: float) -> Iterator[str]:
     weight = ""
-    if alpha > 0:  # its part of the gradient has noise by the smallest group, and pulls from accuracy
+    if alpha > 0:  # the noise of its gradient depends on the smallest group
         weight = (
             f". The penalty (objective.alpha = {number(alpha, 3)}) weighs on accuracy, the more the smaller a group "
             "is: compare with objective.alpha=0"
@@ -149,11 +150,11 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, a
 
 
 _BIASED = 0.1
-"""Part of the mean of what is so beyond which a difference of means is spoken of."""
+"""A difference of means is reported if it is above this part of the targets' mean."""
 
 
 def _of_bias(quality: Quality) -> Iterator[str]:
-    """A regression that answers too much or too little on average, as one of skewed counts with clipped losses does."""
+    """A regression with biased answers, as clipped losses of skewed counts cause."""
     if quality.bias is None:
         return
     answers, truth, around = quality.bias
@@ -208,7 +209,7 @@ def _same_for_all(quality: Quality, what: str, shown: str) -> str:
 def _of_fairness(
     metrics: Mapping[str, float], quality: Quality, records: int, groups: Mapping[str, float]
 ) -> Iterator[str]:
-    """A disparate impact on one side of the 4/5 rule that chance could put on the other; the smallest group decides."""
+    """A disparate impact that cannot be told from the 4/5 rule's 0.8, and how many more records could."""
     impact, interval = to_float(metrics.get("disparate_impact")), quality.intervals.get("disparate_impact")
     if impact is None or interval is None or quality.one_answer:
         return
@@ -220,7 +221,7 @@ def _of_fairness(
             yield f"too few held-out records: {records} cannot tell {shown}"
             return
         least = min(sizes, key=lambda name: sizes[name])
-        # an interval narrows with the square root of the records of the group that has fewest
+        # An interval narrows with the square root of the smallest group's records.
         aside = interval.low if impact < _FAIR else interval.high
         towards = interval.high if impact < _FAIR else interval.low
         wide, gap = abs(towards - impact) or abs(aside - impact), abs(impact - _FAIR)
@@ -237,4 +238,4 @@ def _of_fairness(
 
 
 _MOST_WANTED = 1e7
-"""Records of a group above which it is not said how many would tell: the ratio is then the rule's own."""
+"""Most records of a group that are named as enough; beyond, the ratio is 0.8 itself."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FactTable(NamedTuple):
-    """A table: headings, and rows of as many texts."""
+    """A table: headings, and rows of one text for each."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -23,13 +23,13 @@ class FactTable(NamedTuple):
 
 
 class Strong(str):
-    """A paragraph that must not be overlooked."""
+    """A paragraph that a reader must see."""
 
     kind = "strong"
 
 
 class Conclusion(str):
-    """A sentence that a reader looks for: a verdict, a total."""
+    """The sentence that a reader looks for: a verdict, a total."""
 
     kind = "verdict"
 
@@ -41,17 +41,17 @@ class Note(str):
 
 
 class Code(str):
-    """A text that is shown as it is typed or written."""
+    """A text that is shown verbatim."""
 
     kind = "code"
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A table with its caption; without headings it is names, and what stands beside each.
+    """A table with its caption; without headings it is a list of names and values.
 
-    On a page: with `sliders` as in `templates/page.js` it is moved along its cells, and along rows with what each one
-    ``says``; ``folded`` it is opened by a reader. On a terminal columns of words are at the ``left``, by default the
+    On a page `sliders` choose among its cells, or among rows, of which each ``says`` a sentence (`templates/page.js`);
+    a ``folded`` table is opened by the reader. On a terminal columns of words are at the ``left``, by default the
     first, the others at the right, and ``whole`` ones are never wrapped.
     """
 
@@ -82,7 +82,7 @@ class Listed:
 
 
 def named(rows: Iterable[tuple[str, object]], caption: str = "") -> Listed:
-    """Names, and what stands beside each."""
+    """A list of names and values."""
     return Listed.of(caption, ("", ""), rows)
 
 
@@ -109,9 +109,9 @@ def sections(content: Iterable[tuple[str, Iterable[Part]]]) -> tuple[PageSection
 
 @dataclass(frozen=True)
 class Content:
-    """A text with tables and figures: what a reader must know first, a verdict, what begins it, sections, and parts.
+    """A text with tables and figures: warnings, a verdict, the parts that it `begins` with, sections, and documents.
 
-    The ``parts`` are documents under their own titles. A verdict and what begins it may be empty.
+    ``parts`` are documents under their own titles. All but the title may be empty.
     """
 
     title: str

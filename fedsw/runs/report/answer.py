@@ -1,4 +1,4 @@
-"""The answer of a verb, as a Python object: plain values, a document, and a table where there is one."""
+"""The answer of a verb, as a Python object: plain values, a document, and a table if there is one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Answer:
     """The outcome of a verb; a notebook shows it as a page, `print` as the command does, and `repr` in a line.
 
     Attributes:
-        content: plain values, what `--json` prints.
+        content: plain values, as `--json` prints them.
         view: makes its document.
         rows: of its table, as mappings by column.
-        about: the object that it tells of, for who computes further.
+        about: the object that the values describe, for further computation.
     """
 
     content: Any
@@ -26,7 +26,7 @@ class Answer:
     about: Any = None
 
     def to_frame(self) -> Any:
-        """The table as a pandas DataFrame; ValueError where there is none."""
+        """The table as a pandas DataFrame; ValueError if there is none."""
         import pandas
 
         rows = list(self.rows)

@@ -53,19 +53,19 @@ def ended(view: RunView) -> str:
 
 
 LEFT_OUT = "What was measured on private records without noise is left out of this page: for a reader of {}, ε = ∞."
-"""For a page that is passed on, of what has those numbers."""
+"""For a page that is passed on; it names what has those numbers."""
 
 
 def doubts(view: RunView, left_out: str = "") -> Iterator[str]:
     """Reasons why the run's ε is not a guarantee for all readers of its record; empty if it is one.
 
-    Where numbers without noise of private records are ``left_out``, it is the name of what has them.
+    If numbers of private records without noise are left out, ``left_out`` names what has them.
     """
     summary, guarantee = view.summary, view.summary.get("guarantee") or {}
     reader, epsilon = summary.get("epsilon_of_reader"), summary.get("epsilon")
     if summary.get("nominal"):
         seed = summary.get("seed", view.experiment.seed)
-        yield f"nominal: seed {seed} makes sampling and noise reproducible, and who knows it can undo them"
+        yield f"nominal: seed {seed} makes sampling and noise reproducible: its holder can undo them"
     if view.experiment.privacy.guarantee.unprotected is None:
         if (other := guarantee.get("epsilon_of_replacement")) is not None:
             yield (
@@ -86,11 +86,9 @@ def doubts(view: RunView, left_out: str = "") -> Iterator[str]:
 
 
 def privacy(view: RunView) -> str:
-    """The run's ε and δ, and what they rest on."""
-    guarantee, at = (
-        view.summary.get("guarantee") or {},
-        at_delta(view.summary.get("epsilon"), view.summary.get("delta")),
-    )
+    """The run's ε and δ, with their adjacency, noise, bound, accountant and sampling."""
+    guarantee = view.summary.get("guarantee") or {}
+    at = at_delta(view.summary.get("epsilon"), view.summary.get("delta"))
     if view.experiment.privacy.guarantee.unprotected is not None:
         return at
     details = [
@@ -148,7 +146,7 @@ def promise(summary: Mapping[str, Any]) -> FactTable:
             *([("ε for the replacement of a record", upward(other, 4))] if other is not None else []),
             ("public", ", ".join(guarantee.get("public", ())) or "–"),
             ("trust model", guarantee.get("trust")),
-            ("whose word the bound is", _WORDS[guarantee.get("word", "proven")]),
+            ("sensitivity bound", _WORDS[guarantee.get("word", "proven")]),
             (noise_ratio(guarantee), number(guarantee.get("noise_multiplier"), 4)),
             ("accountant", f"{guarantee.get('accountant')}{doubt}"),
             ("reproducible from a seed", "yes: the ε is nominal" if summary.get("nominal") else "no"),
@@ -183,34 +181,34 @@ def measured_on(view: RunView) -> str:
     return f"Measured on {part}: {summary.get('measured_on')}."
 
 
-def measures(view: RunView, whose: str = "held_out") -> dict[str, tuple[str, str]]:
+def measures(view: RunView, part: str = "held_out") -> dict[str, tuple[str, str]]:
     """Metrics of the model ("held_out") or of a "constant" by their keys: the name of each, its value and interval."""
-    known, called = scores(view.summary, whose), view.names
-    keys = ordered_metrics(view.summary.get(whose) or {}, called)
+    known, called = scores(view.summary, part), view.names
+    keys = ordered_metrics(view.summary.get(part) or {}, called)
     with_intervals = (key for key, (_, around) in known.items() if around is not None and not says_nothing(key, called))
-    of_classes = "loss" in (view.summary.get("constant") or {})  # where it is the class shares' log loss
+    of_classes = "loss" in (view.summary.get("constant") or {})  # the class shares' log loss
     names = {key: metric_name(key, called) for key in dict.fromkeys((*keys, *with_intervals))}
     names |= {"loss": "log loss"} if of_classes and "loss" in names else {}
     return {key: (name, measured(*known[key])) for key, name in names.items()}
 
 
-def measured_line(view: RunView, whose: str = "held_out") -> str:
-    """Metrics in a line, with those of which no interval is known."""
-    said, around = measures(view, whose), view.summary.get(f"{whose}_intervals") or {}
-    line = " · ".join(f"{name} {value}" for name, value in said.values())
-    lacking = [name for key, (name, _) in said.items() if key not in around]
-    numbers = [to_float(view.summary[whose][key]) for key in said]
-    if whose != "held_out" or not lacking:
+def measured_line(view: RunView, part: str = "held_out") -> str:
+    """Metrics in a line, and which of them have no interval."""
+    metrics, around = measures(view, part), view.summary.get(f"{part}_intervals") or {}
+    line = " · ".join(f"{name} {value}" for name, value in metrics.values())
+    lacking = [name for key, (name, _) in metrics.items() if key not in around]
+    numbers = [to_float(view.summary[part][key]) for key in metrics]
+    if part != "held_out" or not lacking:
         return line
     if not any(value is not None and math.isfinite(value) for value in numbers):
         return f"{line} (what the model returns is not finite)"
-    if len(lacking) == len(said):
+    if len(lacking) == len(metrics):
         return f"{line} (no intervals: they come with the end of a run)"
     return f"{line} (no interval is known of {', '.join(lacking)})"
 
 
 def worth(view: RunView) -> FactTable:
-    """Every held-out metric with its interval, the constant's beside it; those of a class say which by its name."""
+    """Every held-out metric with its interval, beside the constant's."""
     model, constant = measures(view), measures(view, "constant")
     around = view.summary.get("held_out_intervals") or {}
     return FactTable.of(
@@ -248,11 +246,11 @@ def beside_constant(view: RunView) -> Iterator[str]:
 
 _CLAIMS = {"better": "The model is better than a constant", "worse": "The model is worse than a constant"}
 _UNSURE = "The model cannot be told from a constant"
-"""Nothing is claimed that the interval does not hold."""
+"""If the gain's interval holds 0."""
 
 
 def verdict(view: RunView) -> str:
-    """Say in words what the run's model is worth, beside a constant."""
+    """The model's first metric beside the constant's, with the claim that its interval allows."""
     summary, said, constant = view.summary, measures(view), measures(view, "constant")
     if (name := headline(summary)) is not None:
         claim, (called, score) = (summary.get("gain") or {}).get("claim"), said[name]
@@ -269,24 +267,24 @@ def verdict(view: RunView) -> str:
 
 
 def signal(view: RunView) -> str:
-    """Signal against noise in words and numbers; a run that began with moments may know much where rounds do not."""
+    """Signal against noise in words and numbers; a run that began from moments may have learnt from these."""
     from fedsw.runs.evaluation.verdict import FELT, STARTED  # late: it computes
 
     moments, noise = view.summary.get("moments"), view.summary.get("signal_to_noise")
     if not noise:
         return ""
-    learnt = bool(moments.get("inputs", True)) if moments else False  # not of moments of the target alone
+    learnt = bool(moments.get("inputs", True)) if moments else False  # not from the target's moments only
     words = STARTED if learnt and not noise["the_run"] >= FELT else noise["words"]
     rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
     return f"{words} (signal to noise about {rounds})"
 
 
 _POWERS = {"mean_squared_error": 2, "w2_squared": 2, "root_mean_squared_error": 1, "mean_absolute_error": 1}
-"""How errors and distances of a number grow with its unit."""
+"""Powers of a number's unit in its errors and distances."""
 
 
 def coded(view: RunView) -> RunView:
-    """A copy of the run with errors as training has them, of a number that its bounds map to [0, 1]."""
+    """A copy of the run with errors of the coded number, which its bounds map to [0, 1], as in training."""
     columns = view.experiment.data.columns
     if columns is None or columns.units is None:
         return view
@@ -298,14 +296,14 @@ def coded(view: RunView) -> RunView:
         known = to_float(value)
         return value if known is None else known / width**power
 
-    def of(values: Mapping[str, Any]) -> dict[str, Any]:
+    def in_code(values: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            name: of(value) if isinstance(value, Mapping) else divided(value, _POWERS.get(name, 0))
+            name: in_code(value) if isinstance(value, Mapping) else divided(value, _POWERS.get(name, 0))
             for name, value in values.items()
         }
 
     summary = {
-        name: of(value) if isinstance(value, Mapping) and name.startswith(("held_out", "constant")) else value
+        name: in_code(value) if isinstance(value, Mapping) and name.startswith(("held_out", "constant")) else value
         for name, value in view.summary.items()
     }
     if gain := summary.get("gain"):
@@ -320,7 +318,7 @@ def by_group(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = m
 
 
 def by_column(view: RunView, cell: Callable[[Any, Sequence[Any] | None], str] = measured) -> FactTable:
-    """A row for each value of each column that makes the groups with others, and one for the gap between its values."""
+    """A row for each value of each column of combined groups, and one for the gap between its values."""
     return _measured_by(view, "column", cell)
 
 
@@ -331,8 +329,9 @@ def _measured_by(view: RunView, of: str, cell: Callable[[Any, Sequence[Any] | No
 
 
 def coefficients(summary: Mapping[str, Any]) -> FactTable:
-    """A row for each coefficient that released moments tell, the surest first; none if they tell none."""
-    seen = sorted(_told(summary)["seen"], key=lambda one: -abs(float(one["value"])) / max(float(one["error"]), 1e-300))
+    """A row for each coefficient from released moments, the largest in standard errors first."""
+    seen = _coefficients(summary)["seen"]
+    seen = sorted(seen, key=lambda one: -abs(float(one["value"])) / max(float(one["error"]), 1e-300))
     several = len({one["target"] for one in seen}) > 1
     rows = []
     for one in seen:
@@ -342,31 +341,31 @@ def coefficients(summary: Mapping[str, Any]) -> FactTable:
 
 
 def coefficient_sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on what coefficients are of, and which inputs have none; [] if moments are not of a run's columns."""
-    told = _told(summary)
-    names = list(dict.fromkeys(one["name"] for one in told["seen"]))
-    if not told["seen"]:
-        return [f"Noise hides how each of {len(told['hidden'])} inputs moves the answer."] if told["hidden"] else []
-    targets = ", ".join(dict.fromkeys(one["target"] for one in told["seen"]))
+    """How to read the coefficients, and which inputs have none; [] if moments are not of a run's columns."""
+    seen, hidden = (_coefficients(summary)[part] for part in ("seen", "hidden"))
+    names = list(dict.fromkeys(one["name"] for one in seen))
+    if not seen:
+        return [f"Noise hides how each of {len(hidden)} inputs moves the answer."] if hidden else []
+    targets = ", ".join(dict.fromkeys(one["target"] for one in seen))
     words = [
         f"By how much {targets} moves with one unit of a column, the others held: "
         f"least squares on {len(names)} inputs, by the released moments and at no further cost. A category is compared "
         "with its column's first, a class counts as 1 where it is and 0 elsewhere. Errors are of sample and noise "
         "together, each interval by itself.",
     ]
-    if told["hidden"]:
-        words.append(f"Noise hides, and the fit is without: {', '.join(told['hidden'])}.")
+    if hidden:
+        words.append(f"Noise hides, and the fit is without: {', '.join(hidden)}.")
     return words
 
 
-def _told(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+def _coefficients(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     return (summary.get("moments") or {}).get("coefficients") or {"seen": (), "hidden": ()}
 
 
 def probabilities(summary: Mapping[str, Any]) -> str:
-    """The log loss of a classifier's probabilities beside that of the class shares, and how they were corrected.
+    """The log loss of a classifier's probabilities beside that of the class shares, and their calibration.
 
-    Empty for another task; on held-out records where there are any, elsewhere by the counts of calibration.
+    It is of held-out records, else of the counts of calibration. Empty for another task.
     """
     model, constant, said = scores(summary), scores(summary, "constant"), summary.get("calibration") or {}
     words = ""
@@ -388,7 +387,7 @@ def probabilities(summary: Mapping[str, Any]) -> str:
 
 
 def thresholds(view: RunView) -> FactTable:
-    """A row for each group: its threshold, and the share that it selects with the noise's band; none without any."""
+    """A row for each group: its threshold, and its selected share with the noise's band; no rows without thresholds."""
     by_group = (view.summary.get("thresholds") or {}).get("by_group") or {}
     rows = []
     for group, entry in by_group.items():
@@ -398,9 +397,9 @@ def thresholds(view: RunView) -> FactTable:
 
 
 def threshold_sentences(view: RunView) -> list[str]:
-    """How thresholds by group came about, what they do on held-out records, and who reads the group; or why none are.
+    """The rule of thresholds by group, their use, and metrics on held-out records; or why there are none.
 
-    Nothing if the run asked for none.
+    Empty if the run did not ask for thresholds.
     """
     summary, called = view.summary, view.names
     said = summary.get("thresholds")
@@ -436,7 +435,7 @@ def declared(columns: Columns) -> FactTable:
         rows.append((target.name, "predicted", "; ".join([said, *_spelt(target)])))
     rows += [(number.name, "predicted", "; ".join(_words(number, columns))) for number in columns.targets]
     if columns.unit is not None:
-        rows.append((columns.unit, "whose rows", "all rows with one value are one person's"))
+        rows.append((columns.unit, "privacy unit", "all rows with one value are one person's"))
     return FactTable.of(("column", "role", "declared"), rows)
 
 
@@ -484,14 +483,14 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 
 
 def leading(view: RunView) -> str:
-    """A question about the column that does nearly all of what an additive model does; empty if none does."""
+    """A question about a column that dominates an additive model; empty if none does."""
     from fedsw.runs.report.shapes import leading_column  # late: it draws
 
     return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
 
 
 def plain(view: RunView) -> dict[str, Any]:
-    """A run as plain values, for JSON: its summary, folder and plots; what there is of one that has not ended."""
+    """A run as plain values, for JSON: its summary, folder and plots; a short summary if it has not ended."""
     summary = view.summary or {
         "name": view.experiment.name,
         "status": "not finished",

@@ -54,15 +54,15 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
-"""Style of texts by any author: between two $ they would be set as mathematics, or end the drawing."""
+"""Style of texts from files: between two $ they would be set as mathematics, or fail."""
 
 
 @contextmanager
 def house_style(*, formulas: bool = False) -> Iterator[None]:
     """Draw in the house style inside this context (or in a function decorated with `@house_style()`).
 
-    No text that is made inside is parsed as mathematics, unless all of it is the project's own (`formulas`), as the
-    labels that matplotlib makes for a logarithmic axis are.
+    No text inside is parsed as mathematics, unless all of it is the project's (`formulas`), for example matplotlib's
+    labels of a logarithmic axis.
     """
     import matplotlib
 
@@ -241,7 +241,7 @@ def draw_images(axes: Axes, images: NDArray[np.float64], title: str, *, columns:
 
 
 def is_square(width: int) -> bool:
-    """Say whether that many features are the pixels of a square image."""
+    """Return whether that many features are the pixels of a square image."""
     return width >= 16 and math.isqrt(width) ** 2 == width
 
 
@@ -257,7 +257,7 @@ def _autoencoder_images(view: RunView, extra: Mapping[str, NDArray[Any]]) -> Fig
     return figure
 
 
-_MOST_BYTES = 250_000
+_MOST_SVG_BYTES = 250_000
 """Most bytes of one figure as SVG; a larger one, of thousands of points, becomes a PNG."""
 _POINTS = 96  # of CSS, in an inch
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
@@ -280,7 +280,7 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
         figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     drawn = written.getvalue()
     width = round(_POINTS * figure.get_figwidth())
-    if len(drawn) > _MOST_BYTES:
+    if len(drawn) > _MOST_SVG_BYTES:
         return Picture(caption, _as_png(figure, says, width), width)
     label = Markup('role="img" aria-label="{}"').format(harmless(says))
     body = _IDS.sub(rf"\g<1>{name}-", drawn[drawn.index("<svg") :])

@@ -1,4 +1,4 @@
-"""How metrics are called, in which order they are shown, and their values with intervals, in tables by group too."""
+"""Metrics' names and order, and their values with intervals, also in tables by group."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _NUMBERED = re.compile(r"(disparate_impact|selection_rate|eo|od)_(\d+)")
 
 
 def metric_name(key: str, names: Names = UNNAMED) -> str:
-    """The name of a metric in tables and plots; one that is of a class says which, by its declared name.
+    """The name of a metric in tables and plots, with the declared name of its class, if it is of one.
 
-    Where none of more than two classes is positive, "worst" says that it is of the class that is worst off.
+    Without a positive class, "worst" marks a metric of the class with the lowest ratio.
     """
     if names.predicted and key == "loss":
         return "loss (coded)"
@@ -76,15 +76,15 @@ _BETWEEN_GROUPS = re.compile(
 
 
 def says_nothing(key: str, called: Names) -> bool:
-    """True of a metric that compares groups where there is one group only: it is perfect whatever the model does."""
+    """True for a metric that compares groups if there is only one group: it is perfect for every model."""
     return len(called.groups) == 1 and _BETWEEN_GROUPS.fullmatch(key) is not None
 
 
 def ordered_metrics(held_out: Mapping[str, Any], called: Names = UNNAMED) -> list[str]:
-    """Keys of the metrics that are plain numbers, the best known first; those of single classes after the whole.
+    """Keys of the metrics that are plain numbers, the best known first; those of single classes follow that of all.
 
-    A classifier's AUC and log loss follow its accuracy. Those that say nothing of the groups of a run (``called``) are
-    left out.
+    A classifier's AUC and log loss follow its accuracy. Comparisons of groups are left out if a run (``called``) has
+    one group.
     """
     numeric = [key for key, value in held_out.items() if to_float(value) is not None and not says_nothing(key, called)]
     first = ("accuracy", "auc", "loss") if "accuracy" in numeric else ()
@@ -98,10 +98,10 @@ def ordered_metrics(held_out: Mapping[str, Any], called: Names = UNNAMED) -> lis
     return sorted(numeric, key=order)
 
 
-def scores(summary: Mapping[str, Any], whose: str = "held_out") -> dict[str, tuple[Any, Any]]:
+def scores(summary: Mapping[str, Any], part: str = "held_out") -> dict[str, tuple[Any, Any]]:
     """Metrics of the model ("held_out") or of a "constant", by name, each with its interval."""
-    around = summary.get(f"{whose}_intervals") or {}
-    return {name: (value, around.get(name)) for name, value in (summary.get(whose) or {}).items()}
+    around = summary.get(f"{part}_intervals") or {}
+    return {name: (value, around.get(name)) for name, value in (summary.get(part) or {}).items()}
 
 
 def measured_cell(value: Any, interval: Sequence[Any] | None) -> str:
@@ -118,9 +118,9 @@ def group_table(
     *,
     called: Names = UNNAMED,
 ) -> tuple[list[str], list[list[str]]]:
-    """Names of metrics, and a row for each group: its name, how many records it has, and its metrics as `cell` says.
+    """Names of metrics, and a row for each group: its name, number of records, and metrics as `cell` writes them.
 
-    Metrics of a class say which, by the declared names (``called``).
+    Metrics of a class have its declared name (``called``).
     """
     names = list(dict.fromkeys(name for metrics in numbers.values() for name in metrics))
 
@@ -142,10 +142,10 @@ def short_metrics(held_out: Mapping[str, Any], names: Names = UNNAMED) -> str:
 
 
 _HEADLINES = ("accuracy", "root_mean_squared_error", "mean_squared_error", "sw2")
-"""Metrics that a page begins with, the first that a run has."""
+"""Metrics for a page's first line; it has the first that was measured."""
 
 
 def headline(summary: Mapping[str, Any]) -> str | None:
-    """The metric that a run is looked at by; None if nothing was measured."""
+    """The metric in a page's first line; None if nothing was measured."""
     known = ordered_metrics(summary.get("held_out") or {})
     return next((name for name in _HEADLINES if name in known), known[0] if known else None)

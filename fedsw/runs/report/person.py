@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @house_style()
 def draw_rates(meaning: Meaning) -> Figure:
-    """The most that a test for one record's value reaches, against how often it errs; guessing beside it."""
+    """An upper limit of the ROC curve of tests for one record's value, beside guessing."""
     figure, (axes,) = new_panels(1, 1, size=(3.8, 3.4))
     rates = np.linspace(0.0, 1.0, 101)
     axes.plot(
@@ -34,9 +34,9 @@ def draw_rates(meaning: Meaning) -> Figure:
 PRIORS = (0.01, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.99)
 _RATES = (0.001, 0.01, 0.05, 0.1)
 _OFTEN = 0.01
-"""How seldom a belief may rise further than is said."""
+"""Probability with which a belief may exceed the shown limit."""
 _LITTLE = 1e-5
-"""A tenth of a percent: the most that a profile on points may be too large by."""
+"""Tenths of a percent by which a privacy profile on points may be too large at most: rounding up ignores them."""
 
 
 def worst_meaning(view: RunView) -> tuple[str, Meaning] | None:
@@ -54,12 +54,12 @@ def worst_meaning(view: RunView) -> tuple[str, Meaning] | None:
 def in_a_sentence(view: RunView, worst: tuple[str, Meaning] | None) -> str:
     """How often the best attacker guesses right."""
     if view.experiment.privacy.guarantee.unprotected:
-        return "Nobody is protected: no noise was added. Whoever sees the model may learn about single records."
+        return "No record is protected: no noise was added. Readers of the model may learn about single records."
     if worst is None:
         return "No release is on record yet, and nothing was spent."
     return (
-        "Whoever sees everything that this run released, and knows everybody else's record, guesses right which of two "
-        f"{_whose(view)} in at most {percent(worst[1].success(0.5)).removesuffix(' %')} of 100 cases; by chance it "
+        "An adversary with everything that this run released, and with all other records, guesses right which of two "
+        f"{_subject(view)} in at most {percent(worst[1].success(0.5)).removesuffix(' %')} of 100 cases; by chance it "
         "would be 50."
     )
 
@@ -71,11 +71,11 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
     rows, says = zip(*(_belief(meaning, prior, delta) for prior in PRIORS), strict=True)
     rates = [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES]
     return [
-        "Somebody sees everything that was released, knows everybody else’s record, and wonders which of two "
-        f"{_whose(view)}{where}. However they decide, they find at most {percent(meaning.advantage)} more of what is "
-        "so than they falsely accuse. Bounds are by the privacy loss of all releases together.",
+        "An adversary sees everything that was released, knows all other records, and asks which of two "
+        f"{_subject(view)}{where}. For every test, the true positive rate is at most {percent(meaning.advantage)} "
+        "above the false positive rate. Bounds are by the privacy loss of all releases together.",
         Listed(
-            "What somebody believed before, and may believe after",
+            "Belief before, and at most after",
             FactTable.of(
                 (
                     "believed before",
@@ -100,7 +100,7 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
     ]
 
 
-def _whose(view: RunView) -> str:
+def _subject(view: RunView) -> str:
     unit = view.experiment.data.unit
     return "records is a person's" if unit is None else f"sets of records is one {unit!r}'s at a client"
 
@@ -110,13 +110,13 @@ def _belief(meaning: Meaning, prior: float, delta: float) -> tuple[tuple[str, ..
     guess, right = percent(max(prior, 1 - prior)), percent(meaning.success(prior))
     before = f"{100 * prior:g} %"
     sentence = (
-        f"Who was {before} sure beforehand is at most {often} sure afterwards, in 99 of 100 cases (at most "
-        f"{nearly_always}, but with probability δ). Their best guess is right in {guess} of cases before, and in at "
-        f"most {right} after."
+        f"An adversary who was {before} sure beforehand is at most {often} sure afterwards, in 99 of 100 cases (at "
+        f"most {nearly_always}, except with probability δ). The best guess is right in {guess} of cases before, and in "
+        f"at most {right} after."
     )
     return (before, often, nearly_always, guess, right), sentence
 
 
 def percent(share: float) -> str:
-    """A share that is a bound from above, not below it but for `_LITTLE`: 55.1 %."""
+    """An upper bound as percent, rounded up, except for `_LITTLE`: 55.1 %."""
     return f"{min(100.0, math.ceil(1000 * share - _LITTLE) / 10):g} %"

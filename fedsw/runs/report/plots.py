@@ -41,7 +41,7 @@ _MOST_POINTS = 2000
 
 
 def pictures_of(view: RunView, allow_modules: Collection[str]) -> tuple[str, ...]:
-    """The pictures of the run's task that there are; those of any task if it is a custom one and not at hand."""
+    """The pictures of the run's task; the default ones if its code is custom and not allowed."""
     try:
         require_allowed_code(view.experiment, allow_modules, stored=view.directory)
         named = task_facts(view.experiment.objective.task).figures
@@ -152,7 +152,7 @@ def draw_histogram_grid(cells: Sequence[tuple[Mapping[str, Any], HeldOutOutputs]
 
 @house_style()
 def draw_worth(view: RunView) -> Figure | None:
-    """The model's first metric and each group's with intervals, beside a constant; None if nothing was measured."""
+    """The model's headline metric and each group's with intervals, beside a constant; None if nothing was measured."""
     summary, name = view.summary, headline(view.summary)
     if name is None:
         return None
@@ -183,7 +183,7 @@ def draw_worth(view: RunView) -> Figure | None:
 
 @house_style()
 def draw_runs(named: Sequence[tuple[str, RunView]]) -> Figure | None:
-    """The first metric of several runs against epsilon, with intervals and constants; None if it is not one."""
+    """The headline metric of several runs against epsilon, with intervals and constants; None if they differ in it."""
     metrics = {headline(view.summary) for _, view in named if view.summary} - {None}
     if len(metrics) != 1:
         return None
@@ -217,7 +217,7 @@ def draw_runs(named: Sequence[tuple[str, RunView]]) -> Figure | None:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture of a run: what draws it, None if its data are missing, and what a page says below it."""
+    """A picture of a run: a function that draws it, or returns None without its data, and its caption."""
 
     draw: Callable[[RunView], Figure | None]
     caption: str
@@ -231,7 +231,7 @@ PICTURES.register("latent", Drawing(draw_latent, "Held-out records as the model 
 
 
 def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """So many panels in rows of three: the size of one, and what is around all of them."""
+    """A figure with `count` panels in rows of three, by the size of one panel, and the space around all of them."""
     columns = min(3, count)
     rows = -(-count // columns)
     figure, panels = new_panels(rows, columns, size=(size[0] * columns + more[0], size[1] * rows + more[1]))

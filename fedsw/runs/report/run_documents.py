@@ -1,4 +1,4 @@
-"""The documents of a run, of the same facts: its screen, its model card, its page; and runs side by side."""
+"""The documents of a run, made of `facts`: its screen, its model card, its page; and runs side by side."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class WhatIfs:
 
 
 _NARROW = 5
-"""Columns that a screen names, of those with too wide bounds, and of those that have a coefficient."""
+"""Most columns with too wide bounds, or with a coefficient, that a screen names."""
 
 
 def summary_screen(view: RunView) -> Document:
-    """The screen of a run: its training, guarantee and results; of one that has not ended what there is."""
+    """The screen of a run: its training, guarantee and results, as far as there are any."""
     summary, ended = view.summary, facts.ended(view)
     title = ": ".join(part for part in (view.experiment.name, view.experiment.title) if part)
     plots = [f"plots/: {', '.join(view.plots)}"] if view.plots else []
@@ -135,7 +135,7 @@ def summary_screen(view: RunView) -> Document:
 
 
 def _histograms(histograms: Mapping[str, Any]) -> str:
-    """Say what histograms of columns cost, and which columns have bins by them."""
+    """The cost of histograms of columns, and the columns that have bins by them."""
     binned = ", ".join(f"{name} in {bins}" for name, bins in histograms["bins"].items())
     share, columns = f"{100 * histograms['share']:.0f} % of the budget (of μ²)", len(histograms["columns"])
     none = "none has a point mass or a long tail, and all keep their knots"
@@ -143,7 +143,7 @@ def _histograms(histograms: Mapping[str, Any]) -> str:
 
 
 def _moments(moments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what released moments show without held-out records: a constant's worth, too wide bounds of columns."""
+    """Yield facts from released moments: a constant's score, and columns with too wide bounds."""
     constant, name = moments["constant"], "accuracy" if moments["classes"] else "squared error"
     yield (
         f"{100 * moments['share']:.0f} % of the budget (of μ²) for counts, means and second moments of "
@@ -170,7 +170,7 @@ def _coefficients(summary: Mapping[str, Any]) -> str:
 
 
 def card(view: RunView) -> Document:
-    """The model card of a run that has ended: for whom its model is private, and what it is worth."""
+    """The model card of a run that has ended: its guarantee, data, results and use."""
     experiment, directory = view.experiment, view.directory
     return Document(
         f"{experiment.name}: {experiment.title}" if experiment.title else experiment.name,
@@ -255,7 +255,7 @@ def _columns(view: RunView) -> list[Part]:
 
 
 def article(whole: RunView, *, name: str, key: str, operator: bool, what_ifs: WhatIfs | None = None) -> Document:
-    """Everything that a page says of a run, releasable by its own guarantee; some of it for its operator only."""
+    """The page of a run: what its guarantee covers, and for its `operator` the rest."""
     view = whole if operator else whole.shareable()
     summary, experiment, model = view.summary, view.experiment, view.experiment.privacy.model
     meaning, figures = worst_meaning(view), [*_outputs(view, key)]
@@ -341,17 +341,16 @@ def _over_rounds(view: RunView, key: str) -> Iterator[Picture]:
 
 def _ledgers(view: RunView, name: str) -> list[Part]:
     """How to check the guarantee; the last row's digest commits to all rows before it."""
-    said = (
+    how = (
         "Every release was charged in a ledger before it left. Each row has the digest of the one before, so that the "
         f"last digest stands for all of them. `fedsw audit {name}` recomputes the guarantee from the files."
     )
     if view.spending is None:
-        return [said, "There is no ledger in the folder."]
+        return [how, "There is no ledger in the folder."]
     head = view.spending.account["head"]
-    rows = [
-        (key, one["sequence"], one["digest"]) for key, one in ({"ledger": head} if "sequence" in head else head).items()
-    ]
-    return [said, Listed.of("The ledger’s last row", ("ledger", "releases", "digest of the last row"), rows)]
+    heads = {"ledger": head} if "sequence" in head else head  # one for each client with its own ledger
+    rows = [(key, one["sequence"], one["digest"]) for key, one in heads.items()]
+    return [how, Listed.of("The ledger’s last row", ("ledger", "releases", "digest of the last row"), rows)]
 
 
 def _operator(view: RunView) -> Listed:
@@ -372,7 +371,7 @@ def _plain(value: Any) -> str:
 
 
 def beside(named: Sequence[tuple[str, RunView]]) -> tuple[PageSection, ...]:
-    """Runs side by side, under the names that they have on the page: what came out, and settings that differ."""
+    """Runs side by side, under their names on the page: results, and settings that differ."""
     names, views = zip(*named, strict=True)
     settings = [facts.settings(view.experiment) for view in views]
     rows = [
@@ -404,11 +403,11 @@ def beside(named: Sequence[tuple[str, RunView]]) -> tuple[PageSection, ...]:
 
 
 def together(views: Sequence[RunView]) -> str:
-    """Say in a sentence what runs cost together a record that is in all of them, at the smallest of their deltas."""
-    whose = "Together, for a record that is in all of them"
+    """The joint cost of runs to a record that is in all of them, in a sentence, at the smallest of their deltas."""
+    subject = "Together, for a record that is in all of them"
     bare = {reason for view in views if (reason := unprotected(view.experiment)) is not None}
     if bare:
-        return f"{whose}: ε = ∞, for {'; '.join(sorted(bare))}."
+        return f"{subject}: ε = ∞, for {'; '.join(sorted(bare))}."
     deltas = [to_float(view.summary.get("delta")) or to_float(view.plan.get("delta")) for view in views]
     known = [delta for delta in deltas if delta is not None]
     if not known:
@@ -420,7 +419,7 @@ def together(views: Sequence[RunView]) -> str:
         f"; `fedsw account show {name}` has all that count in data set {name}" for name in sorted(map(str, names))
     )
     return (
-        f"{whose}: {at_delta(epsilon, min(known))}, as if all had been planned ahead. Other runs "
+        f"{subject}: {at_delta(epsilon, min(known))}, as if all had been planned ahead. Other runs "
         f"on the same records add to it{more}."
     )
 

@@ -77,7 +77,7 @@ def spent_of(epsilon: float, budget: float, delta: float) -> str:
 
 
 def demo_table(rows: Iterable[Mapping[str, Any]], *, caption: str) -> Document:
-    """The demo's cells: what is weighed, what is guaranteed, what came out on held-out data."""
+    """The demo's cells: α, ε, noise, and metrics on held-out records."""
     cells = [
         (
             number(row["alpha"]),
@@ -98,10 +98,11 @@ _AT_DELTA = (
     "{} is shown at δ = {}, --delta shows another; a run's own screen has its ε at the δ of its experiment, so that "
     "the two differ"
 )
+"""What is shown, and the delta at which it is."""
 
 
 def account_view(record: Mapping[str, Any]) -> Document:
-    """One account, what all of its runs cost together at the end."""
+    """One account: its runs, then their joint cost."""
     delta, rows = upward(record["delta"]), []
     for run in record["runs"]:
         state = "spent" if run["settled"] else "set aside: has not ended, or stopped"
@@ -115,7 +116,7 @@ def account_view(record: Mapping[str, Any]) -> Document:
 
 
 def together_view(record: Mapping[str, Any]) -> Document:
-    """Several accounts, and what all of their runs cost a record that is in each."""
+    """Several accounts, and the joint cost of their runs to a record that is in each."""
     names = ", ".join(account["data"] for account in record["accounts"])
     total = f"together: {_sum(record, f'for a record that is in each of {names}')}"
     return Document("", total, parts=tuple(map(account_view, record["accounts"])))
@@ -136,22 +137,22 @@ def accounts_view(records: Sequence[Mapping[str, Any]]) -> Document:
     return Document("", begins=(Listed.of("Accounts", headings, rows), note))
 
 
-def _sum(record: Mapping[str, Any], whose: str) -> str:
-    """Say what all runs cost: infinite in the first place where that is so, and the others beside it."""
+def _sum(record: Mapping[str, Any], subject: str) -> str:
+    """The joint cost of all runs; infinite if one has no guarantee, with that of the others beside it."""
     without = record["runs_without_guarantee"]
     if not without:
-        return f"{at_delta(record['epsilon'], record['delta'])} {whose}"
+        return f"{at_delta(record['epsilon'], record['delta'])} {subject}"
     runs = record["runs"] if isinstance(record["runs"], int) else len(record["runs"])
     return (
-        f"ε = ∞ for whoever saw a run without a guarantee ({without} of {runs}); the others: "
-        f"{at_delta(record['epsilon_of_others'], record['delta'])} {whose}"
+        f"ε = ∞ for readers of a run without a guarantee ({without} of {runs}); the others: "
+        f"{at_delta(record['epsilon_of_others'], record['delta'])} {subject}"
     )
 
 
 def _total(record: Mapping[str, Any]) -> Iterator[Part]:
-    whose = "of all together, as if planned ahead, for the replacement of one record within its groups"
+    subject = "of all together, as if planned ahead, for the replacement of one record within its groups"
     kind = Strong if record["runs_without_guarantee"] else Conclusion
-    yield kind(f"{_sum(record, whose)} (in runs with a unit, of all records of one at a client)")
+    yield kind(f"{_sum(record, subject)} (in runs with a unit, of all records of one at a client)")
     if around := record["within"]:
         most = "no limit" if around["limit"] is None else f"limit ε = {upward(around['limit']['epsilon'])}"
         yield f"counts in data set {around['data']}, too: {most} (`fedsw account show {around['data']}`)"
@@ -166,7 +167,7 @@ def _total(record: Mapping[str, Any]) -> Iterator[Part]:
 
 
 def words_of_run(run: Participation, ledgers: Sequence[OwnLedger]) -> Iterator[str]:
-    """A run in sentences, with those of the ledgers that account for it."""
+    """A client's run in sentences, with those of its own ledgers."""
     epsilon = "as its noise multiplier gives" if run.epsilon is None else upward(run.epsilon)
     nominal = ", nominal: reproducible from a seed" if run.nominal else ""
     yield f"trust {run.trust}, ε = {epsilon} at δ = {run.delta}{nominal}"

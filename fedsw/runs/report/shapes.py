@@ -58,7 +58,7 @@ def _is_no_number(label: str) -> bool:
 
 
 def shapes_in_words(shapes: Sequence[ShapeFunction]) -> str:
-    """Describe the picture in words: the columns, beyond noise, that move the answer most, and by how much."""
+    """The picture in words: the columns, beyond noise, that move the answer most, and by how much."""
     ranges = {shape.column: float(np.ptp(shape.values, axis=0).max()) for shape in shapes if _is_beyond_noise(shape)}
     most = sorted(ranges, key=lambda name: -ranges[name])[:3]
     if not most:
@@ -67,20 +67,20 @@ def shapes_in_words(shapes: Sequence[ShapeFunction]) -> str:
 
 
 def _is_beyond_noise(shape: ShapeFunction) -> bool:
-    """Say whether a function's mean square is larger, for some output, than that of noise alone nearly ever is."""
-    noise = np.mean((shape.band / 2) ** 2, axis=0)
-    largest = noise * (1 + 2 * np.sqrt(2 / max(1, len(shape.values) - 1)))
+    """Return whether a function's mean square, for some output, is above that of noise by two standard deviations."""
+    noise = np.mean((shape.band / 2) ** 2, axis=0)  # a band is two standard deviations
+    largest = noise * (1 + 2 * np.sqrt(2 / max(1, len(shape.values) - 1)))  # of a chi-squared with w - 1 degrees
     return bool((np.mean(shape.values**2, axis=0) > largest).any())
 
 
 _NEARLY_ALL = 0.8
-"""Part of what all columns do, beyond noise, from which on one of them does nearly all: the label in other words."""
+"""Part of all columns' effect, beyond noise, from which a column is questioned: it may be the label in other words."""
 _TOO_GOOD, _MUCH = 0.99, 0.4
-"""An accuracy that records seldom have in them, and the part that one column does then."""
+"""An accuracy that is rarely real, and the part from which a column is questioned then."""
 
 
 def contributions(shapes: Sequence[ShapeFunction]) -> FactTable:
-    """Each column, the most first: by how much it moves the answer, the noise in that, its part of what all do."""
+    """Each column, the most first: how far it moves the answer, the noise in that, its part of all columns' effect."""
     powers = _powers(shapes)
     rows = []
     for shape in sorted(shapes, key=lambda shape: -powers[shape.column]):
@@ -93,9 +93,9 @@ def contributions(shapes: Sequence[ShapeFunction]) -> FactTable:
 
 
 def leading_column(shapes: Sequence[ShapeFunction], accuracy: float | None = None) -> str:
-    """A sentence where one column does nearly all: it may be known with the answer alone. Else empty.
+    """A question if one column dominates: it may be known only with the answer. Empty for other models.
 
-    Of a model that hardly errs, by its held-out ``accuracy``, it is one that does much.
+    A model with a very high held-out ``accuracy`` has a lower threshold.
     """
     powers = _powers(shapes)
     total = sum(powers.values())
@@ -124,5 +124,5 @@ def rows_of_shapes(shapes: Sequence[ShapeFunction]) -> Iterator[tuple[str, str]]
     for shape in shapes:
         for output in range(shape.values.shape[1]):
             pairs = zip(shape.labels, shape.values[:, output], shape.band[:, output], strict=True)
-            told = (f"{at}: {number(value)}{f' ± {number(band)}' if band else ''}" for at, value, band in pairs)
-            yield shape.column if not output else "", ", ".join(told)
+            texts = (f"{at}: {number(value)}{f' ± {number(band)}' if band else ''}" for at, value, band in pairs)
+            yield shape.column if not output else "", ", ".join(texts)

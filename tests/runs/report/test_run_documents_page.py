@@ -147,7 +147,7 @@ def test_a_run_that_stopped_says_so_first(central, tmp_path, quick):
 
 def test_without_noise_nobody_is_said_to_be_protected(without_noise, quick):
     found = outline(without_noise)
-    assert "Nobody is protected: no noise was added" in found.text and "What ε means" not in found.text
+    assert "No record is protected: no noise was added" in found.text and "What ε means" not in found.text
 
 
 def test_runs_side_by_side_differ_in_what_their_settings_differ(central, local):
