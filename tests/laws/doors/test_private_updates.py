@@ -155,7 +155,7 @@ def test_an_app_whose_arrays_are_no_update_is_refused(other, tmp_path):
         return Message(RecordDict({"new": arrays}), reply_to=message)
 
     reply = asked(train, tmp_path)
-    assert "not the arrays that it was sent" in reply.error.reason and "Smith" not in reply.error.reason
+    assert "lacks arrays with the names and shapes" in reply.error.reason and "Smith" not in reply.error.reason
     with fedsw.Ledger.open(tmp_path / "updates-0.sqlite", read_only=True) as ledger:
         assert not ledger.entries()
 
