@@ -213,13 +213,13 @@ class _Declaring:
         marks = {name: Marks.of(array) for name, array in cells.items() if array.ndim == 1 and array.dtype.kind != "M"}
         inputs = set() if unsaid else {feature.name for feature in columns.features}
         for person in persons_in(marks, [name for name in marks if name not in labels | inputs]):
-            said = (
+            evidence = (
                 f"{self._table.kind}: column {person.column!r} seems to say whose a row is: {person.words}. If rows "
                 f"with one value are of one person, pass unit={person.column!r}: epsilon is else that of one row"
             )
             if unsaid:
-                raise BadRecords(f"{said}; if not, name the inputs in features=")
-            warnings.warn(said, stacklevel=5)
+                raise BadRecords(f"{evidence}; if not, name the inputs in features=")
+            warnings.warn(evidence, stacklevel=5)
 
     def _group(self, reference: object, groups: Sequence[object] | None, edges: Sequence[float] | None) -> Group:
         names = list(reference) if isinstance(reference, list | tuple) else []

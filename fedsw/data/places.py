@@ -91,5 +91,5 @@ def require_places(files: Sequence[Place], folder: Path, clients: int) -> None:
             f"the experiment has {clients} client{'s' * (clients != 1)}, and {folder} has folders for {len(files)} "
             f"(0 to {len(files) - 1}): write {fits}"
         )
-    if (said := one_file_twice({file.client: file.table for file in files})) is not None:
-        raise BadRecords(said)
+    if (refusal := one_file_twice({file.client: file.table for file in files})) is not None:
+        raise BadRecords(refusal)

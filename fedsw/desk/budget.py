@@ -152,10 +152,10 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
         words = {"delta": "δ = 'auto' = {}", "batch": "batches of all {} records", "steps": "{} steps"}
-        said = ", ".join(
+        numbers = ", ".join(
             words[name].format(upward(value, 3 if name == "delta" else 6)) for name, value in assumed.items()
         )
-        yield "assumed", f"{said}; give --delta, --batch, --steps for others"
+        yield "assumed", f"{numbers}; give --delta, --batch, --steps for others"
     yield "bracket", f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
     yield "convention", str(report["convention"])
 

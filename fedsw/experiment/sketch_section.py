@@ -314,9 +314,9 @@ class Sketch(SketchPart):
 
         Stages that state none, or have a share still to be chosen, have equal parts of the rest.
         """
-        said = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
-        equal = (1 - sum(share or 0.0 for share in said)) / (1 + said.count(None))
-        return (equal, *(share or equal for share in said))
+        stated = [stage.share if isinstance(stage.share, float) else None for stage in self.stages]
+        equal = (1 - sum(share or 0.0 for share in stated)) / (1 + stated.count(None))
+        return (equal, *(share or equal for share in stated))
 
     @property
     def open(self) -> bool:

@@ -75,7 +75,7 @@ _REMARKS: Mapping[str, Iterable[str]] = {
 """More that must be known, of the names that need it."""
 
 SYNONYMS: Mapping[str, tuple[str, str]] = {
-    name: (key, next((said for said, of in _REMARKS.items() if name in of), ""))
+    name: (key, next((remark for remark, of in _REMARKS.items() if name in of), ""))
     for key, names in _CALLED.items()
     for name in names
 }

@@ -24,26 +24,26 @@ def of_redcap(path: str, text: str) -> Iterator[Row]:
     """
     reader = csv.DictReader(io.StringIO(text))
     for number, cells in enumerate(reader):
-        said = {name.strip().lower(): (cell or "").strip() for name, cell in cells.items() if name is not None}
-        column, type_, where = said[REDCAP], said.get("field type", ""), f"{path}, line {reader.line_num}"
-        answers = said.get("choices, calculations, or slider labels", "")
+        fields = {name.strip().lower(): (cell or "").strip() for name, cell in cells.items() if name is not None}
+        column, type_, where = fields[REDCAP], fields.get("field type", ""), f"{path}, line {reader.line_num}"
+        answers = fields.get("choices, calculations, or slider labels", "")
         codes = [choice.partition(",")[0].strip() for choice in answers.split("|") if choice.strip()]
-        row: dict[str, Any] = {"column": column, "missing": [] if said.get("required field?") == "y" else [""]}
+        row: dict[str, Any] = {"column": column, "missing": [] if fields.get("required field?") == "y" else [""]}
         if type_ == "descriptive":
             continue  # a text on the form, without a column
         if type_ == "checkbox":
             for code in codes:
                 yield where, {"column": f"{column}___{code.lower().replace('-', '_')}", "kind": "boolean"}
             continue
-        checked = said.get("text validation type or show slider number", "")
-        if number == 0 or said.get("identifier?") == "y" or type_ in ("notes", "file", "signature"):
+        checked = fields.get("text validation type or show slider number", "")
+        if number == 0 or fields.get("identifier?") == "y" or type_ in ("notes", "file", "signature"):
             row |= {"role": "leave out", "missing": []}
         elif type_ in ("radio", "dropdown") and len(codes) > 1:
             row |= {"kind": "text", "categories": codes}
         elif type_ in ("yesno", "truefalse"):
             row |= {"kind": "boolean"}
         elif type_ in ("calc", "slider") or checked in _TEXTS or checked.startswith("date"):
-            low, high = (said.get(f"text validation {end}", "")[:10] for end in ("min", "max"))
+            low, high = (fields.get(f"text validation {end}", "")[:10] for end in ("min", "max"))
             if type_ == "slider" and not low:
                 low, high = "0", "100"
             kind = "date" if checked.startswith("date") else _TEXTS.get(checked, "number")
@@ -107,8 +107,8 @@ def of_spss(path: str, text: str) -> Iterator[Row]:
     for name in dict.fromkeys((*labels, *absent)):
         missing = absent.get(name, [])
         codes = [code for code in labels.get(name, ()) if code not in missing]
-        told: dict[str, Any] = {"kind": "text", "categories": codes} if len(codes) > 1 else {"kind": "number"}
-        yield f"{path}, {name}", {"column": name, "missing": missing, **told}
+        kind: dict[str, Any] = {"kind": "text", "categories": codes} if len(codes) > 1 else {"kind": "number"}
+        yield f"{path}, {name}", {"column": name, "missing": missing, **kind}
 
 
 def _labelled(command: str, labels: dict[str, list[str]]) -> None:

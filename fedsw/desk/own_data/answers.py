@@ -119,7 +119,7 @@ def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
     """Report rows of a public text table that are not records: by their line, with what leaves them out."""
     if not is_text(path):
         return []
-    said: list[str] = []
+    odd: list[str] = []
     kinds: dict[str, list[int]] = {}
     with _text_of(path) as file:
         reader = csv.reader(file, delimiter=separator)
@@ -127,7 +127,7 @@ def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
         first = [(reader.line_num, row) for row in itertools.islice(reader, 5)]
         imported = next((at for at, (_, row) in enumerate(first) if any('"ImportId"' in cell for cell in row)), None)
         if imported is not None and imported >= skip:
-            said.append(f"line {first[imported][0]} has Qualtrics' import ids: --skip-rows {imported + 1}")
+            odd.append(f"line {first[imported][0]} has Qualtrics' import ids: --skip-rows {imported + 1}")
             skip = imported + 1
         for line, row in itertools.chain(first[skip:], ((reader.line_num, row) for row in reader)):
             if not row:
@@ -145,11 +145,11 @@ def odd_rows(path: Path, separator: str, *, skip: int = 0) -> list[str]:
         more = f" and {len(lines) - _MOST_ODD_ROWS} more" if len(lines) > _MOST_ODD_ROWS else ""
         listed = ", ".join(map(str, lines[:_MOST_ODD_ROWS]))
         thing, _, remedy = what.partition(": ")
-        said.append(
+        odd.append(
             f"{'lines' if len(lines) > 1 else 'line'} {listed}{more} {'have' if len(lines) > 1 else 'has'} {thing}: "
             f"{remedy} {'them' if len(lines) > 1 else 'it'}"
         )
-    return [f"{path}: {words}" for words in said]
+    return [f"{path}: {words}" for words in odd]
 
 
 def _as_text(cell: object) -> str:
@@ -431,9 +431,11 @@ def _answer(
         declared = ColumnAnswer(kind, low, high, format=words.dates.get(name), source="given with --bounds")
         return with_missing(_formatted(declared, guessed, name, doubt), guessed)
     if name in words.book:
-        said = words.book[name]
-        values = said.categories or (KINDS.get(said.kind).classes if said.kind else ())
-        return replace(said, kind="category", categories=values) if classes else _formatted(said, guessed, name, doubt)
+        entry = words.book[name]
+        values = entry.categories or (KINDS.get(entry.kind).classes if entry.kind else ())
+        return (
+            replace(entry, kind="category", categories=values) if classes else _formatted(entry, guessed, name, doubt)
+        )
     if look is not None and look.cells is not None:
         return _read_off(name, look, words.dates.get(name), classes=classes, ask=doubt)
     if ask is not None:
@@ -475,14 +477,14 @@ def _dated(declared: ColumnAnswer, form: ColumnForm, name: str, ask: Ask | None)
         return replace(declared, format=form.formats[0] if form.formats else None)
     which = " or ".join(f'"{written}"' for written in form.formats if written is not None)
 
-    def read(said: str) -> str:
-        if (written := said.strip('"')) and written not in form.formats:
-            raise ExperimentError(f"{said!r} is neither")
+    def read(reply: str) -> str:
+        if (written := reply.strip('"')) and written not in form.formats:
+            raise ExperimentError(f"{reply!r} is neither")
         return written
 
     question = f"column {name}: its dates may be written {which}; which is it?"
-    if ask is not None and (said := asked_again(ask, question, read)):
-        return replace(declared, format=said)
+    if ask is not None and (reply := asked_again(ask, question, read)):
+        return replace(declared, format=reply)
     return replace(declared, format=BLANK, doubt=f"say how its dates are written, {which}: every day fits each of them")
 
 
@@ -569,13 +571,13 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
         (value, tuple(other for other in known if other != value and reader.place(other) < 0))
         for value, known in zip(spellings, by_value.values(), strict=True)
     )
-    said = "; ".join(" and ".join(map(repr, known)) for known in by_value.values() if len(known) > 1)
+    merged = "; ".join(" and ".join(map(repr, known)) for known in by_value.values() if len(known) > 1)
     return replace(
         declared,
         categories=tuple(spellings),
         same=tuple((value, others) for value, others in same if others),
-        source=f"{declared.source}; taken for one value each: {said}. --categories lists them apart if they are not",
-        merged=said,
+        source=f"{declared.source}; taken for one value each: {merged}. --categories lists them apart if they are not",
+        merged=merged,
     )
 
 
@@ -599,17 +601,17 @@ def _asked(name: str, guessed: ColumnForm | None, ask: Ask, *, classes: bool) ->
     what = "its values, a,b,c" if classes else "its bounds, LOW:HIGH, or its categories, a,b,c"
     question = f"column {name}{seems}: {what}, from a code book; Enter leaves it blank"
 
-    def read(said: str) -> ColumnAnswer:
-        if not said:
+    def read(reply: str) -> ColumnAnswer:
+        if not reply:
             return ColumnAnswer("category" if classes else None if guessed is None else guessed.kind)
-        if ":" in said and not classes:
-            low, high = read_bounds(f"{name}={said}")[1]
+        if ":" in reply and not classes:
+            low, high = read_bounds(f"{name}={reply}")[1]
             kind = "date" if as_date(low) else _number_kind(guessed)
             return ColumnAnswer(kind, low, high, source="given by its operator")
-        values = read_list(f"{name}={said}", "the answer")[1]
+        values = read_list(f"{name}={reply}", "the answer")[1]
         if len(values) < 2:
             bounds = "" if classes else ", or bounds as 17:90"
-            raise ExperimentError(f"{said!r} is one value; write two at least, parted by commas{bounds}")
+            raise ExperimentError(f"{reply!r} is one value; write two at least, parted by commas{bounds}")
         return ColumnAnswer("category", categories=values, source="given by its operator")
 
     declared = asked_again(ask, question, read)
@@ -627,11 +629,13 @@ def with_missing(declared: ColumnAnswer, form: ColumnForm | None, fill: str | No
     if form is None or not form.missing or declared.kind is None:
         return declared
     counts = [f"{count:,} {_cell(cell)}" for cell, count in form.missing.items() if count]
-    said = f"{declared.source}; taken for missing: {', '.join(counts)}" if counts else declared.source
+    source = f"{declared.source}; taken for missing: {', '.join(counts)}" if counts else declared.source
     words = [cell for cell, count in form.missing.items() if cell and count]
     if words and KINDS.get(declared.kind).listing:
-        said += f" (if {_cell(words[0])} is a value, move it to categories)"
-    return replace(declared, missing=tuple(form.missing), fill=_middle(declared) if fill is None else fill, source=said)
+        source += f" (if {_cell(words[0])} is a value, move it to categories)"
+    return replace(
+        declared, missing=tuple(form.missing), fill=_middle(declared) if fill is None else fill, source=source
+    )
 
 
 def _cell(text: str) -> str:

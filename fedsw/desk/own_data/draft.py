@@ -188,33 +188,35 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
     named = [name for name in names if named_as_identifier(name) and name not in request.words.drop]
 
     def alone(line: Understood, declared: ColumnAnswer) -> Understood:
-        said = "" if line.look or not sizes else _at_one_client(declared, seen[line.column], sizes)
-        return replace(line, look=said) if said else line
+        values = "" if line.look or not sizes else _at_one_client(declared, seen[line.column], sizes)
+        return replace(line, look=values) if values else line
 
     # the lines of the declaration, and beside each what was understood, with what a person has to look at
     features, understood = list[str](), [_understood_unit(unit, persons, named, interactive=interactive)]
     if numbers.lines:
-        said, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
-        understood.append(Understood("(numbers)", "written", said, "--decimal, --thousands", look))
+        written, look = ", ".join(numbers.lines), "fill in" if numbers.doubt else ""
+        understood.append(Understood("(numbers)", "written", written, "--decimal, --thousands", look))
     if request.group is not None:
         understood.append(alone(of_answer(request.group, "group", group), group))
     understood += [Understood(column, "group, combined", "", f"--group {column}") for column in request.crossed]
     of_target = alone(of_answer(request.target, "predicted", target), target)
     if regression and public is not None and not of_target.look and _most_are_small(public[request.target]):
-        said = f"{of_target.understood}; most are small: answers will be too small on average, the run says by how much"
-        of_target = replace(of_target, understood=said, look="most numbers are small")
+        words = (
+            f"{of_target.understood}; most are small: answers will be too small on average, the run says by how much"
+        )
+        of_target = replace(of_target, understood=words, look="most numbers are small")
     if positive is not None:
         look = of_target.look or ("" if positive.sure else "which class is wanted")
-        said = f"{of_target.understood}; {positive.why}"
+        words = f"{of_target.understood}; {positive.why}"
         change = f"{of_target.change}, --positive CLASS"
-        of_target = replace(of_target, understood=said, look=look, change=change)
+        of_target = replace(of_target, understood=words, look=look, change=change)
     understood.append(of_target)
     if without_target:
-        said = f"{without_target:,} without {request.target!r} are left out"
-        understood.append(Understood("(rows)", "records", said, "rows in [data.columns]", "left out"))
+        rows = f"{without_target:,} without {request.target!r} are left out"
+        understood.append(Understood("(rows)", "records", rows, "rows in [data.columns]", "left out"))
     if request.from_public:
-        odd = [said for table in tables for said in odd_rows(table, separator, skip=request.skip_rows)]
-        understood += [Understood("(rows)", "records", said, "--skip-rows N", "no records") for said in odd]
+        odd = [row for table in tables for row in odd_rows(table, separator, skip=request.skip_rows)]
+        understood += [Understood("(rows)", "records", row, "--skip-rows N", "no records") for row in odd]
     for column in inputs:
         declared, drop = of(column, classes=False), column in request.words.drop
         cells = (public or {}).get(column)
@@ -317,8 +319,8 @@ class Numerals:
             several = () if stated.thousands else (name for name, known in ways.items() if len(known) > 1)
             return cls(stated, looked=bool(seen), stated=True, own=dict.fromkeys(several, stated))
         marked = {name for name in written if any(mark in cell for cell in cells[name] for mark in ".,")}
-        told = {name for name in marked if len(ways[name]) == 1}
-        decimals = {spelling.decimal for name in told for spelling in written[name]}
+        decided = {name for name in marked if len(ways[name]) == 1}
+        decimals = {spelling.decimal for name in decided for spelling in written[name]}
         differing, doubts = dict[str, Spelling](), dict[str, str]()
         for name in (name for name, known in ways.items() if len(known) > 1):
             whole = any(cell.isdigit() for cell in cells[name])
@@ -330,12 +332,12 @@ class Numerals:
             differing[name], doubts[name] = cls._asked(name, cells[name], other, parted, request, public=public)
         apart = {name: (differing[name],) if name in differing else known for name, known in written.items()}
         fits = [spelling for spelling in SPELLINGS if apart and all(spelling in known for known in apart.values())]
-        fits += [spelling for spelling in SPELLINGS if told and all(spelling in written[name] for name in told)]
+        fits += [spelling for spelling in SPELLINGS if decided and all(spelling in written[name] for name in decided)]
         table = fits[0] if fits else PLAIN
         differing = {
             name: way for name, way in differing.items() if way != table or doubts.get(name) or not way.thousands
         }
-        if len({*doubts.values()}) == 1 and not told and all(doubts.values()):  # the table's one way of writing
+        if len({*doubts.values()}) == 1 and not decided and all(doubts.values()):  # the table's one way of writing
             return cls(table, next(iter(doubts.values())), looked=bool(seen))
         return cls(
             table, looked=bool(seen), own=differing, doubts={name: doubt for name, doubt in doubts.items() if doubt}
@@ -352,14 +354,14 @@ class Numerals:
         as_thousands, as_decimals = (number_text(float(as_number(cell, way) or 0)) for way in (parted, other))
         if request.doubt is not None:
 
-            def read(said: str) -> str:
-                if said and said not in (as_thousands, as_decimals):
-                    raise ExperimentError(f"{said!r} is neither")
-                return said
+            def read(reply: str) -> str:
+                if reply and reply not in (as_thousands, as_decimals):
+                    raise ExperimentError(f"{reply!r} is neither")
+                return reply
 
             question = f"column {name}: is {cell!r} the number {as_thousands} or {as_decimals}?"
-            if said := asked_again(request.doubt, question, read):
-                return parted if said == as_thousands else other, ""
+            if reply := asked_again(request.doubt, question, read):
+                return parted if reply == as_thousands else other, ""
         return parted, (
             f'write "{parted.thousands}" if {cell} is {as_thousands}, as the bounds have it; if it is '
             f'{as_decimals}, write thousands = "", set decimal = "{other.decimal}" and mend the bounds'
@@ -439,12 +441,12 @@ MOST_GROUPS, _MOST_NUMBERS = 20, 10
 
 def _favourable(request: DraftRequest, target: ColumnAnswer, *, regression: bool) -> Positive | None:
     """The favourable one of the classes that are known; None if there are none."""
-    said = request.positive
-    if regression and said is not None:
+    stated = request.positive
+    if regression and stated is not None:
         raise ExperimentError(f"--positive names a class, and {request.target!r} holds numbers; leave it out")
     if regression or not target.categories:
-        return None if said is None else Positive(said, "positive: as given")
-    return positive_of(request.target, target.categories, said, request.ask)
+        return None if stated is None else Positive(stated, "positive: as given")
+    return positive_of(request.target, target.categories, stated, request.ask)
 
 
 def _header(tables: Sequence[Path]) -> tuple[list[str], str, list[str]]:
@@ -539,10 +541,10 @@ def _is_regression(request: DraftRequest, seen: Mapping[str, Sequence[str]], for
     ExperimentError for whole numbers that may be either, more than ten of them or public ones that fall off as counts
     do, and for more texts, dates or amounts than classes can be.
     """
-    said = request.words.book.get(request.target)
-    if request.target in request.words.bounds or (said is not None and said.low is not None):
+    entry = request.words.book.get(request.target)
+    if request.target in request.words.bounds or (entry is not None and entry.low is not None):
         return True
-    if request.target in request.words.categories or said is not None or request.target not in seen:
+    if request.target in request.words.categories or entry is not None or request.target not in seen:
         return False
     kind, values = forms[request.target].kind, set(seen[request.target]) - set(MISSING)
     if KINDS.get(kind).stored != "numbers":
@@ -605,9 +607,9 @@ def _persons(public: Mapping[str, Sequence[str]], request: DraftRequest) -> dict
     """Columns of public tables that look like ids of persons, but those that are declared otherwise."""
     marks = {name: Marks.of(cells) for name, cells in public.items()}
     words = request.words
-    said = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
-    said |= {name for name, entry in words.book.items() if entry.kind is not None} | {*words.drop}
-    candidates = [name for name in public if name not in said | {request.target, *request.group_columns}]
+    declared = {*words.bounds, *words.categories, *words.booleans, *words.integers, *words.dates}
+    declared |= {name for name, entry in words.book.items() if entry.kind is not None} | {*words.drop}
+    candidates = [name for name in public if name not in declared | {request.target, *request.group_columns}]
     repeated = persons_in(marks, candidates, named=[name for name in candidates if named_as_identifier(name)])
     return {persons.column: persons for persons in repeated}
 
@@ -804,10 +806,10 @@ def _understood_unit(
     """The line of the rows' privacy unit."""
     if unit is not None:
         return Understood(unit, "whose rows", "all rows with one value are one person's", "--unit COLUMN")
-    said = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")
-    said = said or (f", if one person has one value of {named[0]} alone" if named else "")
-    look = "whose a row is" if said and not interactive else ""
-    return Understood("(rows)", "whose rows", f"each row protected alone{said}", "--unit COLUMN", look)
+    evidence = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")
+    evidence = evidence or (f", if one person has one value of {named[0]} alone" if named else "")
+    look = "whose a row is" if evidence and not interactive else ""
+    return Understood("(rows)", "whose rows", f"each row protected alone{evidence}", "--unit COLUMN", look)
 
 
 def _head(
@@ -854,11 +856,11 @@ def _asked_for_unit(names: Sequence[str], request: DraftRequest, persons: Mappin
             continue
         if seems is None and not named_as_identifier(column):
             continue
-        said = ask(
+        reply = ask(
             f"column {column}: {'' if seems is None else f'{seems.words}; '}are all rows with one value of it rows of "
             "one person? y or n; Enter is n"
         )
-        if said.strip().lower() in ("y", "yes"):
+        if reply.strip().lower() in ("y", "yes"):
             return column
     return None
 

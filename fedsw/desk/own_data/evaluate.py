@@ -183,10 +183,10 @@ def evaluated_view(evaluated: Sequence[Evaluated]) -> Document:
         rows.append([answer, f"{evaluated[-1].count:,}", *cells(constant, last.quality.constant_intervals)])
     headed = ("kept out by", "count", *(metric_name(name, called) for name in names))
     headings, by_group = group_table(*last.by_group, measured_cell, called=called)
-    said = (measured for measured in evaluated if measured is evaluated[-1] or measured.count < 2)
+    warned_of = (measured for measured in evaluated if measured is evaluated[-1] or measured.count < 2)
     return Document(
         "",
-        warnings=tuple(warning for measured in said for warning in measured.warnings),
+        warnings=tuple(warning for measured in warned_of for warning in measured.warnings),
         begins=(
             Listed.of("Metrics", headed, rows, whole=headed[:1]),
             Listed.of("By group", (evaluated[-1].name, *headings), by_group, whole=(evaluated[-1].name,)),

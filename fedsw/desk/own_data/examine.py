@@ -161,8 +161,8 @@ class Observations:
         """Yield a warning for each such column; where there is none, one for rows that equal others."""
         named = list(self._identifiers())
         yield from named
-        if not named and self._rows is not None and (said := self._rows.said) is not None:
-            yield f"{self._table}: {said}. Name the column that says whose a row is: unit in [data]"
+        if not named and self._rows is not None and (repeats := self._rows.repeats) is not None:
+            yield f"{self._table}: {repeats}. Name the column that says whose a row is: unit in [data]"
 
     def _identifiers(self) -> Iterator[str]:
         candidates = [column for column in self._marks if column not in self._labels]
@@ -207,7 +207,7 @@ class _Rows:
             self._marks.append(marks[records])
 
     @property
-    def said(self) -> str | None:
+    def repeats(self) -> str | None:
         """A sentence about rows that equal another one; None if few do."""
         if not self._marks:
             return None
@@ -305,12 +305,12 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     keep = experiment.data.held_out is not None and not alone
     read = [_examined(experiment, source, columns, keep=keep) for source in sources]
     files = tuple(file for file, _ in read)
-    said_of_held_out: list[str] = []
-    together = () if alone else tuple(_together(experiment, columns, read, folder, said_of_held_out))
+    remarks: list[str] = []
+    together = () if alone else tuple(_together(experiment, columns, read, folder, remarks))
     units = [None if counted is None else counted.unit_numbers for _, counted in read]
-    if columns.unit is not None and (said := shared_units(units, range(len(units)), columns.unit)):
-        together += (said,)
-    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files), *said_of_held_out)
+    if columns.unit is not None and (refusal := shared_units(units, range(len(units)), columns.unit)):
+        together += (refusal,)
+    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files), *remarks)
     return Examination(files, together, alone, warned)
 
 
@@ -318,20 +318,20 @@ def _examined(
     experiment: Experiment, source: Place, columns: Columns, *, keep: bool
 ) -> tuple[Examined, Checked | None]:
     """Examine a file, which is read once; its cells are None if nothing of it could be read."""
-    said: list[str] = []
+    broken: list[str] = []
     counted, table = "", source.table
     odds = "label" in fixed_by_neighbours(experiment)
     observations = Observations(table, columns)
     try:
         kind = format_of(table)
         counted = kind.counted
-        chunks = observations.watched(_until_fault(kind.read(table, columns, beside=observations.looks_at), said))
+        chunks = observations.watched(_until_fault(kind.read(table, columns, beside=observations.looks_at), broken))
         result = checked(chunks, columns, public_classes=odds, keep=keep)
     except (BadRecords, FileNotFoundError) as fault:
         return Examined(source.name, table, counted, broken=str(fault)), None
-    if not result.rows and not said:
-        said.append(f"{table} holds no records; a client takes part with at least one")
-    if said:
+    if not result.rows and not broken:
+        broken.append(f"{table} holds no records; a client takes part with at least one")
+    if broken:
         result.records = None
     counts = ", ".join(f"{name!r} {n:,}" for name, n in result.cut.items())
     cut = [f"{table}: numbers outside their bounds, cut there, by column: {counts}"] if counts else []
@@ -345,7 +345,7 @@ def _examined(
         result.missing,
         tuple(sorted(result.faults, key=lambda fault: fault.row)),
         result.more,
-        said[0] if said else None,
+        broken[0] if broken else None,
         result.units,
         (*observations.warnings(), *cut),
         result.absent,
@@ -355,12 +355,12 @@ def _examined(
     return examined, result
 
 
-def _until_fault(chunks: Iterator[Chunk], said: list[str]) -> Iterator[Chunk]:
-    """Chunks up to where a file can no longer be read; why goes to `said`."""
+def _until_fault(chunks: Iterator[Chunk], broken: list[str]) -> Iterator[Chunk]:
+    """Chunks up to where a file can no longer be read; why goes to `broken`."""
     try:
         yield from chunks
     except (BadRecords, OSError) as fault:
-        said.append(str(fault))
+        broken.append(str(fault))
 
 
 def _held_by_no_file(files: Sequence[Examined], what: str, names: Sequence[str]) -> list[str]:
@@ -401,9 +401,9 @@ def _at_one_client(files: Sequence[Examined]) -> Iterator[str]:
     if len(files) < 2 or any(file.broken is not None for file in files):
         return
     for column in files[0].listed:
-        if said := at_one_client({file.name: file.listed[column] for file in files}):
+        if alone := at_one_client({file.name: file.listed[column] for file in files}):
             yield (
-                f"column {column!r} has {said}. If two of its values are one in two spellings, declare it, as in "
+                f"column {column!r} has {alone}. If two of its values are one in two spellings, declare it, as in "
                 'same = {no = ["nein", "0"]}'
             )
 
@@ -444,9 +444,9 @@ def _together(
     columns: Columns,
     read: Sequence[tuple[Examined, Checked | None]],
     folder: Path,
-    said: list[str],
+    remarks: list[str],
 ) -> Iterator[str]:
-    """Yield faults of the files together; what is not a fault of a held-out file goes to ``said``."""
+    """Yield faults of the files together; what is not a fault of a held-out file goes to ``remarks``."""
     files = [file for file, _ in read]
     try:
         require_places(places(folder), folder, experiment.federation.clients)
@@ -461,14 +461,14 @@ def _together(
         for name in _held_by_no_file(files, "classes", columns.classes):
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
     yield from _beyond_batch(experiment, files)
-    if experiment.data.held_out is None or misplaced:  # which would be said again
+    if experiment.data.held_out is None or misplaced:  # which would be told again
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
             load_held_out(experiment.record_source, private=private if len(private) == len(read) else None)
         except (ExperimentError, BadRecords, FileNotFoundError) as fault:
             yield str(fault)
     # of all warnings that reading gives the one of `fedsw.data.sources`, that equal rows are taken for chance's
-    said += [str(one.message) for one in told if "equal private ones" in str(one.message)]
+    remarks += [str(one.message) for one in caught if "equal private ones" in str(one.message)]

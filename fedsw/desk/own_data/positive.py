@@ -55,19 +55,19 @@ class Positive:
 
 
 def positive_of(
-    column: str, values: Sequence[str], said: str | None, ask: Callable[[str], str] | None = None
+    column: str, values: Sequence[str], stated: str | None, ask: Callable[[str], str] | None = None
 ) -> Positive:
     """Which of the declared classes is the favourable one.
 
-    As ``said``; else the one of two with a telling name, unless the target or a class names harm; else
-    as a person answers; else the second of two, or the one that is not harm, which is said; and none of more than two,
-    where every class is shown and the worst leads.
+    As ``stated``; else the one of two with a telling name, unless the target or a class names harm; else as a person
+    answers; else the one of two that is not harm, or the second, to be looked at. Of more than two it is none: every
+    class is then shown, and the worst leads.
 
     Raises:
         ExperimentError: for a class that is not declared.
     """
-    if said is not None:
-        return Positive(_declared(column, values, said), "positive: as given")
+    if stated is not None:
+        return Positive(_declared(column, values, stated), "positive: as given")
     words = {value.strip().lower() for value in values}
     clear = len(values) == 2 and bool(words & _GOOD - {*TRUE}) and bool(words & _BAD - {*FALSE})
     harmless = _harmless(column, values) if len(values) == 2 and not clear else None
@@ -76,13 +76,13 @@ def positive_of(
     if ask is not None:
         listed = ", ".join(values)
         question = f"column {column}: which of {listed} is the favourable class? Enter leaves it open"
-        if answer := asked_again(ask, question, lambda said: said and _declared(column, values, said)):
+        if answer := asked_again(ask, question, lambda stated: stated and _declared(column, values, stated)):
             return Positive(answer, "positive: given by its operator")
     if harmless is not None:
         named = "its name" if _HARM.search(_spaced(column)) else "a class"
         return Positive(
             harmless,
-            f"positive: {named} seems to name harm, and no class is declared favourable; {harmless} is taken",
+            f"positive: {named} seems to name harm, and no class is declared positive; {harmless} is taken",
             sure=False,
         )
     if len(values) == 2:
@@ -92,13 +92,13 @@ def positive_of(
     return Positive(None, "positive = ... names the favourable class; without it the class that is worst off leads")
 
 
-def _declared(column: str, values: Sequence[str], said: str) -> str:
-    if said not in values:
+def _declared(column: str, values: Sequence[str], stated: str) -> str:
+    if stated not in values:
         raise ExperimentError(
-            f"the positive class of {column!r} is said to be {said!r}; {nearest(said, list(values))}its classes are "
-            f"{', '.join(values)}"
+            f"the positive class of {column!r} is said to be {stated!r}; {nearest(stated, list(values))}its classes "
+            f"are {', '.join(values)}"
         )
-    return said
+    return stated
 
 
 def _spaced(name: str) -> str:

@@ -119,18 +119,18 @@ def of_columns(columns: Columns) -> list[Understood]:
     unit = "every row is another person's" if columns.unit is None else "all rows with one value are one person's"
     lines = [Understood(columns.unit or "(rows)", "whose rows", unit, "unit in [data]")]
     if (group := columns.sensitive) is not None:
-        said = [", ".join(group.groups), *_spelt(group.same, group.empty)]
-        said += [f"{' and '.join(group.columns)} together"] if group.of else []
-        lines.append(Understood(group.name, "group", "; ".join(said), "sensitive: values, edges, same"))
+        parts = [", ".join(group.groups), *_spelt(group.same, group.empty)]
+        parts += [f"{' and '.join(group.columns)} together"] if group.of else []
+        lines.append(Understood(group.name, "group", "; ".join(parts), "sensitive: values, edges, same"))
     if (target := columns.target) is not None:
-        said = [*_values(target.values), *_spelt(target.same, target.empty)]
-        said += [] if columns.positive is None else [f"favourable: {target.values[columns.positive]!r}"]
-        lines.append(Understood(target.name, "predicted", "; ".join(said), "target: values, positive, same"))
+        parts = [*_values(target.values), *_spelt(target.same, target.empty)]
+        parts += [] if columns.positive is None else [f"favourable: {target.values[columns.positive]!r}"]
+        lines.append(Understood(target.name, "predicted", "; ".join(parts), "target: values, positive, same"))
     for number in (*columns.targets, *columns.features):
         role, section = ("input", "features") if isinstance(number, Feature) else ("predicted", "targets")
-        said = list(_of_number(number, columns))
+        parts = list(_of_number(number, columns))
         keys = "categories, same" if number.listed else "low, high, decimal, format, missing"
-        lines.append(Understood(number.name, role, "; ".join(said), f"{section}: {keys}"))
+        lines.append(Understood(number.name, role, "; ".join(parts), f"{section}: {keys}"))
     return lines
 
 
@@ -166,12 +166,12 @@ def listed(lines: Sequence[Understood]) -> Listed:
 
 def as_comments(lines: Sequence[Understood]) -> list[str]:
     """The same as comments in TOML."""
-    said = [
+    texts = [
         f"{line.column}, {line.role}: {line.understood}" + f" [{line.look}: {line.change}]" * bool(line.look)
         for line in shortened(lines)
     ]
-    wrapped = [textwrap.wrap(text, 112, initial_indent="#   ", subsequent_indent="#     ") for text in said]
-    return [f"# {CAPTION}:", *(part for parts in wrapped for part in parts), "#"]
+    wrapped = [textwrap.wrap(text, 112, initial_indent="#   ", subsequent_indent="#     ") for text in texts]
+    return [f"# {CAPTION}:", *(row for rows in wrapped for row in rows), "#"]
 
 
 def plain(lines: Sequence[Understood]) -> list[dict[str, Any]]:

@@ -91,9 +91,9 @@ def read_given(
             words = words.replace("which data.columns declares", "which is to be kept")
         raise BadRecords(words) from None
     if bad_cells:
-        told = sorted(bad_cells, key=lambda fault: fault.row)
-        more = f"\nand {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-        lines = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in told[:_MOST_TOLD])
+        in_order = sorted(bad_cells, key=lambda fault: fault.row)
+        more = f"\nand {len(in_order) - _MOST_TOLD} more" if len(in_order) > _MOST_TOLD else ""
+        lines = "\n".join(f"row {fault.row} ({counted}), {fault.words}" for fault in in_order[:_MOST_TOLD])
         raise BadRecords(
             f"{where}: {lines}{more}\nMend these cells, or say what becomes of them: --faults leave-out, nearest or "
             "missing"
