@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedsw._tools.settings import ExperimentError, FederationError
 from fedsw.experiment.load import experiment_of, find_experiment, in_folder
-from fedsw.runs.report.answer import Answer
+from fedsw.runs.report.answer import Answer, ByColumn
 from fedsw.runs.run_files import find_run, is_run
 
 if TYPE_CHECKING:
@@ -284,6 +284,9 @@ def predict(
 
     model = load(run, thresholds=thresholds, runs=Path(runs), allow_modules=allow_modules)
     columns = model.predictions(table, keep=keep, faults=faults)
-    lines = [dict(zip(columns, line, strict=True)) for line in zip(*map(list, columns.values()), strict=True)]
-    listed = Listed.of("Predictions", columns, (line.values() for line in lines))
-    return Answer(columns, lambda: Document("Predictions", begins=(model.guarantee, listed)), lines, model)
+
+    def view() -> Document:
+        lines = zip(*map(list, columns.values()), strict=True)
+        return Document("Predictions", begins=(model.guarantee, Listed.of("Predictions", columns, lines)))
+
+    return Answer(columns, view, ByColumn(columns), model)

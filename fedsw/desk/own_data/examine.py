@@ -42,7 +42,7 @@ _NAMES = frozenset(
 )
 _ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
 _LEAST_ROWS, _MOST_EACH, _THOUSAND = 20, 10, 1000
-_ODD = np.int64(0x5851F42D4C957F2D)
+_ODD = np.uint64(0x5851F42D4C957F2D)
 
 
 def named_as_identifier(column: str) -> bool:
@@ -97,17 +97,19 @@ class Observations:
             for column in self._listing.keys() & chunk.cells.keys():
                 self._count_listed(column, chunk.cells[column])
             if self._rows is not None:
-                known = {column: by_value(cells) for column, cells in chunk.cells.items()}
+                # Numbers are looked at as they are: to sort a million of them for their values takes seconds.
+                known = {
+                    column: cells if _are_numbers(cells) else by_value(cells) for column, cells in chunk.cells.items()
+                }
                 absent = [missing_among(chunk.cells[name], ("",)) for name in self._needed]
                 self._rows.add(known, ~np.any(absent, axis=0) if absent else slice(None))
-                for column, cells in chunk.cells.items():
-                    numbers = isinstance(cells, np.ndarray | Gaps)
-                    self._marks.setdefault(column, Marks()).add(cells if numbers else known[column])
+                for column, cells in known.items():
+                    self._marks.setdefault(column, Marks()).add(cells)
                 for column in self._unsaid & chunk.cells.keys():
                     self._look_at_points(column, chunk)
                 for column in (column for column in known if column not in self._labels):
                     if column not in self._declared or named_as_identifier(column):
-                        self._seen.setdefault(column, _Seen()).add(known[column])
+                        self._seen.setdefault(column, _Seen()).add(by_value(known[column]))
             yield chunk
 
     def _count_listed(self, column: str, cells: Any) -> None:
@@ -188,30 +190,45 @@ class Observations:
                 )
 
 
+def _are_numbers(cells: Any) -> bool:
+    return isinstance(cells, Gaps) or (isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf")
+
+
 class _Rows:
     """Marks of all rows so far, equal for rows that are equal in the declared columns."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names, self._marks, self._values = sorted(names), list[NDArray[np.int64]](), dict[str, set[int]]()
+        self._names, self._finest = sorted(names), ""
+        self._marks, self._values = list[NDArray[np.uint64]](), list[NDArray[np.uint64]]()
 
     def add(self, cells: Mapping[str, Any], records: NDArray[np.bool_] | slice) -> None:
         """Take in the rows of a chunk that are records, the cells of all by column."""
-        marks: NDArray[np.int64] | None = None
-        for name in self._names:
-            if name not in cells:
-                continue
-            hashes = mapped(cells[name], hash, np.int64)
-            self._values.setdefault(name, set()).update(np.unique(hashes).tolist())
-            marks = hashes if marks is None else marks * _ODD + hashes
-        if marks is not None:
-            self._marks.append(marks[records])
+        columns = {name: _marked(cells[name]) for name in self._names if name in cells}
+        if not columns:
+            return
+        marks = np.zeros(1, dtype=np.uint64)
+        for numbers in columns.values():
+            marks = marks * _ODD + numbers
+        self._marks.append(marks[records])
+        # Of one column alone, the finest of the first rows, all values are kept: of all they fill the memory.
+        self._finest = self._finest or max(columns, key=lambda name: len(np.unique(columns[name])))
+        self._values.append(np.unique(columns[self._finest]))
 
     @property
     def repeats(self) -> str | None:
         """A sentence about rows that equal another one; None if few do."""
         if not self._marks:
             return None
-        return repeats_said(np.concatenate(self._marks), most_values=max(map(len, self._values.values())))
+        return repeats_said(np.concatenate(self._marks), most_values=len(np.unique(np.concatenate(self._values))))
+
+
+def _marked(cells: Any) -> NDArray[np.uint64]:
+    """Numbers (n,) that are equal for equal cells, and seldom for others."""
+    if not _are_numbers(cells):
+        return mapped(cells, hash, np.int64).view(np.uint64)
+    numbers = np.where(cells.absent, np.nan, cells.values) if isinstance(cells, Gaps) else cells
+    bits = (numbers.astype(np.float64) + 0.0).view(np.uint64)  # 0 and -0 are one value
+    return (bits ^ bits >> np.uint64(32)) * _ODD  # whole numbers end in zeros, which sums of products would keep
 
 
 class _Seen:

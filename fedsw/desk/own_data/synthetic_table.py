@@ -26,7 +26,7 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, Gain, Interval
-from fedsw.runs.evaluation.quality import units_of
+from fedsw.runs.evaluation.quality import area_under_curve, units_of
 from fedsw.runs.run_files import RunFile, read_json
 
 STEPS = 800
@@ -268,12 +268,10 @@ def _of_classes(origins: Mapping[str, Records], tested: Records, classes: int) -
 
 
 def _around_area(wanted: NDArray[np.int64], units: NDArray[np.int64]) -> _Around:
-    from sklearn.metrics import roc_auc_score
-
     ones, others = (len(np.unique(units[wanted == label])) for label in (1, 0))
 
     def around(chances: Array, level: float) -> Gain:
-        area = float(roc_auc_score(wanted, chances[:, 1]))
+        area = area_under_curve(wanted, chances[:, 1])
         low, high = intervals.curve_area(area, ones, others, level)
         return Gain(area - 0.5, low - 0.5, high - 0.5)
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedsw.runs.report.document import Document
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """Rows of a table that is there by column, as mappings: a million of them are made only if somebody asks."""
+
+    columns: Mapping[str, Iterable[Any]]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in zip(*map(list, self.columns.values()), strict=True):
+            yield dict(zip(self.columns, row, strict=True))
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,6 +15,7 @@ from torch import nn
 
 import fedsw
 from fedsw.data.units import repeats_of_records
+from fedsw.desk.own_data import examine as examine_module
 from fedsw.desk.own_data.examine import examine
 from fedsw.experiment import parse_experiment
 
@@ -89,3 +90,27 @@ def test_check_says_it_of_a_file(times, tmp_path):
     said = examine(experiment, tmp_path).files[0].warnings
     assert bool(said) == (times == 3)
     assert times == 1 or "150 of 150 rows equal another one" in said[0] and "unit in [data]" in said[0]
+
+
+@pytest.mark.parametrize("doubled", [0, 300])
+def test_check_tells_rows_of_whole_numbers_and_gaps_apart_and_counts_those_that_are_equal(doubled, tmp_path):
+    rows = [
+        [a, "" if b == 0 else b, c, "fm"[c % 2], "yn"[a % 2]] for a in range(20) for b in range(24) for c in range(20)
+    ]
+    random.Random(0).shuffle(rows)
+    (tmp_path / "0").mkdir()
+    with (tmp_path / "0" / "records.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "sex", "ill"], *rows, *rows[:doubled]])
+    whole = {"kind": "integer", "low": 0, "high": 30}
+    columns = {
+        "features": [{"name": name, **whole} for name in "ac"]
+        + [{"name": "b", "low": 0, "high": 30, "missing": [""], "fill": 0}],
+        "sensitive": {"name": "sex", "values": ["f", "m"]},
+        "target": {"name": "ill", "values": ["n", "y"]},
+    }
+    raw = {**SETTINGS, "data": {"source": "files", "columns": columns}, "federation": {"clients": 1}}
+    heard = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examine_module, "repeats_said", lambda marks, **more: heard.append((len(np.unique(marks)), more)))
+        examine(parse_experiment(raw), tmp_path)
+    assert heard == [(9600, {"most_values": 24})] and len(rows) == 9600

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from fedsw.experiment import parse_experiment
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import Counts
 from fedsw.runs.evaluation.held_out_metrics import Tallied, held_out_of
-from fedsw.runs.evaluation.quality import by_column
+from fedsw.runs.evaluation.quality import area_under_curve, by_column
 
 N = 900
 
@@ -108,3 +110,13 @@ def test_intervals_of_a_column_hold_its_rates_with_the_noise_of_all_its_groups()
 def _accuracy(outputs: torch.Tensor, records: Records) -> float:
     rows = records.sensitive < 2
     return float(((outputs[rows, 0] > 0.5) == (records.target[rows] == 1)).double().mean())
+
+
+@pytest.mark.parametrize("levels", [2, 7, 10**9])
+def test_the_area_is_the_library_s_whatever_scores_are_equal(levels: int) -> None:
+    law = np.random.default_rng(levels)
+    target = law.integers(0, 2, 400)
+    scores = np.round(target * 0.3 + law.normal(size=400) * levels) / levels
+    assert area_under_curve(target, scores) == pytest.approx(roc_auc_score(target, scores), abs=1e-12)
+    assert math.isnan(area_under_curve(np.ones(5, dtype=int), scores[:5]))
+    assert math.isnan(area_under_curve(target, np.where(np.arange(400) == 3, np.inf, scores)))
