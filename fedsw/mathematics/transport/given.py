@@ -74,7 +74,7 @@ def unit_columns(value: Any, d: int | None = None, *, tolerance: float = UNIT) -
 
 
 def array(value: Any, name: str, ndim: int) -> NDArray[np.float64]:
-    """Finite numbers in ``ndim`` dimensions of any size, float64, at least one; ValueError names others."""
+    """Finite numbers (n, ...) in ``ndim`` dimensions of any size, float64, at least one; ValueError names others."""
     values = _tensor(value, name).detach().to("cpu", torch.float64)
     if values.ndim != ndim or values.numel() == 0:
         raise ValueError(
