@@ -161,7 +161,8 @@ def measure(
         ready = _with(experiment, settings) if settings else settled(experiment, numbers)
         each = numbers.multiplier * math.sqrt(ready.training.rounds / ready.left_to_rounds)
         held_out = of.declared(of.held_out)
-        found = trained(problem, ready, private, held_out, multiplier=each, one=numbers.multiplier, seed=seed)
+        made = Problem.from_experiment(ready)
+        found = trained(made, private, held_out, multiplier=each, one=numbers.multiplier, seed=seed)
         scores.append(found.model)
     return scores
 

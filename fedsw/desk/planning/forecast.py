@@ -7,22 +7,23 @@ of a run: what is expected to be left, and on which facts, that only the owner k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsw._tools.randomness import Stream
 from fedsw.data import Records
+from fedsw.data.records import with_features
 from fedsw.desk.baselines.reference import well_trained
 from fedsw.desk.planning.public_rows import (
     LAWS,
     RARE,
     SUMMED,
     PublicRows,
-    TabledObjective,
+    TabledClipped,
     TwinLaw,
     as_released,
     drawn,
@@ -32,69 +33,47 @@ from fedsw.desk.planning.public_rows import (
     scaled,
 )
 from fedsw.experiment import Experiment
-from fedsw.experiment.preset_rules import PresetNumbers
+from fedsw.experiment.preset_rules import PresetNumbers, chosen, left_open
 from fedsw.federation.server.settling import numbers_of, settled
 from fedsw.learning.models.outer_layers import rescaled
 from fedsw.learning.moments.beside_rounds import scores_of
-from fedsw.learning.objectives import Clip
+from fedsw.learning.objectives import WeightedSum
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.calibration import calibration_of
-from fedsw.learning.tasks.compared import objective_of
 from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
-from fedsw.privacy.release import NoLedger, Sample, release
+from fedsw.privacy.mechanisms import noised
+from fedsw.privacy.plan import by_fraction
 from fedsw.runs.optimizer import Trainer
-from fedsw.runs.single.objective import Batch, Objective
-from fedsw.runs.single.training_plan import Plan, plan
+from fedsw.runs.single.objective import draw_batch
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LinearObjective(Objective):
-    """The task's loss only, of a model that `is_linear`: for twins, which are simulated records."""
+def linear_sum(clipped: ClippedObjective, batch: Records) -> Callable[[Tensor], Tensor]:
+    """The sum of clipped loss gradients of one linear layer over a batch of twins, as a function of its weights (r,).
 
-    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
-        """See `Objective.of`, summed in closed form; weights (n, ...) of a model."""
-        return LinearClipped(**vars(super().of(clip, weights)))
-
-    def _require_per_record(self, model: nn.Module, weights: Tensor, records: Records) -> None:
-        """Nothing: one linear layer mixes no records, and these are simulated."""
-
-
-@dataclass(frozen=True, eq=False)
-class LinearClipped(ClippedObjective):
-    """`LinearObjective` with clips.
-
-    A record's loss gradient is its gradient in the outputs times its inputs with a 1, so that its norm is known before
-    it is formed. The sum is that of `ClippedObjective` within rounding; it is not measured again when added, and
-    protects no record.
+    A record's gradient is that in the outputs times its inputs with a 1, so that its norm is known before it is formed.
+    It is `ClippedObjective.summed` within rounding, and protects no record.
     """
+    inputs, share = clipped.inputs_of(batch), clipped.weighted.task_weight(len(batch))
+    lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
+    width = inputs.features.shape[1]
 
-    def summed(
-        self,
-        model: nn.Module,
-        records: Records,
-        sizes: Sequence[int],
-        directions: Sequence[Tensor],
-        round_: int,
-        attempt: int,
-    ) -> Tensor:
-        """See `ClippedObjective`."""
-        inputs = self.inputs_of(records)
-        with torch.no_grad():
-            raw = model(inputs.features)
-        losses = self.losses(raw.requires_grad_(), inputs)
-        (pull,) = torch.autograd.grad(losses.sum(), raw)
-        lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
+    def summed(theta: Tensor) -> Tensor:
+        outputs = len(theta) // (width + 1)
+        weights, bias = torch.split(theta.to(inputs.features), [outputs * width, outputs])
+        raw = torch.addmm(bias, inputs.features, weights.reshape(outputs, width).T).requires_grad_()
+        (pull,) = torch.autograd.grad(clipped.task.loss(raw, inputs).sum(), raw)
         norms = torch.linalg.vector_norm(pull, dim=1) * lengths
-        factors = self.weighted.task_weight(len(records)) * (self.clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0)
-        pull = pull * factors[:, None]
+        pull = pull * (share * (clipped.clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0))[:, None]
         return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
 
+    return summed
 
-def is_linear(model: nn.Module, objective: Objective) -> bool:
-    """Say whether `LinearObjective` is for a model and an objective: one layer with its bias, and no penalty pulls."""
+
+def is_linear(model: nn.Module, objective: WeightedSum) -> bool:
+    """Say whether `linear_sum` is for a model and an objective: one layer with its bias, and no penalty pulls."""
     layers = [*model.children()] if isinstance(model, nn.Sequential) else [model]
     return (
         len(layers) == 1
@@ -102,16 +81,6 @@ def is_linear(model: nn.Module, objective: Objective) -> bool:
         and layers[0].bias is not None
         and not any(penalty.weight > 0 for penalty in objective.penalties)
     )
-
-
-def batches_of(plan: Plan, records: Records) -> Iterator[Batch]:
-    """The plan's batches of public records: drawn, or all records in every round, which are then drawn once."""
-    if min(plan.rates) < 1:
-        yield from plan.batches(records)
-        return
-    batch = next(iter(plan.batches(records)))
-    for round_ in range(1, plan.rounds + 1):
-        yield replace(batch, round=round_, sample=Sample(plan, None))
 
 
 @dataclass(frozen=True)
@@ -134,14 +103,7 @@ class Score:
 
 
 def trained(
-    problem: Problem,
-    experiment: Experiment,
-    twins: PublicRows,
-    held_out: PublicRows,
-    *,
-    multiplier: float,
-    one: float = 0.0,
-    seed: int,
+    problem: Problem, twins: PublicRows, held_out: PublicRows, *, multiplier: float, one: float = 0.0, seed: int
 ) -> Score:
     """Train on twins with a noise multiplier, and measure.
 
@@ -149,50 +111,39 @@ def trained(
     release of all records in place of them all, by which moments are noised.
 
     Raises:
-        TypeError: for records that are not declared public: what is released here is charged to no ledger.
+        TypeError: for records that are not declared public: what is noised here is charged to no ledger.
         ValueError: if a stratum of sampling has no record.
     """
     _require_public(twins)
-    settings = experiment.training
-    if experiment.model != problem.experiment.model:  # which the preset chose by the noise
-        problem = Problem.from_experiment(experiment)
-    problem, clip, start = opened(problem, experiment, twins, one=one, seed=seed)
-    objective = training_objective(problem, experiment)
-    if is_linear(problem.build_model(), objective):
-        objective = training_objective(problem, experiment, LinearObjective)
-    sizes = objective.composite.cell_of(twins.sensitive, twins.target).bincount(minlength=len(objective.strata))
-    empty = [name for name, size in zip(objective.strata, sizes.tolist(), strict=True) if size == 0]
-    if empty:
+    problem, start = opened(problem, twins, one=one, seed=seed)
+    experiment, settings = problem.experiment, problem.experiment.training
+    ready, strata = replace(problem, ready=True), problem.cells_of(twins)
+    if empty := [name for name, rows in zip(problem.objective.cells, strata, strict=True) if not len(rows)]:
         raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
-    quiet = plan(
-        objective,
-        clip,
-        sizes=sizes.tolist(),
-        rounds=settings.rounds,
-        epsilon=math.inf,
-        delta=1e-6,
-        batch_fraction=None if settings.batch_size else settings.batch_fraction,
-        batch_size=settings.batch_size,
-        seed=seed,
-    )
-    noisy = replace(quiet, multiplier=multiplier)
+    sizes = by_fraction(settings.batch_fraction, list(map(len, strata)))
+    if settings.batch_size:
+        sizes = (settings.batch_size,) * len(strata)
+    clipped = replace(ready.clipped, hides_sizes=False)  # sums that a replacement moves, in every relation
+    sigma = multiplier * max(bound.value for bound in clipped.sensitivities(sizes, clipped.planned_spreads()))
     if multiplier and (summed := SUMMED.get(experiment.privacy.model.law)):
-        noise = summed(problem, experiment, clip, quiet.batch, multiplier=multiplier)
-        noisy = replace(
-            quiet, multiplier=noise.gradient / max(sensitivity.value for sensitivity in quiet.sensitivities)
-        )
+        noise = summed(problem, experiment, problem.clip, sizes, multiplier=multiplier)
+        sigma = noise.gradient
         if noise.count:
-            tabled = partial(TabledObjective, bins=noise.bins, deviation=noise.count, seed=seed)
-            objective = training_objective(problem, experiment, tabled)
-    model = problem.build_model()
-    trainer = Trainer(start, settings)
-    records = replace(twins, features=problem.inputs(twins).float())
-    for batch in batches_of(noisy, records):
-        problem.prepared(model, trainer.theta)
-        trainer.step(release(objective.gradient(model, batch, clip), noisy, NoLedger()).value)
+            clipped = TabledClipped(**vars(clipped), bins=noise.bins, deviation=noise.count, seed=seed)
+    model, trainer = problem.build_model(), Trainer(start, settings)
+    records, linear = with_features(twins, problem.inputs(twins)), is_linear(model, problem.objective)
+    for round_ in range(1, settings.rounds + 1):
+        if round_ == 1 or sum(sizes) < len(twins):  # a batch of all records stays
+            batch = draw_batch(records, strata, sizes, seed=seed, round_=round_, attempt=0).records
+            in_closed_form = linear_sum(clipped, batch)
+        if linear:
+            total = in_closed_form(trainer.theta)
+        else:
+            problem.prepared(model, trainer.theta)
+            total, _ = clipped.gradient(model, batch, sizes, round_, 0)
+        trainer.step(noised(total, sigma, Stream.seeded(seed, "noise", round_, 0)) if sigma else total)
     model = problem.prepared(model, trainer.model)
-    counts = scores_of(replace(problem, experiment=experiment)) if experiment.calibration.share else None
-    if counts is not None:
+    if (counts := scores_of(problem) if experiment.calibration.share else None) is not None:
         exact = counts_of_scores(problem, counts, twins, model).double().numpy()
         values, sigma = as_released(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
         public = None if experiment.privacy.hides_sizes else float(len(twins))
@@ -211,27 +162,6 @@ def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> tupl
 def _require_public(twins: PublicRows) -> None:
     if not isinstance(twins, PublicRows):
         raise TypeError(f"twins are public records, these are {type(twins).__name__}: nothing here is accounted for")
-
-
-def training_objective(
-    problem: Problem, experiment: Experiment, made: Callable[..., Objective] = Objective
-) -> Objective:
-    """Return the objective of training on one machine that an experiment's problem has, of the class ``made``."""
-    slicing = experiment.slicing
-    return made(
-        problem.task,
-        objective_of(experiment, problem.shape).penalties,
-        classes=problem.classes,
-        targets=problem.shape.targets,
-        dimension=problem.dimension,
-        directions=slicing.directions,
-        scheme=slicing.scheme,
-        direction_seed=slicing.seed,
-        ties=slicing.ties,
-        bound=experiment.privacy.bound,
-        mode=experiment.clip.of_jacobians,
-        micro_batch=experiment.training.micro_batch,
-    )
 
 
 def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Score:
@@ -405,14 +335,16 @@ def scores(
     multiplier = whole * rounds / math.sqrt(ready.left_to_rounds)
     # twins are trained by sums that a replacement moves, twice as far; what leaves once is noised by its own relation
     one = whole * (2 if experiment.privacy.hides_sizes else 1)
+    settled_problem = Problem.from_experiment(ready)
     return tuple(
-        trained(problem, ready, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in enumerate(twins)
+        trained(settled_problem, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in enumerate(twins)
     )
 
 
 def strength_of(experiment: Experiment, numbers: PresetNumbers) -> float:
     """The strength of the signal at these numbers, with the clips that a run then has."""
-    clip = settled(experiment, numbers).clip
+    choices = chosen(numbers, experiment) if left_open(experiment) else {}
+    clip = experiment.clip.model_copy(update=choices.get("clip", {}))
     return numbers.strength(clip.jacobian, clip.loss)
 
 

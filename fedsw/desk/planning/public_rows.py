@@ -41,7 +41,6 @@ from fedsw.mathematics.transport.sliced import orthogonal_spread
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import kept_moments
 from fedsw.runs.run_files import RunFile, read_json
-from fedsw.runs.single.objective import Objective
 
 
 def public_columns(experiment: Experiment) -> Columns:
@@ -571,36 +570,29 @@ def _by_group(problem: Problem, sizes: Sequence[int]) -> dict[str, int]:
     return {name: sum(sizes[index :: len(groups)]) for index, name in enumerate(groups)}
 
 
-def opened(
-    problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int
-) -> tuple[Problem, Clip, Tensor]:
-    """The problem of prepared twins, its clips, and the parameters (r,) that training begins with.
+def opened(problem: Problem, twins: PublicRows, *, one: float, seed: int) -> tuple[Problem, Tensor]:
+    """The problem of prepared twins, and the parameters (r,) that training begins with.
 
     Where a run takes bins from its histograms, so do they; without `privacy.moments` nothing is prepared. ``one`` is
     the noise multiplier of one release of all records that spends the whole budget, 0 without noise, ``seed`` that of
     the noise in histograms and moments.
     """
-    settings = experiment.clip
-    clip = problem.clip if settings.open else Clip(settings.output, settings.jacobian, settings.loss)
-    counts = histograms_of(replace(problem, experiment=experiment))
+    counts = histograms_of(problem)
     if counts is not None:
-        exact = counts.counted(twins.features).double().numpy()
-        values, sigma = as_released(experiment, counts, exact, experiment.privacy.histograms, one=one, seed=[15, seed])
-        histograms = Histograms(counts, values, sigma, len(twins))
-        experiment = binned(replace(problem, experiment=experiment), histograms)
-        problem = Problem.from_experiment(experiment)
-    moments = moments_of(problem, experiment, twins, one=one, seed=seed)
+        exact, share = counts.counted(twins.features).double().numpy(), problem.experiment.privacy.histograms
+        values, sigma = as_released(problem.experiment, counts, exact, share, one=one, seed=[15, seed])
+        problem = Problem.from_experiment(binned(problem, Histograms(counts, values, sigma, len(twins))))
+    moments = moments_of(problem, twins, one=one, seed=seed)
     if moments is None:
-        return problem, clip, flatten(problem.build_model())
-    problem = replace(problem, experiment=experiment, clip=clip)
+        return problem, flatten(problem.build_model())
     preparation = prepare(problem, moments)
-    ready, scale = problem.under(preparation), preparation.scale
-    start = started(ready, preparation, moments, problem.build_model())
-    return ready, Clip(clip.output, scale * clip.jacobian, scale * clip.loss), start
+    ready = problem.under(preparation)
+    return ready, started(ready, preparation, moments, problem.build_model())
 
 
-def moments_of(problem: Problem, experiment: Experiment, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
+def moments_of(problem: Problem, twins: PublicRows, *, one: float, seed: int) -> Moments | None:
     """Moments of twins with the noise that a run's would have, as for `opened`; None if a run releases none."""
+    experiment = problem.experiment
     share = float(experiment.privacy.moments)
     layout = layout_of(problem) if share else None
     if layout is None:
@@ -659,23 +651,9 @@ SUMMED: Mapping[Law | None, Callable[..., Summed]] = dict.fromkeys(("masked sum"
 """Noise of all clients together in a round, by what is noised: where a server adds that of all, its plan has it."""
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class TabledObjective(Objective):
-    """An objective with one penalty, by ranks from noised histograms, as the server of `local-gradient` does."""
-
-    bins: int
-    deviation: float
-    seed: int
-
-    def of(self, clip: Clip, weights: Tensor) -> ClippedObjective:
-        """See `Objective.of`, with tables in place of ranks; weights (n, ...) of a model."""
-        exact = vars(super().of(clip, weights))
-        return TabledClipped(**exact, bins=self.bins, deviation=self.deviation, seed=self.seed)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TabledClipped(ClippedObjective):
-    """`TabledObjective` with clips, on a model's device."""
+    """An objective with one penalty, by ranks from noised histograms, as the server of `local-gradient` does."""
 
     bins: int
     deviation: float

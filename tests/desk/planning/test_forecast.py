@@ -27,7 +27,6 @@ from fedsw.desk.planning.forecast import (
     isotonic,
     largest_for_constant,
     trained,
-    training_objective,
 )
 from fedsw.desk.planning.public_rows import (
     LAWS,
@@ -99,9 +98,9 @@ def test_draws_of_one_law_differ_and_teach_the_same():
     columns = experiment.data.columns
     one, other = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
     assert not torch.equal(one.features, other.features)
-    own = trained(problem, experiment, one, one, multiplier=0.0, seed=0)
-    fresh = trained(problem, experiment, one, other, multiplier=0.0, seed=0)
-    unlike = trained(problem, experiment, one, drawn(columns, SIZES, LAWS[0], seed=1), multiplier=0.0, seed=0)
+    own = trained(problem, one, one, multiplier=0.0, seed=0)
+    fresh = trained(problem, one, other, multiplier=0.0, seed=0)
+    unlike = trained(problem, one, drawn(columns, SIZES, LAWS[0], seed=1), multiplier=0.0, seed=0)
     assert fresh.gain == pytest.approx(own.gain, abs=0.05) and fresh.gain > 0.1 > unlike.gain
 
 
@@ -155,8 +154,9 @@ def test_moments_tell_a_plan_of_a_rare_class_what_public_numbers_cannot():
     asked_of = asked(data={"source": "object", "columns": columns.model_dump()})
     problem, records = Problem.from_experiment(asked_of), drawn(columns, SIZES, replace(LAWS[0], common=0.98), seed=0)
     numbers = numbers_of(asked_of, SIZES, problem)
-    moments = moments_of(problem, settled(asked_of, numbers), records, one=0.05, seed=0)
-    twins = twins_of(moments, problem, columns)
+    ready = Problem.from_experiment(settled(asked_of, numbers))
+    moments = moments_of(ready, records, one=0.05, seed=0)
+    twins = twins_of(moments, ready, columns)
     assert float(twins.target.double().mean()) == pytest.approx(0.02, abs=0.01)
     found = curve(asked_of, problem, SIZES, table=twins, strengths=(300.0,))
     assert found.kept[0] < FEASIBLE
@@ -174,7 +174,7 @@ def test_what_nobody_said_is_public_is_not_trained_on():
     twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
     private = DeclaredRecords(twins.features, twins.sensitive, twins.target, twins.ids, twins.columns, "private")
     with pytest.raises(TypeError, match="twins are public records, these are DeclaredRecords"):
-        trained(Problem.from_experiment(experiment), experiment, private, twins, multiplier=1.0, seed=0)
+        trained(Problem.from_experiment(experiment), private, twins, multiplier=1.0, seed=0)
 
 
 def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
@@ -191,7 +191,7 @@ def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
         ("privacy/release.py", "NoLedger"),
     }
     uses = {path.name for path in PACKAGE.rglob("*.py") if "NoLedger" in path.read_text(encoding="utf-8")}
-    assert uses == {"release.py", "forecast.py"}
+    assert uses == {"release.py"}, "twins are noised, and nothing of them is a release"
 
 
 def test_noise_costs_what_can_be_learnt():
@@ -200,7 +200,7 @@ def test_noise_costs_what_can_be_learnt():
     columns = experiment.data.columns
     twins, held_out = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
     quiet, *noisy = (
-        trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=seed).gain
+        trained(problem, twins, held_out, multiplier=multiplier, seed=seed).gain
         for multiplier, seed in ((0.0, 0), (1e5, 0), (1e5, 1), (1e5, 2))
     )
     assert quiet > 0.1 > sum(noisy) / len(noisy)
@@ -348,7 +348,7 @@ def test_a_plan_with_a_penalty_says_what_it_buys_beside_none():
     third = found.experiment.objective.model_copy(update={"order": 3.0})
     other = found.experiment.model_copy(update={"objective": third})
     assert "not that of tails, for which order 3 is" in dict(rows(replace(found, experiment=other)))["penalty buys"]
-    objective = training_objective(Problem.from_experiment(other), other)
+    objective = Problem.from_experiment(other).objective
     assert [penalty.order for penalty in objective.penalties] == [3.0], "twins are trained with the order"
     assert found.forecast.reference == "logistic regression", "what a penalty costs is said by itself"
     assert not planned(asked(training=QUICK, **PLAIN), SIZES, strengths=FEW[:1]).bought
@@ -363,7 +363,7 @@ def test_twins_have_the_bins_that_the_run_takes_from_its_histograms():
         experiment = asked(**given, privacy={"epsilon": 3.0, **share})
         problem, numbers = Problem.from_experiment(experiment), numbers_of(experiment, sizes)
         ready = settled(experiment, numbers)
-        prepared, _, _ = opened(Problem.from_experiment(ready), ready, twins, one=0.1, seed=0)
+        prepared, _ = opened(Problem.from_experiment(ready), twins, one=0.1, seed=0)
         learnt = curve(experiment, problem, sizes, laws=[narrow], strengths=(3e3,)).points[0].scores[0]
         found[ready.privacy.histograms] = ([binned.column for binned in prepared.experiment.model.bins], learnt)
     (binned, with_bins), (plain, without) = found[0.05], found[0.0]

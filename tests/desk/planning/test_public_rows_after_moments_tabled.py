@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fedsw.desk.planning.forecast import trained, training_objective
-from fedsw.desk.planning.public_rows import LAWS, TabledObjective, drawn, summed_noise
+from fedsw.desk.planning.forecast import trained
+from fedsw.desk.planning.public_rows import LAWS, TabledClipped, drawn, summed_noise
 from fedsw.desk.planning.run_plan import planned
 from fedsw.experiment import Experiment
 from fedsw.federation.trust import budget_shares as split
 from fedsw.learning.objectives import Clip
 from fedsw.learning.tasks.problem import Problem
-from fedsw.privacy.release import NoLedger, release
-from fedsw.runs.single.training_plan import plan
 from tests.desk.planning.test_forecast import FEW
 from tests.experiment.test_preset_rules import SIZES, asked
 
@@ -35,7 +32,7 @@ def local(clients: int, alpha: float, **changes) -> Experiment:
 def score(experiment: Experiment, multiplier: float):
     problem = Problem.from_experiment(experiment)
     twins, held_out = (drawn(experiment.data.columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
-    return trained(problem, experiment, twins, held_out, multiplier=multiplier, seed=0)
+    return trained(problem, twins, held_out, multiplier=multiplier, seed=0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
@@ -58,21 +55,15 @@ def test_without_a_penalty_clients_of_their_own_noise_are_a_server_with_the_root
 
 def test_ranks_from_fine_histograms_without_noise_pull_like_the_ranks_themselves():
     experiment = local(4, 1.0)
-    problem = Problem.from_experiment(experiment)
+    problem = replace(Problem.from_experiment(experiment), clip=Clip(0.5, 1.0, 1.0))
     twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
-    model, clip = problem.build_model(), Clip(0.5, 1.0, 1.0)
-    exact = training_objective(problem, experiment)
-    quiet = plan(exact, clip, sizes=BATCH, rounds=1, epsilon=math.inf, delta=1e-6, batch_fraction=1.0, seed=0)
+    records, model = twins.take(torch.argsort(twins.sensitive, stable=True)), problem.build_model()
 
     def pulled(bins: int, deviation: float) -> torch.Tensor:
-        tabled = training_objective(
-            problem, experiment, partial(TabledObjective, bins=bins, deviation=deviation, seed=0)
-        )
-        (batch,) = quiet.batches(twins)
-        return release(tabled.gradient(model, batch, clip), quiet, NoLedger()).value
+        tabled = TabledClipped(**vars(problem.clipped), bins=bins, deviation=deviation, seed=0)
+        return tabled.gradient(model, records, BATCH, 1, 0)[0]
 
-    (batch,) = quiet.batches(twins)
-    true = release(exact.gradient(model, batch, clip), quiet, NoLedger()).value
+    true, _ = problem.clipped.gradient(model, records, BATCH, 1, 0)
     far = {bins: float((pulled(bins, 0.0) - true).norm() / true.norm()) for bins in (64, 65536)}
     assert far[65536] < 0.02 < far[64]
     assert float((pulled(64, 50.0) - true).norm() / true.norm()) > 2 * far[64]
