@@ -5,6 +5,7 @@ The noise multiplier of many rounds is made by `fedsw.privacy.plan.calibrated`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def laplace_scale(epsilon: float, sensitivity: float) -> float:
     return sensitivity / epsilon * (1 + _ROUNDING)
 
 
+@functools.lru_cache(maxsize=64)
 def _least_multiplier(epsilon: float, delta: float) -> float:
     """Least sigma / sensitivity with an exact delta(epsilon) of at most delta: the upper end of a bisection."""
     at = np.array(epsilon)

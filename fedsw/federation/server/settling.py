@@ -189,13 +189,24 @@ def numbers_of(
     """The public numbers that the preset's rules read, from these sizes by group, or from the records at hand."""
     sizes = sizes_at_hand(experiment) if by_group is None else by_group
     made, count = problem or Problem.from_experiment(experiment), sum(sizes.values())
-    goal, trust = experiment.objective, trust_model(experiment.privacy.trust)
-    return PresetNumbers(
-        count,
-        made.parameters,
-        multiplier_of_one(experiment, count),
-        loss=max(0.0, 1 - goal.alpha - sum(penalty.weight for penalty in goal.also)),
+    alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
+    return dataclasses.replace(
+        _of_any_budget(experiment.model_copy(update=alike)),
+        records=count,
+        multiplier=multiplier_of_one(experiment, count),
         penalty=_penalty(made, [*sizes.values()]),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _of_any_budget(experiment: Experiment) -> PresetNumbers:
+    """The public numbers of an experiment with no records; cached: a plan tries many budgets and numbers of records."""
+    goal, trust, made = experiment.objective, trust_model(experiment.privacy.trust), Problem.from_experiment(experiment)
+    return PresetNumbers(
+        0,
+        made.parameters,
+        1.0,
+        loss=max(0.0, 1 - goal.alpha - sum(penalty.weight for penalty in goal.also)),
         parts=round(trust.summed(experiment) ** 2),
         squares=squares_of(made),
         hats=_hats(experiment),
@@ -226,20 +237,13 @@ def _hats(experiment: Experiment) -> dict[int, Squares]:
         return {}
     if any(feature.reader.bounds(feature) is None for feature in _numeric(data.columns)):
         return {}
-    alike = {"privacy": experiment.privacy.model_copy(update={"epsilon": None, "noise_multiplier": 1.0})}
     hats = {}
     for knots in KNOTS:
         model = Model(kind="additive", knots=knots, seed=spec.seed)
-        squares = _squares_at(experiment.model_copy(update={"model": model, **alike}))
+        squares = squares_of(Problem.from_experiment(experiment.model_copy(update={"model": model})))
         if squares is not None:
             hats[knots] = squares
     return hats
-
-
-@functools.lru_cache(maxsize=64)
-def _squares_at(experiment: Experiment) -> Squares | None:
-    """`squares_of` an experiment, cached: a plan tries many budgets, on which it does not depend."""
-    return squares_of(Problem.from_experiment(experiment))
 
 
 def squares_of(problem: Problem) -> Squares | None:

@@ -37,6 +37,8 @@ _SPREAD = 0.8
 _WITHIN = 4
 """Places of a bin among which its records are taken to lie."""
 _STEPS = 60
+_STILL = 1e-12
+"""The longest step of a scale and a shift at which they are at rest."""
 
 
 @dataclass(frozen=True)
@@ -342,9 +344,11 @@ def _nearest(logits: Array, wanted: Array, weights: Array) -> tuple[float, float
         slope = design.T @ (weights * (p - wanted))
         curved = (design * (weights * p * (1 - p))[:, None]).T @ design + 1e-12 * np.eye(2)
         step = np.linalg.solve(curved, slope)
-        while loss(solution - step) > loss(solution) and np.abs(step).max() > 1e-12:
+        while loss(solution - step) > loss(solution) and np.abs(step).max() > _STILL:
             step = step / 2
         solution = solution - step
+        if np.abs(step).max() <= _STILL:
+            break
     return float(max(solution[0], 1e-3)), float(solution[1])
 
 
