@@ -303,7 +303,7 @@ def test_a_client_answers_nothing_of_kept_records_in_a_run_that_releases_nothing
     nodes._nodes.clear()
     node = nodes.join(chosen.model_dump_json(), "run", 1, SITE)
     theta = torch.zeros(node.task.parameters, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="agreed to a run that releases nothing of them"):
+    with pytest.raises(RuntimeError, match="agreed to a run that releases none"):
         TallySum(node.task, theta).steps(node, range(3), Stream(bytes(32)))
 
 

@@ -51,13 +51,14 @@ from fedsw.federation.trust.budget_shares import (
 from fedsw.federation.trust.context import AtServer, Collector, Context, LocalMethod, describe, who_is_in
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.moments.beside_rounds import histograms_of, moments_layout, scores_of, tally_of
+from fedsw.learning.moments.column_counts import ColumnCounts
 from fedsw.learning.moments.moments_sum import STEP as MOMENT_STEP
-from fedsw.learning.moments.moments_sum import sums_of
+from fedsw.learning.moments.moments_sum import Layout, sums_of
 from fedsw.learning.sketches.sketch_law import STEP as TALLY_STEP
 from fedsw.learning.tasks.measures import tally_of_records
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.score_counts import counts_of_scores
-from fedsw.learning.tasks.tally import Cut, RegressionSums
+from fedsw.learning.tasks.score_counts import ScoreCounts, counts_of_scores
+from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.privacy.release import Bounded, Paid, Released, release, release_paid
 from fedsw.privacy.sensitivity import SLACK
@@ -92,6 +93,8 @@ class Sum(ABC):
         late: whether clients that were missing are asked again whenever a run goes on, so that theirs can be added.
         sizes: lengths of a client's answer that the task does not say.
         known: what a mask knows of a request for it, beside what it knows of every one.
+
+    A sum over all records of training has its own part of their budget, for what ``_counts`` of each of them.
     """
 
     part: ClassVar[str]
@@ -106,6 +109,7 @@ class Sum(ABC):
     late: ClassVar[bool] = False
     sizes: Mapping[str, int] = {}
     known: Mapping[str, bytes] = {}
+    _counts: Layout | ColumnCounts | ScoreCounts
 
     def __init_subclass__(cls) -> None:
         SUMS[cls.part] = cls
@@ -151,13 +155,14 @@ class Sum(ABC):
         The `stream` decides on the rows of units; secret, but in a seeded run.
         """
 
-    @abstractmethod
     def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
-        """Cost of its release, or of one of so many planned attempts, out of a budget that rounds share."""
+        """Cost of its release, or of one of its planned attempts, out of a budget that rounds share: its own share."""
+        share: float = getattr(shared(), self.part)
+        return sum_budget(self.part, self._counts, share, relation_of(self.task.experiment))
 
-    @abstractmethod
     def most(self, records: int) -> float:
         """Largest coordinate of the sum, by the number of records of training."""
+        return float(records)
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
@@ -402,19 +407,22 @@ class LocalSums(LocalMethod):
         return Outcome(value.reshape(-1), sigma, self.epsilon(), attempt, len(releases.clients))
 
 
+def _released(counted: Any, what: str, settings: str) -> Any:
+    """Return what a run counts of its records; RuntimeError where these settings release nothing of the kind."""
+    if counted is None:
+        raise RuntimeError(f"{what} were asked for, and this node agreed to a run that releases none ({settings})")
+    return counted
+
+
 class MomentSum(Sum):
     """The moments of all records, by cell, in a run that releases them."""
 
     part, called, purpose, step = PART, "moments", "moment", MOMENT_STEP
+    _counts: Layout
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
-        layout = moments_layout(task)
-        if layout is None:
-            raise RuntimeError(
-                "moments were asked for, and this node agreed to a run that releases none (privacy.moments)"
-            )
-        self._layout = layout
+        self._counts = _released(moments_layout(task), "moments", "privacy.moments")
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
@@ -424,15 +432,11 @@ class MomentSum(Sum):
     @property
     def shape(self) -> tuple[int, int]:
         """See `Sum`."""
-        return self._layout.cells, self._layout.width
+        return self._counts.cells, self._counts.width
 
     def steps(self, node: Node, positions: Sequence[int], stream: Stream) -> Tensor:
         """See `Sum`; (blocks, width)."""
-        return sums_of(node.task, self._layout, records_of(node, positions, stream))
-
-    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
-        """See `Sum`."""
-        return sum_budget(self.part, self._layout, shared().moments, relation_of(self.task.experiment))
+        return sums_of(node.task, self._counts, records_of(node, positions, stream))
 
     def most(self, records: int) -> float:
         """See `Sum`."""
@@ -440,24 +444,19 @@ class MomentSum(Sum):
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
         """See `Sum`; steps (blocks, width), records of every cell, (c,)."""
-        records = records if self._layout.cells > 1 else records.sum(keepdims=True)
-        return None if self._layout.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"
+        records = records if self._counts.cells > 1 else records.sum(keepdims=True)
+        return None if self._counts.fits(steps, torch.from_numpy(records)) else "its moments are none of its records"
 
 
 class HistogramSum(Sum):
     """Counts of all records by public parts of every column of numbers; RuntimeError in a run that releases none."""
 
     part, called, purpose, step, stored = HISTOGRAMS_PART, "histograms", "histogram", 1.0, "histograms"
+    _counts: ColumnCounts
 
     def __init__(self, task: Problem) -> None:
         super().__init__(task)
-        counts = histograms_of(task)
-        if counts is None:
-            raise RuntimeError(
-                "histograms of columns were asked for, and this node agreed to a run that releases none "
-                "(privacy.histograms)"
-            )
-        self._counts = counts
+        self._counts = _released(histograms_of(task), "histograms of columns", "privacy.histograms")
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
@@ -474,14 +473,6 @@ class HistogramSum(Sum):
         records = node.records.take(rows_in(node, positions, stream))  # as they are, before any code of columns
         return self._counts.counted(records.features)
 
-    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
-        """See `Sum`."""
-        return sum_budget(self.part, self._counts, shared().histograms, relation_of(self.task.experiment))
-
-    def most(self, records: int) -> float:
-        """See `Sum`."""
-        return float(records)
-
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
         """See `Sum`; steps (columns, width), records of every cell, (c,)."""
         return None if self._counts.fits(steps, int(records.sum())) else "its counts are none of its records"
@@ -495,16 +486,12 @@ class ScoreSum(Sum):
 
     part, called, purpose, step, weights, stored = SCORES_PART, "scores", "scores", 1.0, "theta", "scores"
     charged_before = "scores were counted and charged once, and are not on file: they are not released again"
+    _counts: ScoreCounts
 
     def __init__(self, task: Problem, theta: Tensor) -> None:
         super().__init__(task)
-        counts = scores_of(task)
-        if counts is None:
-            raise RuntimeError(
-                "counts of scores were asked for, and this node agreed to a run that releases none (calibration.share, "
-                "thresholds.share)"
-            )
-        self._counts, self._theta = counts, theta
+        self._counts = _released(scores_of(task), "counts of scores", "calibration.share, thresholds.share")
+        self._theta = theta
 
     @classmethod
     def at(cls, task: Problem, round_: int, weights: Tensor) -> Self:
@@ -531,14 +518,6 @@ class ScoreSum(Sum):
         plain = node.under(node.task.unprepared())  # which prepares no records either that were coded once
         model = plain.task.prepared(plain.model, self._theta)
         return counts_of_scores(plain.task, self._counts, records_of(plain, positions, stream), model)
-
-    def budget(self, delta: float, shared: Callable[[], Shares], attempts: int = 1) -> SumBudget:
-        """See `Sum`."""
-        return sum_budget(self.part, self._counts, shared().scores, relation_of(self.task.experiment))
-
-    def most(self, records: int) -> float:
-        """See `Sum`."""
-        return float(records)
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
         """See `Sum`; steps (groups, width), records (groups,)."""
@@ -572,12 +551,7 @@ class TallySum(Sum):
 
     def __init__(self, task: Problem, theta: Tensor, cut: Cut | None = None) -> None:
         super().__init__(task)
-        tally = tally_of(task)
-        if tally is None:
-            raise RuntimeError(
-                "sums over kept records were asked for, and this node agreed to a run that releases nothing of them "
-                "(data.held_out_to)"
-            )
+        tally: Tally = _released(tally_of(task), "sums over kept records", "data.held_out_to")
         if isinstance(tally, RegressionSums):
             tally = dataclasses.replace(tally, cut=cut)
         self._tally, self._theta = tally, theta

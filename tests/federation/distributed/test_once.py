@@ -215,7 +215,7 @@ def test_what_a_run_does_not_release_is_refused_and_charged_to_nobody(tmp_path):
         cohort=cohort.model_dump_json(),
         cut=None,
     )
-    with pytest.raises(Refused, match=r"releases nothing of them \(data.held_out_to\)"):
+    with pytest.raises(Refused, match=r"releases none \(data.held_out_to\)"):
         sites._ask(MASKED_TALLY, 0, asked, terms(sites))
     assert sites.charged(0) == []
 
