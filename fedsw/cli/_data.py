@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _Columns = list[str] | None
-_MEASURED = ("distance", "of these records", "of their populations", "differ")
+_DISTANCE_HEADINGS = ("distance", "of these records", "of their populations", "differ")
 
 
 def init_command(
@@ -335,7 +335,7 @@ def _view(lines: list[dict[str, Any]], distances: Drifts, confidence: float, *, 
             Strong(distances.doubt),
             distances.word,
             f"Distances of {subject}; all intervals hold together with {confidence:.1%}",
-            Listed.of("Distances", (*sides, *_MEASURED), rows, left=sides),
+            Listed.of("Distances", (*sides, *_DISTANCE_HEADINGS), rows, left=sides),
             "Of these records: the noise alone is uncertain. Of their populations: these records are a sample, too. "
             "The intervals are wide enough for their number: where nothing differs, a yes anywhere is that unlikely.",
         ),

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedsw._tools.exits import Exit
+from fedsw._tools.settings import FederationError
 from fedsw.cli.options import RunInterrupted, RunStopped, echo, echo_json, give_up_output, of_system
 from fedsw.experiment.choices import modules_of
 from fedsw.runs.commands import command_for
 from fedsw.runs.progress import RunProgress
+from fedsw.runs.recovery import StorageFault, require_remembered
 from fedsw.runs.report import facts
 from fedsw.runs.report.console import Screen
 from fedsw.runs.report.run_documents import summary_screen
@@ -144,8 +146,6 @@ def print_run(directory: Path, *, as_json: bool, quiet: bool = False, coded: boo
     Its epsilon is the summary's; `show ledger` and pages replay the ledger. LedgerReplaced if its ledger is older than
     its summary, or of another run.
     """
-    from fedsw.runs.recovery import require_remembered
-
     require_remembered(directory, missing_ok=True)
     if quiet and not as_json:
         echo(directory)
@@ -186,9 +186,6 @@ def explaining(begun: Callable[[], Begun | None]) -> Iterator[None]:
     except (RunStopped, RunInterrupted, typer.Exit):  # explained already
         raise
     except Exception as fault:
-        from fedsw._tools.settings import FederationError
-        from fedsw.runs.recovery import StorageFault
-
         if unfinished := begun():
             raise RunStopped(f"stopped: {of_system(fault)}{_kept(unfinished)}", _spent(unfinished.folder)) from fault
         if isinstance(fault, StorageFault) and fault.__cause__ is not None:

@@ -126,7 +126,7 @@ class MlflowObserver:
 
     def __init__(self, experiment: str | None = None, *, tracking_uri: str | None = None) -> None:
         try:
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, entities
         except ModuleNotFoundError as fault:
             raise ModuleNotFoundError(
                 "mlflow is not installed; pip install '.[mlflow]' in fedsw's checkout brings it", name="mlflow"
@@ -142,6 +142,7 @@ class MlflowObserver:
                 f"MLflow at {where} takes no runs: {fault}. Set MLFLOW_TRACKING_URI to a server that does, or leave "
                 "this observer out"
             ) from fault
+        self._entities: Any = entities
         self._run, self._begun = "", 0
 
     def started(self, plan: dict[str, Any]) -> None:
@@ -156,11 +157,9 @@ class MlflowObserver:
         self._run = runs[0].info.run_id
         self._client.update_run(self._run, status="RUNNING")
         self._tag({f"fedsw.{name}": str(plan[name]) for name in _TAGS if plan.get(name)} | tags)
-        from mlflow.entities import Param
-
         known = self._client.get_run(self._run).data.params
         fresh = [
-            Param(name, str(value)[:_LONGEST])
+            self._entities.Param(name, str(value)[:_LONGEST])
             for name, value in flat(plan)
             if name not in (*_TAGS, *known) and value is not None
         ]
@@ -184,16 +183,13 @@ class MlflowObserver:
         self._client.set_terminated(self._run, "KILLED" if status == "interrupted" else "FAILED")
 
     def _log(self, numbers: dict[str, float], *, step: int) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [Metric(name, value, self._begun, step) for name, value in numbers.items()]
+        metrics = [self._entities.Metric(name, value, self._begun, step) for name, value in numbers.items()]
         for some in _batches(metrics, _MOST_METRICS):
             self._client.log_batch(self._run, metrics=some)
 
     def _tag(self, tags: dict[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        for some in _batches([RunTag(name, words[:_LONGEST]) for name, words in tags.items()], _MOST_TAGS):
+        made = [self._entities.RunTag(name, words[:_LONGEST]) for name, words in tags.items()]
+        for some in _batches(made, _MOST_TAGS):
             self._client.log_batch(self._run, tags=some)
 
 

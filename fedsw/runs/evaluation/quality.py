@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import Later, torch
 from fedsw.data import Records
 from fedsw.data.sources import second_of_two
 from fedsw.runs.evaluation import intervals
@@ -23,7 +23,10 @@ from fedsw.runs.evaluation.intervals import WHOLE, Gain, Interval, Rate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsw.learning.tasks import metrics as metrics
     from fedsw.learning.tasks.problem import Problem
+else:
+    metrics = Later("fedsw.learning.tasks.metrics")  # screens of a run's warnings load no torch
 
 Array = NDArray[Any]
 Places = NDArray[np.int64]
@@ -100,8 +103,6 @@ def quality_of_classes(
     The constant's loss is that of the class shares as probabilities. Ratios and the best threshold are of the class
     ``positive``, by default the second of two; of more classes without a positive one, ratios are the worst class's.
     """
-    from fedsw.learning.tasks import metrics
-
     answers = AnswersByRecord(outputs, records, groups, classes, positive)
     predicted, target = metrics.predictions(outputs).cpu(), records.target.cpu()
     most = int(torch.bincount(target, minlength=classes).argmax())
@@ -325,8 +326,6 @@ class AnswersByRecord(Answers):
     def __init__(
         self, outputs: Tensor, records: Records, groups: int, classes: int, positive: int | None = None
     ) -> None:
-        from fedsw.learning.tasks import metrics
-
         columns = (metrics.predictions(outputs), records.target, records.sensitive)
         self.predicted, self.target, self.sensitive = (column.cpu().numpy() for column in columns)
         self.units, self.groups, self.classes = units_of(records), groups, classes
@@ -354,8 +353,6 @@ class AnswersByRecord(Answers):
 
 def _of_ks(outputs: Tensor, records: Records, groups: int) -> Interval:
     """Interval of the KS distance between groups; a unit counts once, with any number of rows."""
-    from fedsw.learning.tasks import metrics
-
     sensitive, units = records.sensitive.cpu().numpy(), units_of(records)
     value = metrics.kolmogorov_smirnov(outputs.cpu(), records.sensitive.cpu(), groups=groups)
     counts = [len(np.unique(units[sensitive == group])) for group in range(groups)]

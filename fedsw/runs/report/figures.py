@@ -70,13 +70,19 @@ def house_style(*, formulas: bool = False) -> Iterator[None]:
         yield
 
 
-def new_panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of rows x columns panels, made without a display; the panels come row by row."""
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure, made without a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def new_panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of rows x columns panels; the panels come row by row."""
+    figure = new_figure(size)
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 

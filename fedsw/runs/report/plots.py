@@ -25,6 +25,7 @@ from fedsw.runs.report.figures import (
     house_style,
     limits_of,
     marker,
+    new_figure,
     new_panels,
 )
 from fedsw.runs.report.metric_names import headline, metric_name, ordered_metrics, scores
@@ -283,11 +284,7 @@ def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]]
 
 
 def _scatters(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.6 * len(strata), 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((4.6 * len(strata), 4.6))
     for part, (name, chosen) in zip(figure.subfigures(1, len(strata), squeeze=False).flat, strata.items(), strict=True):
         _scatter_with_marginals(part, outputs.values[chosen], outputs.sensitive[chosen], name, names)
     return figure
