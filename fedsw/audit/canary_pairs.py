@@ -22,6 +22,7 @@ from fedsw.learning.tasks.objective import in_pieces
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.public_side import public_side_of
 from fedsw.learning.tasks.task import Inputs
+from fedsw.mathematics.clipping.clip import Safety, clip_cotangents
 from fedsw.runs.optimizer import Trainer
 
 Kind = Literal["label", "features"]
@@ -242,7 +243,8 @@ class Attacker:
             norms = torch.linalg.vector_norm(loss, dim=1, keepdim=True).clamp(min=1e-300)
             total = weight * loss * (self._task.clip.loss / norms).clamp(max=1.0)
             if cotangents is not None:
-                q = _clipped(outputs, cotangents[start : start + len(part)], self._task.clip.jacobian)
+                gram, most = torch.einsum("mdr,mer->mde", outputs, outputs), self._task.clip.jacobian
+                q = clip_cotangents(gram, cotangents[start : start + len(part)], most, safety=Safety.off())
                 total = total + torch.einsum("md,mdr->mr", q, outputs)
             yield total, loss
 
@@ -261,15 +263,6 @@ class Attacker:
         jacobians = vmap(jacrev(values), in_dims=(None, 0, 0))(trained, inputs.features, inputs.target)
         flat = [jacobians[name].reshape(len(part), rows, -1) for name in trained]
         return torch.cat(flat, dim=2).double().cpu()
-
-
-def _clipped(jacobians: Tensor, cotangents: Tensor, most: float) -> Tensor:
-    """Cotangents (m, d) as the spectral clip at `most` changes them; see `fedsw.mathematics.clipping.clip`."""
-    gram = torch.einsum("mdr,mer->mde", jacobians, jacobians)
-    values, vectors = torch.linalg.eigh(gram)
-    weights = (most / values.clamp(min=1e-300).sqrt()).clamp(max=1.0)
-    turned = torch.einsum("mde,md->me", vectors, cotangents.double())
-    return torch.einsum("mde,me->md", vectors, weights * turned)
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,6 @@ class _Sum:
     """
 
     kind: str
-    about: str
     file: str
     keys: frozenset[str]
     least: float | None
@@ -309,10 +308,10 @@ def _sums_of(folder: Folder) -> tuple[_Sum, ...]:
     if isinstance(tally, Counts) and relation != ADD_OR_REMOVE and len(on_file[0]) == tally.classes**2:
         tallies = SLACK * math.sqrt(2.0)  # of an older version, which counted each record in one place
     return (
-        _Sum("histograms", "histograms", RunFile.HISTOGRAMS, _KEYS, histograms, math.inf, whole),
-        _Sum("moments", "moments", RunFile.MOMENTS, _KEYS | {"counted"}, moments, math.inf, counted_exactly),
-        _Sum("kept records", "kept records", RunFile.HELD_OUT, _KEYS | {"round", "cut"}, tallies, attempts, whole),
-        _Sum("scores", "scores", RunFile.SCORES, _KEYS | {"calibration"}, scores, attempts, whole),
+        _Sum("histograms", RunFile.HISTOGRAMS, _KEYS, histograms, math.inf, whole),
+        _Sum("moments", RunFile.MOMENTS, _KEYS | {"counted"}, moments, math.inf, counted_exactly),
+        _Sum("kept records", RunFile.HELD_OUT, _KEYS | {"round", "cut"}, tallies, attempts, whole),
+        _Sum("scores", RunFile.SCORES, _KEYS | {"calibration"}, scores, attempts, whole),
     )
 
 
@@ -321,24 +320,24 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
     stored = read_json(folder.directory / sum_.file)
     rows = [(book, row) for book in folder.books for row in book.kinds[sum_.kind]]
     if sum_.least is None:
-        faults.require(stored is None, f"{sum_.file} is there, and the settings release no {sum_.about}")
+        faults.require(stored is None, f"{sum_.file} is there, and the settings release no {sum_.kind}")
         faults.require(
-            not rows, f"{[book.name for book, _ in rows][:1]} charges {sum_.about}; the settings ask for none"
+            not rows, f"{[book.name for book, _ in rows][:1]} charges {sum_.kind}; the settings ask for none"
         )
         return ""
     for book in folder.books:
         many = len(book.kinds[sum_.kind])
-        faults.require(many <= sum_.most, f"{book.name} has {many} rows of {sum_.about}; its noise is for {sum_.most}")
+        faults.require(many <= sum_.most, f"{book.name} has {many} rows of {sum_.kind}; its noise is for {sum_.most}")
         silent = [row.sequence for row in book.rows if len(row.charges) == len(row.trained)]
         stated = sum_.kind != "kept records" or not silent
         faults.require(stated, f"{book.name} does not say what rows {silent} cost kept records")
         missing = sum_.kind in _FIRST and book.rounds and not (rows if folder.masked else many)
-        faults.require(not missing, f"{book.name} has rounds, and no release of {sum_.about}")
+        faults.require(not missing, f"{book.name} has rounds, and no release of {sum_.kind}")
     for book, row in rows:
         where = f"{book.name}, row {row.sequence}"
         for charge in row.kept or row.trained:
-            faults.require(charge["sampling_rate"] == 1.0, f"{where}: {sum_.about} are all released, at a rate below 1")
-            require_sensitivity(charge, sum_.least, f"{where}, of {sum_.about}", faults)
+            faults.require(charge["sampling_rate"] == 1.0, f"{where}: {sum_.kind} are all released, at a rate below 1")
+            require_sensitivity(charge, sum_.least, f"{where}, of {sum_.kind}", faults)
         said = {charge["group"] for charge in row.trained if charge["sampling_rate"] > 0}
         missed = sorted({c["group"] for planned in book.rounds for c in planned.trained} - said)
         faults.require(bool(row.kept) or not missed, f"{where} does not charge {missed}")
@@ -352,7 +351,7 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
         shown = [name for name in sections if (folder.summary.get(name) or {}).get("sigma") is not None]
         shown = shown if sum_.kind not in _FIRST else ["rounds in metrics.jsonl"] if folder.metrics else []
         faults.require(not shown, f"there are {', '.join(shown)}, and there is no {sum_.file}")
-        return f"; no {sum_.about} were released"
+        return f"; no {sum_.kind} were released"
     more = sorted(stored.keys() - sum_.keys)
     faults.require(not more, f"{sum_.file} holds {more}")
     _require_sigma(folder, stored, sum_.file, [row for _, row in rows], faults)
@@ -361,7 +360,7 @@ def _once(folder: Folder, sum_: _Sum, faults: Faults) -> str:
         _require_calibration(folder, stored, faults)
     if sum_.kind == "histograms":
         _require_bins(folder, faults)
-    return f"; {sum_.about} of {sum(stored['records'])} records released once"
+    return f"; {sum_.kind} of {sum(stored['records'])} records released once"
 
 
 def _require_bins(folder: Folder, faults: Faults) -> None:

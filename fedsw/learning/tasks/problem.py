@@ -360,7 +360,7 @@ class Problem:
         return tuple(np.flatnonzero(cell == index) for index in range(len(self.objective.cells)))
 
     def validate(self, records: Records, *, name: str) -> None:
-        """Check a node's records before anything is spent; see `data.validate`."""
+        """Check a node's records before anything is spent, classes with the data set; see `data.validate`."""
         data.validate(records, name, groups=self.groups)
 
     def _require_stated(self) -> None:

@@ -111,7 +111,7 @@ def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
     """Apply min(1, limit / sqrt(eigenvalue)) in the eigenbasis of every Gram matrix."""
     largest = gram.abs().amax(dim=(1, 2))
     scale = torch.where(largest > 0, largest, 1.0)[:, None]
-    unit = gram / scale[:, None]
+    unit = gram / scale[:, None]  # finite, of at most 1: on NaN or infinity the solver would raise
     values, vectors = _eigh_2x2(unit) if gram.shape[-1] == 2 else torch.linalg.eigh(unit)
     values = values.clamp(min=0)
     weights = _weights((values + eta * values.amax(dim=1, keepdim=True)) * scale, limit)
