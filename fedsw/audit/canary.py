@@ -533,7 +533,7 @@ class _Direction:
 
     @property
     def more_places(self) -> list[Tensor]:
-        """The same and some others, so that equal noise of two releases is no chance of few numbers on a grid."""
+        """The same and some others, so that equal noise of two releases is not chance among few numbers on a grid."""
         others = [torch.arange(min(_COMPARED, len(along))) for along in self.along]
         return [torch.unique(torch.cat([at, more])) for at, more in zip(self.places, others, strict=True)]
 

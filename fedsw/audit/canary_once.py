@@ -125,7 +125,7 @@ def _attempts(experiment: Experiment) -> int:
 class OnceNeighbours:
     """Two data sets that differ in one record of a client, or in all rows of one unit: a row of values each.
 
-    ``without`` is None if the record is there in one of them alone; ``held_out`` records are those out of training.
+    ``without`` is None if only one of them has the record; ``held_out`` records are those out of training.
     """
 
     client: int

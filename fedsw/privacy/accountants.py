@@ -211,7 +211,7 @@ def doubt(name: str, mechanism: str) -> str:
         said = f"that the accountant {name} bounds what {mechanism!r} noise costs"
         if word == "stated":
             return f"No guarantee but by the user's word: {said} is stated by the user. It says "
-        return f"No guarantee: nobody says {said}. It says "
+        return f"No guarantee: it is not stated {said}. It says "
     if word == "stated":
         return (
             f"No guarantee but by the user's word: that the accountant {name} gives an upper bound is stated by the "

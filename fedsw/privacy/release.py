@@ -100,7 +100,7 @@ class Sample:
     It is one object, however often a batch is copied, and is not stored.
 
     Args:
-        plan: what drew it; it leaves under this one alone. None for any.
+        plan: what drew it, the only one that it leaves under. None for any.
         ledger: what its plan numbers attempts by; it pays and no other. None for the first that does.
     """
 

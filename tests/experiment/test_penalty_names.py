@@ -68,7 +68,7 @@ def test_a_penalty_is_one_line_of_the_registry_and_is_what_trains(monkeypatch, f
         (("nothing",), "a function; name a class derived from fedsw.Penalty"),
         (("gone",), "has no 'gone'"),
         (("Hopeful",), "the bound that Hopeful states for itself does not hold .*times as far"),
-        (("Means", "privacy.trust=distributed"), "under trust 'distributed' nobody has them"),
+        (("Means", "privacy.trust=distributed"), "under trust 'distributed' no party has them"),
         (("Means", "privacy.trust=local-gradient"), "of your own, and trust 'local-gradient' takes none"),
         (("Fair", "objective.task=regression", "data.target=mean"), "classes = 0"),
     ],
@@ -118,7 +118,7 @@ def test_a_stated_bound_is_trained_charged_and_named_with_whose_word_it_is(feder
         audit(folder)
     finding = audit(folder, [MODULE])
     assert finding.passed, finding.details["failed"]
-    assert f"that of {name} is stated by the user and proven by nobody" in str(finding.rows)
+    assert f"that of {name} is stated by the user and unproven" in str(finding.rows)
     made = json.loads((folder / "summary.json").read_text())
     made["guarantee"]["word"] = "proven"
     said = f" It rests on a bound that the user stated, of the penalty {name}; nothing here proves it."

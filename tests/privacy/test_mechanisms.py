@@ -100,7 +100,7 @@ def test_a_noise_that_adds_nothing_is_none(known):
         mechanism("gaussian", accountants=["pld"])(wide)
 
 
-@pytest.mark.parametrize(("stated", "said"), [(True, "stated by the user"), (False, "nobody says that")])
+@pytest.mark.parametrize(("stated", "said"), [(True, "stated by the user"), (False, "not stated that")])
 def test_an_epsilon_of_ones_own_noise_says_whose_word_it_is(known, tmp_path, stated, said):
     mechanism("wide", accountants=["pld"], upper_bound=stated)(wide)
     assert word_of("pld", "wide") == ("stated" if stated else "none") and word_of("pld", "gaussian") == "proven"

@@ -133,7 +133,7 @@ def _against_settings(folder: Folder, faults: Faults) -> str:
                 require_sensitivity(charge, 0.0 if misfit else least, f"{where}, of {charge['group']}", faults)
     rows = sum(len(book.rounds) for book in folder.books)
     stated = [name for _, name in penalties_of(folder.written) if PENALTIES.get(name).word != "proven"]
-    by_user = f", where that of {', '.join(stated)} is stated by the user and proven by nobody" if stated else ""
+    by_user = f", where that of {', '.join(stated)} is stated by the user and unproven" if stated else ""
     return f"Δ and p of {rows} rows are no less than the formulas'{by_user}"
 
 

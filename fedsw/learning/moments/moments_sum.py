@@ -65,8 +65,8 @@ class Layout(VectorSum):
     record's integers q, a times 2^GRID rounded towards 0, have a whole sum of squares that is at most
     4^GRID (1 + 1e-12), hence at most 4^GRID. So A = q q^T/4^GRID is positive semidefinite with trace at most 1, and
     ||A||_F <= 1. Of two records in one cell ||A - A'||_F^2 = ||A||^2 + ||A'||^2 - 2 <A, A'> <= 2, because the inner
-    product of two positive semidefinite matrices is not negative; their vectors are no further apart, as
-    SIDE_WEIGHT < sqrt(2). In two cells the vectors share no coordinate, and 1 + 1 = 2. A record alone adds a vector of
+    product of two positive semidefinite matrices is not negative; their vectors are at most as far apart, as
+    SIDE_WEIGHT < sqrt(2). In two cells the vectors share no coordinate, and 1 + 1 = 2. One record adds a vector of
     norm at most ||A||_F <= 1. What is not finite counts as 0.
 
     There is a block for each of the ``cells`` (strata of the objective), or one for all; p is ``features``, ``targets``

@@ -67,7 +67,7 @@ class Penalty:
         raise TypeError(f"{type(self).__name__} is no penalty yet: it has `parts`, or `pull` and `bound`")
 
     def between(self) -> WeightedPenalty:
-        """The penalty alone, with its weight."""
+        """The penalty as a part of an objective, with its weight."""
         if type(self) is Penalty:
             raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
         return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
@@ -104,7 +104,7 @@ class Parity(Penalty, shipped=True):
     order: float = 2.0
 
     def between(self) -> BetweenGroups:
-        """The penalty alone, with its weight."""
+        """The penalty as a part of an objective, with its weight."""
         return BetweenGroups("statistical-parity", self.groups, 1, self.weight, self.order)
 
 
@@ -117,7 +117,7 @@ class EqualizedOdds(Penalty, shipped=True):
     order: float = 2.0
 
     def between(self) -> BetweenGroups:
-        """The penalty alone, with its weight."""
+        """The penalty as a part of an objective, with its weight."""
         return BetweenGroups("equality-of-odds", self.groups, self.classes, self.weight, self.order)
 
 
@@ -163,7 +163,7 @@ class ToSample(Penalty, shipped=True):
             )
 
     def between(self) -> Matching:
-        """The penalty alone, with its weight."""
+        """The penalty as a part of an objective, with its weight."""
         return Matching("prior", self.weight, self.radius, order=self.order)
 
     def require_width(self, columns: int) -> None:
@@ -190,7 +190,7 @@ class ToModel(Penalty, shipped=True):
     fixed: bool = False
 
     def between(self) -> Matching:
-        """The penalty alone, with its weight."""
+        """The penalty as a part of an objective, with its weight."""
         return Matching(self.other_side, self.weight, self.radius, both=self.both, fixed=self.fixed)
 
 

@@ -60,11 +60,11 @@ class WeightedSum:
 
     @cached_property
     def parts(self) -> tuple[WeightedPenalty, ...]:
-        """Every penalty alone, with its weight; TypeError for one without a known sensitivity and derivative."""
+        """Every penalty with its weight; TypeError for one without a known sensitivity and derivative."""
         parts = tuple(penalty.between() for penalty in self.penalties)
         for part in parts:
             if not isinstance(part, WeightedPenalty):
-                raise TypeError(f"a {type(part).__name__} is no part of an objective whose derivative is known")
+                raise TypeError(f"a {type(part).__name__} cannot be a part of an objective: its derivative is unknown")
         return parts
 
     @cached_property

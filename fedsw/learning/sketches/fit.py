@@ -199,7 +199,7 @@ def fit_generator(
         restarts: the same network from other initial weights. With any, each of them and `network` take the first
             quarter of the steps, and the one with samples nearest to the sketches then continues, as `network`. What
             was not chosen yet when a training stopped is begun again, to the same end.
-        observer: called every `every` steps and after the last; of restarts, of the chosen one alone.
+        observer: called every `every` steps and after the last; of restarts, only of the chosen one.
         checkpoint: a file that is written at the same times, and read first if it is there; see `tried_in`.
 
     ValueError if a network's cells or the sketcher are not the sketch's; CheckpointRefused if the file is damaged, or

@@ -171,7 +171,7 @@ class OwnMap:
 
 
 def _treats_rows_apart(module: nn.Module, rows: Tensor) -> bool:
-    """Say whether a map gives of rows together what it gives of each alone; so does one that takes no such rows."""
+    """True if a map gives of rows together what it gives of each by itself, or refuses such rows."""
     try:
         with unchanged(module):
             together = module(rows)

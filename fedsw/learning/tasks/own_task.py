@@ -31,7 +31,7 @@ Compared = Callable[[Raw, Inputs], Sequence[Tensor]]
 def require_per_record(model: nn.Module, batch: Inputs, compared: Compared, declared: Tensor | None = None) -> None:
     """Refuse outputs and losses of which row i depends on more than record i: no clip bounds what they move.
 
-    A copy of the model with slightly moved parameters takes the records together and each alone, in float64, or in the
+    A copy of the model with slightly moved parameters takes the records together and one by one, in float64, or in the
     model's own type where the code takes no float64. What the model returns is compared, with outputs, losses and all
     their gradients: on the batch, on records of many magnitudes (`fedsw.mathematics.clipping.magnitudes`), and on
     features that are drawn as columns are ``declared``, (m, p) or None. `record` then takes the model on these shapes

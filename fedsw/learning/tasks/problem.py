@@ -378,7 +378,7 @@ class Problem:
             own_penalties = ", ".join(map(repr, named))
             raise ExperimentError(
                 f"a penalty of your own ({own_penalties}) with a derivative and a bound needs outputs, and under trust "
-                f"{self.experiment.privacy.trust!r} nobody has them: use 'central', or a penalty of `parts`"
+                f"{self.experiment.privacy.trust!r} no party has them: use 'central', or a penalty of `parts`"
             )
         if not self.experiment.clip.open:
             require_stated(self.objective, self.dimension, self.clip)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _TOGETHER = (1.0, 10.0, 1e3, 1e6, -10.0, -1e6)
-"""Sizes of records in one batch, so that whatever is taken of a batch is another than of each of them alone."""
+"""Sizes of records in one batch, so that whatever is computed of a batch differs from what is computed of each."""
 _APART = (10.0, 100.0, 1e3, 1e6, -10.0, -1e3)
 """Sizes of batches in which all records have the same one."""
 _RECORDS = 3

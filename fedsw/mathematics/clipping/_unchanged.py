@@ -431,7 +431,7 @@ def _kind_opaque(cached: Hashable) -> bool:
 
 
 def _in_c(kind: type) -> bool:
-    """Say whether a class is written in another language than Python: it is no heap type, or has methods of another."""
+    """True if a class is written in another language than Python: it is not a heap type, or has methods of another."""
     return not kind.__flags__ & _HEAP_TYPE or any(
         type(part).__name__ in _FOREIGN
         or getattr(part, "__objclass__", None) is kind

@@ -349,8 +349,8 @@ _passed: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
 def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = None) -> None:
     """Refuse a module, or heads, in which a record's result depends on the other records.
 
-    Runs a float64 copy of the module over the whole batch and over each record alone, and compares heads,
-    parameter gradients (plain autograd, record alone) and the Gram matrices the tape measures. Random numbers are
+    Runs a float64 copy of the module over the whole batch and over each record by itself, and compares heads,
+    parameter gradients (plain autograd, by record) and the Gram matrices the tape measures. Random numbers are
     refused, and buffers that a forward pass changes: they would carry statistics of private records out without noise.
 
     `record` does this itself for code that it does not know, on records that it makes up. It leaves out a module that
@@ -370,7 +370,7 @@ def probe_independence(module: nn.Module, *inputs: Any, heads: Heads | None = No
 
 
 def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolerance: float) -> None:
-    """Compare a batch with its records alone."""
+    """Compare a batch with its records one by one."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     n = next((len(value) for value in tensors), 0)
     if n < 2:
@@ -392,7 +392,7 @@ def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: He
     """`examine` of batches of other magnitudes, but for those that a copy's code does not take; it goes to the host.
 
     A batch that it does not take is one on which its code raises: an index beyond a table, for one, which would end the
-    process on a device. What is not finite in a batch must not be alone.
+    process on a device. What is not finite in a batch must not be so by itself.
     """
     model.cpu()
     for made in batches:
@@ -538,7 +538,7 @@ def unmoved_generators(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 _MIXED = (
     "the {what} of record {i} differs between the batch and the record alone: the module mixes records, is "
-    "random, changes gradients on their way, or has a layer whose rule is wrong (see `require_exact`). Compute "
+    "random, changes gradients on their way, or has a layer with a wrong rule (see `require_exact`). Compute "
     "every record from itself, along dimensions after the first."
 )
 

@@ -365,7 +365,7 @@ def refuse_strays(reached: Iterable[Tensor], names: Mapping[int, str]) -> None:
 
 
 def require_head(head: Tensor, records: int, live: Collection[Tensor], names: Mapping[int, str]) -> None:
-    """Refuse what is no head (n,) or (n, d) of a tape: it depends on what the module returned, and on no parameter."""
+    """Refuse what is not a head (n,) or (n, d) of a tape: it depends on the module's outputs, and on no parameter."""
     if head.dim() not in (1, 2) or head.shape[0] != records or not head.shape[1:].numel():
         raise ValueError(f"a head has shape {tuple(head.shape)}; it must be (n,) or (n, d), n = {records}.")
     if head.dtype not in (torch.float32, torch.float64):

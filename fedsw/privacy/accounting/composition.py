@@ -43,7 +43,7 @@ StepCounts = Mapping[Step, int] | Iterable[tuple[Step, int]]
 
 
 def counts_of(steps: StepCounts) -> list[tuple[Step, int]]:
-    """Steps, and how often each is taken; ValueError if that is no whole number of 0 or more."""
+    """Steps, and how often each is taken; ValueError if that is not a whole number of 0 or more."""
     counts = steps.items() if isinstance(steps, Mapping) else steps
     return [(step, whole(times, "times a step is taken", least=0)) for step, times in counts]
 

@@ -336,8 +336,8 @@ class DatasetAccount:
     def state(self) -> State:
         """Read the account's file, opened for reading only.
 
-        LedgerReplaced if it is older than what is remembered beside it, or gone; LedgerDamaged if it is no account, or
-        its rows do not follow from one another.
+        LedgerReplaced if it is older than what is remembered beside it, or gone; LedgerDamaged if it is not an account,
+        or its rows do not follow from one another.
         """
         if not self.path.exists():
             self._require_remembered(None)
@@ -521,7 +521,7 @@ class DatasetAccount:
                     files.new_folder(self.folder)
                 except OSError as fault:
                     said = f"accounts are kept in {self.folder}, which cannot be made ({fault.strerror or fault})"
-                    remedy = f"{ACCOUNTS_VARIABLE} names another folder, as for a service whose HOME is not there"
+                    remedy = f"{ACCOUNTS_VARIABLE} names another folder, as for a service without a HOME"
                     raise OSError(fault.errno, f"{said}; {remedy}") from None
                 return Journal.create(self.path, {"format": _FORMAT, "account": uuid4().hex, "data": self.data})
             except (LedgerBusy, FileExistsError):
