@@ -17,7 +17,7 @@ from fedsw._tools.later import torch
 KEY_BYTES = 32
 _LARGEST = 2**64 - 2**11  # the largest uint64 that is a float64
 _SPARSE = 8
-"""If at least one thing in so many is drawn, a key is drawn for each, which is then quicker."""
+"""If one thing in this many is drawn, or more, a key is drawn for each, which is then quicker."""
 Label = str | int
 
 # Arrays of one block stay in a core's second-level cache, and below the size at which torch starts threads.

@@ -162,7 +162,7 @@ def test_a_node_imports_what_its_operator_allows_and_takes_no_ones_word_within_a
     with pytest.raises(ExperimentError, match=f"objective.penalty is '{MODULE}:Means'; modules whose code may run"):
         require_modules(experiment, own)
     require_proven(Problem.from_experiment(experiment), node)
-    with pytest.raises(ExperimentError, match="stated by whoever wrote it, and proven by nobody"):
+    with pytest.raises(ExperimentError, match="stated by its author, and not proven"):
         require_proven(Problem.from_experiment(experiment), {"max-epsilon": 8.0})
     require_proven(Problem.from_experiment(small(FAIR, *NOISE)), {"max-epsilon": 8.0})
 

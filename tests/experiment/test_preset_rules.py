@@ -221,7 +221,7 @@ def test_what_it_cannot_choose_for_is_refused_with_the_remedy():
 
 def test_nothing_is_chosen_where_nobody_can_count_the_records():
     elsewhere = asked(data={"source": "files", "columns": COLUMNS})
-    with pytest.raises(ExperimentError, match="nobody here can count them: write what `fedsw plan EXPERIMENT"):
+    with pytest.raises(ExperimentError, match="they cannot be counted here: write what `fedsw plan EXPERIMENT"):
         settled(elsewhere)
 
 

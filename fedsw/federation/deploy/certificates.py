@@ -133,7 +133,7 @@ def warn_of_expiry(certificates: Sequence[Path]) -> None:
         end = valid_until(path)
         remedy = "`fedsw certs` makes new ones, and every client needs the new ca.crt (docs/security.md)"
         if end <= now:
-            raise ValueError(f"{path} ended on {end:%Y-%m-%d} and nobody takes it any more; {remedy}")
+            raise ValueError(f"{path} ended on {end:%Y-%m-%d} and is valid no longer; {remedy}")
         if end - now <= _SOON:
             warnings.warn(f"{path} ends on {end:%Y-%m-%d}, in {(end - now).days} days; {remedy}", stacklevel=2)
 

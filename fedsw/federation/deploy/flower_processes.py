@@ -29,7 +29,7 @@ _PROFILE = "fedsw"
 _NODE_KEYS_FILE, _RUNS_FILE = "node-keys.json", "runs.jsonl"
 _MOST_SAID = 2**20
 _ADMITTED = r"(?:^node |SuperNode )(\d+)(?:: | registered)"
-"""How the number of a node that was admitted is told, by superlink.py and by Flower's own command."""
+"""How the number of a node that was admitted is printed, by superlink.py and by Flower's own command."""
 
 
 def superlink_command(certificates: ServerCertificates, host: str, port: int, *, stock: bool) -> list[str]:

@@ -28,7 +28,7 @@ class Suspensions:
         self._why: dict[int, str] = {}
 
     def fail(self, site: Site, round_: int, *, planned: int, sites: int) -> None:
-        """Take note of a site's failure in a round; of so many ``planned`` ones among ``sites`` sites."""
+        """Take note of a site's failure in a round; ``planned`` is how many the budget is for, among all ``sites``."""
         self._failed[site.node] += 1
         times = self._failed[site.node]
         planned = max(planned, 1)

@@ -102,7 +102,7 @@ class Roll:
             self._tell(node)
 
     def mark(self, node: int, state: RollState, why: str = "") -> None:
-        """Note how a node stands from now on, and why; told once while it stays so."""
+        """Note how a node stands from now on, and why; reported once while it stays so."""
         before = self._of(node)
         self._called[node] = replace(before, state=state, why=why)
         if self._called[node] != before:

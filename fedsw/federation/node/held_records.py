@@ -305,6 +305,7 @@ def _candidates(
     Every position, if some client has too few below it; that depends on the random keys only, not on the records.
     """
     share = np.minimum((counts + 6.0 * np.sqrt(counts) + 1.0) / lengths, 1.0)
+    # 2^64 itself is no uint64: the largest float64 below it stands in until the next line
     limit = np.where(share < 1.0, share * 2.0**64, 2.0**64 - 2.0**11).astype(np.uint64)
     limit[share >= 1.0] = np.iinfo(np.uint64).max
     few = np.flatnonzero(keys <= limit[client])

@@ -61,8 +61,8 @@ def require_limits(experiment: Experiment, node_config: Mapping[str, Any]) -> No
     privacy.model.sides.require_node(node_config)
     if (limit := _limit(node_config)) is not None and (excess := _beyond(experiment, limit)):
         raise ExperimentError(f"{excess}; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only")
-    alone = limit is not None or (agreed and all(trust_model(name).hides_records() for name in agreed))
-    if alone and experiment.data.own and not node_config.get("schema"):
+    untrusting = limit is not None or (agreed and all(trust_model(name).hides_records() for name in agreed))
+    if untrusting and experiment.data.own and not node_config.get("schema"):
         raise ExperimentError(
             "this node sets a limit (max-epsilon, or a local trust) and has no schema: the server would choose which "
             "column is the public group and which bounds the records must keep, and read records off the answers; "
@@ -168,8 +168,8 @@ def require_proven(task: Problem, node_config: Mapping[str, Any]) -> None:
     limit, word = _limit(node_config), task.objective.word
     if limit is not None and word != "proven":
         raise ExperimentError(
-            f"the bound of objective.penalty {task.experiment.objective.penalty!r} is {word} by whoever wrote it, and "
-            f"proven by nobody; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only"
+            f"the bound of objective.penalty {task.experiment.objective.penalty!r} is {word} by its author, and not "
+            f"proven; this node takes part up to a guaranteed epsilon of {upward(limit, 6)} only"
         )
 
 
@@ -281,7 +281,7 @@ def _beyond(experiment: Experiment, limit: float) -> str | None:
     if privacy.epsilon is None:
         return "privacy.noise_multiplier is given and no privacy.epsilon"
     if privacy.hides_sizes:
-        return f"privacy.relation is {privacy.relation!r}, whose epsilon is a weaker promise than that of a replacement"
+        return f"privacy.relation is {privacy.relation!r}, a weaker promise at the same epsilon than a replacement's"
     if not privacy.epsilon <= limit:
         return f"privacy.epsilon is {upward(privacy.epsilon, 6)}"
     accountant, mechanism = experiment.accountant, experiment.mechanism

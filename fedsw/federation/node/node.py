@@ -1,4 +1,4 @@
-"""A node at work: its batch, its outputs, its clipped contribution; `joining` makes it of a client's records."""
+"""A node at work: its batch, its outputs, its clipped contribution; `replies` makes it of a client's records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Node:
     digest: bytes | None = None
 
     def __post_init__(self) -> None:
-        """One client holds everything, unless said otherwise; what is coded once is drawn as it was coded."""
+        """Let one client hold all records where ``starts`` name no others, and number the units by client."""
         self._work_on(self.task.of_holder())
         self.starts = self.starts or tuple(np.array([0, len(cell)]) for cell in self.cells)
         self.units = Units.of(self.records)
@@ -105,7 +105,7 @@ class Node:
         return [self.units.ids[cell] for cell in self.cells]
 
     def delta(self, federation: int, units: int | None = None) -> float:
-        """The guarantee's delta in a federation of so many units, never fewer than this node's, or `own`."""
+        """The guarantee's delta, by the federation's units: at least as many as this node or one of its clients has."""
         records = max(federation, len(self.units) if units is None else units)
         return resolve_delta(self.task.experiment.privacy.delta, records=records)
 
@@ -176,7 +176,17 @@ class Node:
         Raises:
             ValueError: if a count is missing, or beyond what a client holds.
         """
-        wanted = self._asked(counts)
+        wanted = np.asarray(counts, dtype=np.int64)
+        if wanted.ndim == 1 and len(self.clients) == 1:
+            wanted = wanted[None, :]
+        if wanted.shape != self.held.shape:
+            raise ValueError(f"{wanted.shape[-1]} counts came for {len(self.cells)} groups")
+        if bool((wrong := (wanted < 0) | (wanted > self.held)).any()):
+            client, group = (int(index) for index in np.argwhere(wrong)[0])
+            raise ValueError(
+                f"{wanted[client, group]} records asked from {self.held[client, group]}; a sample without replacement "
+                "cannot exceed its group"
+            )
         stream, ids = Stream(key), self.units.ids
         words = stream.words(int(ids.max()) + 1) if self.seeded else None
         chosen = []
@@ -206,7 +216,7 @@ class Node:
 
     @property
     def taken(self) -> Records:
-        """The records as the task takes them: coded once, and prepared once, where that costs much.
+        """The records that batches are drawn from: where it costs much, they are coded once and prepared once.
 
         Codes are forgotten when they were prepared, so that there is one copy of them beside the records.
         """
@@ -220,21 +230,6 @@ class Node:
                 records = self.task.prepared_codes(before[1])
             self._readied = self.task, records
         return self._readied[1]
-
-    def _asked(self, counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """The counts that a server asks for, (S, c), each at most what the client holds."""
-        wanted = np.asarray(counts, dtype=np.int64)
-        if wanted.ndim == 1 and len(self.clients) == 1:
-            wanted = wanted[None, :]
-        if wanted.shape != self.held.shape:
-            raise ValueError(f"{wanted.shape[-1]} counts came for {len(self.cells)} groups")
-        if bool((wrong := (wanted < 0) | (wanted > self.held)).any()):
-            client, cell = (int(index) for index in np.argwhere(wrong)[0])
-            raise ValueError(
-                f"{wanted[client, cell]} records asked from {self.held[client, cell]}; a sample without replacement "
-                "cannot exceed its group"
-            )
-        return wanted
 
     def without(
         self, batch: ForwardPass, counts: NDArray[np.int64], cotangents: Tensor, lost: NDArray[np.int64]

@@ -165,11 +165,11 @@ def require_planned(ledger: Ledger, most: Counts | Cost | None, charges: Sequenc
 
 STATE_VARIABLE = "FEDSW_STATE"
 REMEDY = f"start the node with --node-config 'state-dir=\"/a/writable/folder\"' or set {STATE_VARIABLE}"
-_SAME_EPSILON = 1e-6  # relative: where it follows from a noise multiplier, the last digits are those of a machine
+_SAME_EPSILON = 1e-6  # relative: an epsilon that follows from a noise multiplier differs in its last digits by machine
 
 _HANDLES = 4
 """Open files of an open ledger: the database, its log, the log's index and the lock."""
-_OTHER_HANDLES = 224
+_OTHER_HANDLES = 224  # for sockets, logs and libraries: 200 ledgers are left of the usual limit of 1024
 _MOST_LEDGERS = 2000
 _holding = threading.Lock()
 
@@ -503,7 +503,7 @@ def require_same_records(node: Node, node_config: Mapping[str, Any], *, answered
     """Refuse records that are not those which this node has `answered` with in its run, row for row and in order.
 
     Before its first answer they are taken note of instead: what was greeted with, and mended since, is no other file.
-    A file that other persons are in, in groups of the same sizes, is told by nothing else. The order counts: by it
+    Nothing else detects a file of other persons in groups of the same sizes. The order counts: by it
     `data.held_out_fraction` chooses the records kept out of training. A simulated node reads its records once.
 
     The digest is written to the state folder, under a key of that folder: a reader of a copy of it without the key

@@ -157,7 +157,7 @@ def _read(task: Problem, run: str, node_config: Mapping[str, Any]) -> Node:
         # Without their number: a simulation's log is the run's screen, and no count of private records leaves unnoised.
         _log.warning(
             "rows equal others exactly, and epsilon is for one row: larger for a person with several. Name the column "
-            "that says whose a row is (unit in [data]); fedsw check counts equal rows"
+            "with persons (unit in [data]); fedsw check counts equal rows"
         )
     node = Node.of(task, held, run)
     if task.experiment.data.held_out_released:
@@ -253,6 +253,7 @@ def require_charged(kind: str, message: Message, reply: Message, context: Contex
     positions = messages.answered_for(reply.content, len(node.clients))
     places = ledgers_of(node, context, positions).values()
     missing = [path.stem for path in places if not _has_round(path, node.run, round_)]
+    # A site's one sum is also of clients that are not in it: that all those in it have paid, the door has required.
     if missing and (len(missing) == len(positions) or messages.is_packed(reply.content)):
         raise RuntimeError(
             f"something would leave in round {round_!r} under trust {privacy.trust!r}, and the ledger of "

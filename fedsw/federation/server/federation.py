@@ -201,7 +201,7 @@ def _joined(grid: Grid, job: Job, log: logging.Logger) -> FederatedRun:
 
 
 def _roll(grid: Grid, name: str, job: Job) -> Roll:
-    """The run's roll call; one that is told where clients are processes with keys of their own."""
+    """The run's roll call; it is reported where clients are processes, each with a key."""
     keys = os.environ.get(NODE_KEYS)
     folder = job.directory if job.engine in _WITH_KEYS else None
     return Roll(grid, name, folder, Path(keys) if keys else None)

@@ -128,16 +128,16 @@ def planned_cost(plan: FederationPlan) -> Cost:
     experiment = plan.task.experiment
     privacy = experiment.privacy
     beside = sum(map(bool, (privacy.histograms, privacy.moments, experiment.share_of_scores)))
-    training: Counts = {step: plan.rounds + beside for step in NO_NOISE}
+    training: Counts = {step: plan.rounds + beside for step in NO_NOISE}  # of one step, at an infinite cost
     if plan.multiplier:
         training = privacy.model.reserved(plan)
     return Cost.one(covering(plan.task, training, plan.epsilon, plan.delta))
 
 
-_NOTHING = 1e-12
+_NOTHING = 1e-12  # a clip of loss gradients that adds nothing to a penalty's sensitivity
 _NOT_AT_HAND = "the records are not at hand here: give their number, --records N, or --data-dir DIR"
 _ELSEWHERE = (
-    "{} is 'auto', which chooses by the number of records, and nobody here can count them: write what "
+    "{} is 'auto', which chooses by the number of records, and they cannot be counted here: write what "
     "`fedsw plan EXPERIMENT --records N` shows into the experiment, N being the number of records of all clients, and "
     "leave preset out"
 )

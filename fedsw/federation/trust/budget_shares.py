@@ -195,7 +195,7 @@ class HeldOutBudget(SumBudget):
 def held_out_budget(
     experiment: Experiment, tally: Tally, epsilon: float, delta: float, attempts: int = 1
 ) -> HeldOutBudget:
-    """The release of kept records, in so many attempts, at the run's own (epsilon, delta): training meets none of them.
+    """The release of kept records, in its attempts, at the run's own (epsilon, delta): training meets none of them.
 
     Guarantee: training reads none of the kept records, and this reads no others. An observer of both sees, of any one
     record, a release of (epsilon, delta) and nothing else: for the replacement of one record within its group, the run
@@ -222,7 +222,7 @@ def covering(task: Problem, training: Counts, epsilon: float, delta: float, atte
     of_kept = held_out_budget(task.experiment, tally, epsilon, delta, attempts).planned()
     if not task.experiment.privacy.hides_sizes:
         return Cost.of([training, of_kept])
-    # Whoever is replaced may go from one part to the other: each is then moved as by a record that comes, or goes.
+    # A replaced record may go from one part to the other: each is then moved as by a record that comes, or goes.
     halved = [{replace(step, mu=step.mu / 2): n for step, n in part.items()} for part in (training, of_kept)]
     return Cost.of([training, of_kept, added(*halved)])
 

@@ -486,7 +486,8 @@ class LocalMethod(AtClients, ABC):
         if len(members) >= self._least:
             return
         if self._used_up:
-            used_up = ", ".join(f"client {client}" for client in sorted(self._used_up))  # not in words of theirs
+            # by number: a client's own words may quote a record
+            used_up = ", ".join(f"client {client}" for client in sorted(self._used_up))
             raise BudgetExhausted(
                 f"{len(members)} of {len(self._members)} clients are left, fewer than the {self._least} of "
                 f"federation.min_clients. Budgets that are used up: {used_up}"

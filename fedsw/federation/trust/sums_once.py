@@ -166,7 +166,7 @@ class Sum(ABC):
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
-        """Reason why so many records (blocks,) cannot have this sum (blocks, width), never quoted; None if they can."""
+        """Reason why this many records (blocks,) cannot have a sum (blocks, width), never quoted; None if they can."""
 
     def counted(self, site: Site) -> NDArray[np.int64]:
         """Records of each client of a site that are in the sum, by cell or group, (S, c)."""

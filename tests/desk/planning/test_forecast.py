@@ -499,7 +499,7 @@ def test_sizes_that_cannot_be_read_are_refused_with_the_form(own, capsys):
         assert main(["plan", "own.toml", "--records", given]) == 2
         assert "write a number, or at least 2 for every group: f=N,m=N" in capsys.readouterr().err
     assert main(["plan", "own.toml"]) == 2
-    assert "nobody here can count them" in capsys.readouterr().err
+    assert "they cannot be counted here" in capsys.readouterr().err
     assert "groups of one size are assumed" in plan_of(capsys, "--records", "40")["assumed"]
 
 

@@ -70,6 +70,13 @@ class Backup:
             shutil.copytree(self.directory, self.to)
 
 
+class AtOnce(Backup):
+    """An observer that copies the run's folder before the first round."""
+
+    def started(self, plan):
+        shutil.copytree(self.directory, self.to)
+
+
 @pytest.fixture
 def machines(tmp_path):
     return Machines(tmp_path / "machines")
@@ -103,10 +110,6 @@ def test_moments_that_a_restored_folder_does_not_know_are_charged_at_their_full_
     directory, backup = tmp_path / "run", tmp_path / "backup"
     experiment = small("privacy.moments=0.3", "privacy.delta=1e-5")
 
-    class AtOnce(Backup):
-        def started(self, plan):
-            shutil.copytree(self.directory, self.to)
-
     machines.run(experiment, directory, observer=AtOnce(directory, backup, 99))
     shutil.rmtree(directory)
     shutil.copytree(backup, directory)
@@ -125,10 +128,6 @@ def test_moments_that_a_restored_folder_does_not_know_are_charged_at_their_full_
 def test_moments_that_no_node_remembers_are_charged_with_the_rounds_after_them(machines, tmp_path):
     directory, backup = tmp_path / "run", tmp_path / "backup"
     experiment = small("privacy.moments=0.3", "privacy.delta=1e-5")
-
-    class AtOnce(Backup):
-        def started(self, plan):
-            shutil.copytree(self.directory, self.to)
 
     machines.run(experiment, directory, observer=AtOnce(directory, backup, 99))
     for answered in machines.folder.glob("*/answered-*.log"):

@@ -37,6 +37,7 @@ from fedsw.runs.observer import Outcome
 @dataclass(frozen=True)
 class Aggregate:
     """The un-noised sum of one attempt, on the host, with what bounds it. It never leaves the server's memory.
+
     `sensitivities` and `draw` are those of the batch of the first exchange: clients lost later only take terms away.
     """
 

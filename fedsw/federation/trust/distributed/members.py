@@ -158,7 +158,7 @@ def require_honest(least: int, planned: int, colluding: int) -> None:
             f"local.colluding is {planned}, and this client's operator takes {colluding} colluding clients into account"
         )
     if least - planned < 1:
-        raise _refused(f"of {least} clients {planned} may collude: nobody is left")
+        raise _refused(f"of {least} clients {planned} may collude: none is surely honest")
 
 
 def require_alike(cohort: str, before: str) -> None:

@@ -83,7 +83,7 @@ class TableErrors:
 
 
 def table_errors(task: Problem, batch: Sequence[int], directions: Sequence[int]) -> TableErrors:
-    """The errors that tables of B bins bring to the gradient, on so many directions of every penalty.
+    """The errors that tables of B bins bring to the gradient, on these numbers of directions, by penalty.
 
     Noise moves cumulated counts like a bridge, of mean square sigma^2 B / 6 with sigma^2 = 2 sum(k), ranks by that over
     n, and slot means by the width of the other side times as much. Bins move slot means by w / sqrt(12), w = 2 A / B,
@@ -121,7 +121,7 @@ def length_of(task: Problem, directions: Sequence[Tensor], bins: int) -> int:
 def counted(task: Problem, outputs: Tensor, drawn: Sequence[int], directions: Sequence[Tensor], bins: int) -> Tensor:
     """All histograms of a batch, WITHOUT NOISE, one after the other, flat, float64.
 
-    Outputs (n, columns) are stratum after stratum, so many `drawn` of each, each penalty's in its ball.
+    Outputs (n, columns) are stratum after stratum, as many of each as were `drawn`, each penalty's in its ball.
     """
     histograms = []
     for ranked, theta in zip(ranked_by(task), directions, strict=True):
@@ -181,7 +181,8 @@ class Ranks:
         attempt: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Slot means in the order of the noised counts, and the gradient (r,) of a public side that has parameters.
-        The noised sum of all sites' `counted` is of a batch with so many records of every stratum.
+
+        The counts are the noised sum of all sites' `counted`; the `batch` has its records by stratum.
         """
         means, moved = [], None
         for ranked, block, table in _by_penalty(self._task, directions, bins, counts):

@@ -103,7 +103,7 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
 
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
-    against everybody; see `fedsw.federation.trust.local_slices.noised_slices.slices_plan`.
+    against everybody; see `slices_plan`.
 
     The model (r,) is looked at only if the features pass through it. They are detached: private features are never
     differentiated.
