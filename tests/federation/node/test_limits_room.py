@@ -301,4 +301,4 @@ def test_the_limit_of_a_day_is_about_computing_and_infinite_needs_are_refused():
     assert limits.room_of({"max-seconds": "1e9"})[1] == 1e9
     part = needs.SettingCost("model.hidden", [1], math.inf)
     with pytest.raises(ExperimentError, match="more than can be counted"):
-        needs.require_within([part], bytes_=1e300, seconds=1.0, whose="this client", remedy=("", ""))
+        needs.require_within([part], bytes_=1e300, seconds=1.0, holder="this client", remedy=("", ""))
