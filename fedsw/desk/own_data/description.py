@@ -77,7 +77,9 @@ def guarded_once(experiment: Experiment, trust: str, epsilon: float | None) -> d
     privacy = experiment.privacy
     made: dict[str, Any] = {"privacy": {"delta": privacy.delta, "device": privacy.device, "trust": trust}}
     if trust == privacy.trust:
-        made["local"] = experiment.model_dump().get("local", {})  # how many may collude
+        # how many may collude; bins are those of tables of outputs, which no release of records has
+        local = experiment.model_dump().get("local", {})
+        made["local"] = {name: value for name, value in local.items() if name != "bins"}
     if epsilon is None and privacy.noise_multiplier is not None:
         made["privacy"] |= {"noise_multiplier": privacy.noise_multiplier, "epsilon": None}
     else:

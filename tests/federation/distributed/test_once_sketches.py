@@ -251,7 +251,8 @@ def test_a_table_made_of_an_experiment_has_the_noise_for_as_many_colluding_clien
         "sensitive": {"name": "sex", "values": ["f", "m"]},
         "target": {"name": "y", "values": [0, 1]},
     }
-    own = small(TRUST, "local.colluding=2").model_dump() | {"data": {"source": "files", "columns": columns}}
+    own = small(TRUST, "local.colluding=2", "local.bins=8").model_dump()
+    own |= {"data": {"source": "files", "columns": columns}}
     made = as_synthesis(Experiment.model_validate(own), trust="distributed", fair=False, epsilon=None)
     assert made.stages and made.local.colluding == 2
     same = as_synthesis(Experiment.model_validate(own), trust=None, fair=False, epsilon=1.0)
