@@ -112,7 +112,7 @@ def plan_command(
 
         if released is not None:
             about: dict[str, Any] = {"table": released.twins, "untold": released.untold}
-            answered = verbs.told(run_plan.planned(released.experiment, released.by_group, **about, seen=seen))
+            answered = verbs.as_answer(run_plan.planned(released.experiment, released.by_group, **about, seen=seen))
         else:
             looked: dict[str, Any] = {
                 "public_table": public_table,

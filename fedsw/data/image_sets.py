@@ -150,6 +150,35 @@ def resized(dataset: Dataset, side: int) -> Dataset:
     )
 
 
+def public_half(dataset: Dataset) -> Records:
+    """The first half of the training records, which no client holds: encoders may learn from it."""
+    return dataset.train.take(torch.arange(len(dataset.train) // 2))
+
+
+def private_half(dataset: Dataset) -> Dataset:
+    """The second half of a data set's training records, and all held-out ones, as SPF, Section 5.3, has them."""
+    rows = torch.arange(len(dataset.train) // 2, len(dataset.train))
+    return dataclasses.replace(dataset, train=dataset.train.take(rows))
+
+
+def with_classes(dataset: Dataset, length: float) -> Dataset:
+    """The records with their class beside their features: one-hot, times `length`.
+
+    What is released of such a record's features is released of its class as well, under the same guarantee.
+    """
+    if not dataset.classes:
+        raise ValueError(f"{dataset.name} has no classes to put beside its features")
+    if not length > 0:
+        raise ValueError(f"the length of a class's code is {length}; it must be above 0")
+
+    def beside(records: Records) -> Records:
+        codes = length * torch.nn.functional.one_hot(records.target, len(dataset.classes)).to(records.features)
+        return dataclasses.replace(records, features=torch.cat([records.features, codes], dim=1))
+
+    names = (*dataset.feature_names, *(f"class({name})" for name in dataset.classes))
+    return dataclasses.replace(dataset, train=beside(dataset.train), test=beside(dataset.test), feature_names=names)
+
+
 def image_dataset(name: str, train: Part, test: Part, *, classes: tuple[str, ...]) -> Dataset:
     """A data set of square images, all in the group "all", from its two parts."""
     return ungrouped(name, train, test, pixel_names(math.isqrt(train[0].shape[1])), classes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -249,6 +248,21 @@ def require_groups(records: Records, name: str, groups: Sequence[str]) -> None:
         raise ValueError(f"{name}: no record of group {', '.join(empty)}; add records of it or leave the group out")
 
 
+def within_reach(numbers: Tensor, count: int, what: str, owner: str, setting: str) -> None:
+    """Refuse numbers (n,) of classes, groups or cells that are not 0 .. count - 1, when records are loaded.
+
+    Raises:
+        ValueError: naming the first record and its number, the range, and the setting behind it.
+    """
+    outside = (numbers < 0) | (numbers >= count)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{what} of record {row} is {int(numbers[row])}, and {owner} has {count}, numbered 0 to {count - 1}: "
+            f"number them from 0, or set {setting}"
+        )
+
+
 def _require_tensor(name: str, value: Tensor, dtype: torch.dtype, *, columns: bool) -> None:
     shape = "(n, columns)" if columns else "(n,)"
     if value.ndim != (2 if columns else 1) or (columns and value.shape[1] == 0):
@@ -275,21 +289,6 @@ def _require_range(values: Tensor, name: str, column: str, labels: Sequence[str]
         raise ValueError(f"{name}: row {row}, column {column} is {int(values[row])}; it must be {limit}")
 
 
-def within_reach(numbers: Tensor, count: int, what: str, owner: str, setting: str) -> None:
-    """Refuse numbers (n,) of classes, groups or cells that are not 0 .. count - 1, when records are loaded.
-
-    Raises:
-        ValueError: naming the first record and its number, the range, and the setting behind it.
-    """
-    outside = (numbers < 0) | (numbers >= count)
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
-        raise ValueError(
-            f"{what} of record {row} is {int(numbers[row])}, and {owner} has {count}, numbered 0 to {count - 1}: "
-            f"number them from 0, or set {setting}"
-        )
-
-
 def _require_unique(ids: Tensor, name: str) -> None:
     order = torch.sort(ids, stable=True)
     repeated = (order.values[1:] == order.values[:-1]).nonzero()
@@ -299,32 +298,3 @@ def _require_unique(ids: Tensor, name: str) -> None:
             f"{name}: row {int(second)}, column ids is {int(ids[second])}, as in row {int(first)}; a "
             "record counts once, or replacing it would move more than the sensitivity allows"
         )
-
-
-def public_half(dataset: Dataset) -> Records:
-    """The first half of the training records, which no client holds: encoders may learn from it."""
-    return dataset.train.take(torch.arange(len(dataset.train) // 2))
-
-
-def private_half(dataset: Dataset) -> Dataset:
-    """The second half of a data set's training records, and all held-out ones, as SPF, Section 5.3, has them."""
-    rows = torch.arange(len(dataset.train) // 2, len(dataset.train))
-    return dataclasses.replace(dataset, train=dataset.train.take(rows))
-
-
-def with_classes(dataset: Dataset, length: float) -> Dataset:
-    """The records with their class beside their features: one-hot, times `length`.
-
-    What is released of such a record's features is released of its class as well, under the same guarantee.
-    """
-    if not dataset.classes:
-        raise ValueError(f"{dataset.name} has no classes to put beside its features")
-    if not length > 0:
-        raise ValueError(f"the length of a class's code is {length}; it must be above 0")
-
-    def beside(records: Records) -> Records:
-        codes = length * torch.nn.functional.one_hot(records.target, len(dataset.classes)).to(records.features)
-        return dataclasses.replace(records, features=torch.cat([records.features, codes], dim=1))
-
-    names = (*dataset.feature_names, *(f"class({name})" for name in dataset.classes))
-    return dataclasses.replace(dataset, train=beside(dataset.train), test=beside(dataset.test), feature_names=names)

@@ -24,9 +24,9 @@ from fedsw.data import _spreading, units
 from fedsw.data import own_records as own
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.formats import BadRecords
-from fedsw.data.image_sets import resized
+from fedsw.data.image_sets import private_half, resized, with_classes
 from fedsw.data.places import Place, places, require_places
-from fedsw.data.records import Dataset, Records, private_half, require_groups, with_classes
+from fedsw.data.records import Dataset, Records, require_groups
 from fedsw.data.settings import ENCODERS, SOURCES, Data, Partition, RecordSource, Target
 from fedsw.data.tables import read_table, read_tables, read_units
 from fedsw.data.units import equal_by_chance, rows_in_common, share_of_repeated_rows

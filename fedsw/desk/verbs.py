@@ -125,10 +125,10 @@ def forecast(
     by_group, assumed = sizes_by_group(chosen, None if records is None else str(records))
     table, doubt = twins_table(chosen, public_table, expect, others=other_people)
     assumed = "; ".join(filter(None, (assumed, doubt)))
-    return told(planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen))
+    return as_answer(planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen))
 
 
-def told(plan: Any) -> Answer:
+def as_answer(plan: Any) -> Answer:
     """A plan that was made, as an answer."""
     from fedsw.desk.planning.run_plan import as_plain, planned_view
 

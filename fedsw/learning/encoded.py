@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedsw._tools import files
 from fedsw._tools.randomness import Stream
 from fedsw.data import Dataset, Records
-from fedsw.data.records import private_half, public_half
+from fedsw.data.image_sets import private_half, public_half
 from fedsw.learning.models._perceptrons import UnitAutoencoder
 
 _BATCH = 128

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsw.data import Dataset, digits
-from fedsw.data.records import private_half, public_half, with_classes
+from fedsw.data.image_sets import private_half, public_half, with_classes
 from fedsw.experiment import Experiment, ExperimentError, load_experiment
 from fedsw.experiment.load import find_experiment
 from fedsw.learning.encoded import encoded, public_autoencoder
