@@ -93,6 +93,19 @@ def _beside(
     return release_sum(context, side, kind, round_, weights, directory, log)
 
 
+def _beside_or_why(
+    context: Context, kind: type[Sum], weights: Tensor, directory: RunDirectory, log: logging.Logger
+) -> ReleasedSum | str:
+    """Release a sum after the rounds, or say why it cannot be had, in words that may be stored: the model stays."""
+    try:
+        return _beside(context, kind, weights, directory, log)
+    except Unaccounted:  # something was released, without a row in a ledger
+        raise
+    except (FederationError, BudgetExhausted) as fault:
+        log.warning("nothing of %s was released: %s", kind.called, fault, extra=event("nothing released"))
+        return fault.recorded if isinstance(fault, FederationError) else str(fault)
+
+
 _NONE = torch.zeros(0, dtype=torch.float64)
 """Weights of a sum that records go into as they are."""
 
@@ -194,16 +207,10 @@ def measure_kept(
     if tallied is None:
         cut = _cut_of(task, tally, directory)
         weights = theta if cut is None else torch.cat([theta.double(), cut.flat()])
-        try:
-            released = _beside(context, TallySum, weights, directory, log)
-        except Unaccounted:
-            raise
-        except (FederationError, BudgetExhausted) as fault:
-            said = fault.recorded if isinstance(fault, FederationError) else str(fault)
-            log.warning("nothing of kept records was released: %s", fault, extra=event("nothing released"))
-            return HeldOutMetrics(
-                missing=f"nothing is known of the records that clients kept out of training: {said}"
-            ), {}
+        released = _beside_or_why(context, TallySum, weights, directory, log)
+        if isinstance(released, str):
+            why = f"nothing is known of the records that clients kept out of training: {released}"
+            return HeldOutMetrics(missing=why), {}
         numbers = (released.values.numpy(), released.sigma, released.records)
         tallied = Tallied(*numbers, released.clients, released.attempt, released.spent, steps, cut)
         keep(directory, tallied)
@@ -243,14 +250,9 @@ def release_scores(
     task = context.plan.task
     scores = thresholds.kept(directory.path)
     if scores is None:
-        try:
-            released = _beside(context, ScoreSum, theta, directory, log)
-        except Unaccounted:
-            raise
-        except (FederationError, BudgetExhausted) as fault:
-            said = fault.recorded if isinstance(fault, FederationError) else str(fault)
-            log.warning("no scores were released: %s", fault, extra=event("nothing released"))
-            return theta, without_scores(task, said)
+        released = _beside_or_why(context, ScoreSum, theta, directory, log)
+        if isinstance(released, str):
+            return theta, without_scores(task, released)
         values, calibration = released.values.numpy(), None
         if task.experiment.calibration.share:
             counts = scores_of(task)

@@ -161,8 +161,7 @@ def draw(plan: FederationPlan, present: Sequence[Present], *, round_: int, attem
         columns = [hypergeometric(secret, held, size) for held, size in zip(sizes_by_client.T, batch, strict=True)]
     else:
         columns = _seeded_counts(task, present, sizes_by_client, batch, round_, attempt)
-    edges = np.cumsum([len(presence.sizes) for presence in present])[:-1]
-    return Draw(tuple(np.split(np.stack(columns, axis=1), edges)), batch, _global_rates(batch, sizes))
+    return Draw(_by_site(np.stack(columns, axis=1), present), batch, _global_rates(batch, sizes))
 
 
 def _poisson(plan: FederationPlan, present: Sequence[Present], *, round_: int, attempt: int) -> Draw:
@@ -178,8 +177,12 @@ def _poisson(plan: FederationPlan, present: Sequence[Present], *, round_: int, a
         ids = np.concatenate([presence.ids(0) for presence in present])
         keys = Stream(task.seeded_batch_key(round_, attempt)).words(int(ids.max(initial=-1)) + 1)[ids]
     counts = below_rate(keys, np.cumsum(held), rate)
-    edges = np.cumsum([len(presence.sizes) for presence in present])[:-1]
-    return Draw(tuple(np.split(counts[:, None], edges)), plan.batch, plan.rates)
+    return Draw(_by_site(counts[:, None], present), plan.batch, plan.rates)
+
+
+def _by_site(counts: NDArray[np.int64], present: Sequence[Present]) -> tuple[NDArray[np.int64], ...]:
+    """Counts (S, c) of every site's clients, of those of all clients in client order."""
+    return tuple(np.split(counts, np.cumsum([len(presence.sizes) for presence in present])[:-1]))
 
 
 def charges(plan: FederationPlan, draw_: Draw, bounds: Sequence[Sensitivity]) -> list[Charge]:

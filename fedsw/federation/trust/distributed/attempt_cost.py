@@ -93,8 +93,18 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     tables = drawn.sum(axis=1).astype(float)
     contributions = tables * (SLACK * noise.of_contribution.value / 2)  # every record's term, alike
     most: dict[str, list[float]] = {"table": tables.tolist(), "contribution": contributions.tolist()}
-    agreed = (charges, noise.sigma, noise.parts, most, honest(experiment), cohort.clients_by_site)
-    return Attempt(*agreed, noise, batch, tuple(directions), bins)
+    return Attempt(
+        charges=charges,
+        sigma=noise.sigma,
+        parts=noise.parts,
+        most=most,
+        honest=honest(experiment),
+        clients=cohort.clients_by_site,
+        noise=noise,
+        batch=batch,
+        directions=tuple(directions),
+        bins=bins,
+    )
 
 
 def noise_of(

@@ -31,7 +31,6 @@ from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import (
     Agreed,
-    Attempt,
     attempt_of,
     delta_of,
     failing,
@@ -243,7 +242,8 @@ class MaskedRounds(MaskedSums):
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
-            slot_means, moved = self._slot_means(counts, agreed, theta, round_, attempt)
+            drawn = agreed.batch, agreed.directions, agreed.bins
+            slot_means, moved = self._ranks.of(counts, *drawn, theta, round_, attempt)  # only post-processing
             means = Broadcast.of(slot_means, Terms.of(task))
         if not task.private_parameters:
             assert moved is not None
@@ -255,12 +255,6 @@ class MaskedRounds(MaskedSums):
             return None
         vector = vector if moved is None else vector + moved
         return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
-
-    def _slot_means(
-        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Slot means and a public side's gradient from all noised histograms, see `Ranks`; only post-processing."""
-        return self._ranks.of(counts, agreed.batch, agreed.directions, agreed.bins, theta, round_, attempt)
 
 
 def summed_scale(agreed: Agreed) -> float:

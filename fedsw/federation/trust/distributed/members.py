@@ -16,7 +16,6 @@ from fedsw._tools.settings import ExperimentError
 from fedsw.experiment import Experiment
 from fedsw.experiment.sections import MaskedSettings
 from fedsw.federation.messages import MOST_BELIEVED
-from fedsw.federation.node.node import Node
 from fedsw.federation.node.roster import Keyring, NotInRoster
 
 Number = Annotated[int, Field(ge=0, le=MOST_BELIEVED)]
@@ -88,11 +87,6 @@ def honest(experiment: Experiment) -> int:
 def least(experiment: Experiment) -> int:
     """T: least number of clients in a masked sum."""
     return experiment.federation.min_clients or experiment.federation.clients
-
-
-def own_party(cohort: Cohort, node: Node, ring: Keyring, nonce: str) -> Party:
-    """A site's own part of a run's cohort; see `party_of`."""
-    return party_of(cohort, ring, nonce, node.clients, node.held, *assumed(node.task.experiment))
 
 
 def assumed(experiment: Experiment) -> tuple[int, int]:

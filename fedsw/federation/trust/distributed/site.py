@@ -27,7 +27,7 @@ from fedsw.federation.node.replies import Due, answered, ledgers_of, node_of, pa
 from fedsw.federation.node.roster import Keyring, keyring_of
 from fedsw.federation.trust import most, promise
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, delta_of
-from fedsw.federation.trust.distributed.members import Cohort, assumed, own_party, require_honest
+from fedsw.federation.trust.distributed.members import Cohort, assumed, party_of, require_honest
 from fedsw.privacy.masks import NONCE_BYTES, digest_of
 from fedsw.privacy.release import Bounded, Paid, release_share
 
@@ -87,7 +87,7 @@ def charged(node: Node, request: Asked, context: Context, state: State, agree: C
 def checked(node: Node, request: Asked, context: Context, state: State, agree: Callable[[Cohort], A]) -> Answering[A]:
     """A request that this site may answer, with what all sites of its cohort `agree` on; nothing is charged.
 
-    RuntimeError if this site gave no nonce for the attempt, or has answered it; ValueError by `own_party` and `agree`.
+    RuntimeError if this site gave no nonce for the attempt, or has answered it; ValueError by `party_of` and `agree`.
     """
     if (state.get("round"), state.get("attempt")) != (request.round, request.attempt) or "nonce" not in state:
         raise RuntimeError(
@@ -95,7 +95,8 @@ def checked(node: Node, request: Asked, context: Context, state: State, agree: C
             "server must start a fresh attempt"
         )
     ring, cohort = _ring(node, context), Cohort.read(request.cohort)
-    party = own_party(cohort, node, ring, bytes(state["nonce"]).hex())
+    nonce, planned = bytes(state["nonce"]).hex(), assumed(node.task.experiment)
+    party = party_of(cohort, ring, nonce, node.clients, node.held, *planned)
     return Answering(node, ring, cohort, agree(cohort), cohort.parties.index(party), [])
 
 
