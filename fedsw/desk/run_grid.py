@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from fedsw._tools.files import fresh_folder
 from fedsw.experiment import Experiment
+from fedsw.experiment.choices import modules_of
 from fedsw.runs.observer import Observer
 from fedsw.runs.progress import Display
 from fedsw.runs.run_files import RunFile, in_order, read_json
@@ -75,7 +76,6 @@ def finish(
         summary = read_json(directory / RunFile.SUMMARY)
         if summary and is_enough(summary):
             return summary, directory
-    from fedsw.experiment.choices import modules_of
     from fedsw.federation.engines.driver import resume
     from fedsw.federation.engines.driver import run as begin
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from fedsw._tools.files import fresh_folder
 from fedsw._tools.settings import ExperimentError, FederationError
+from fedsw._tools.text import nearest
+from fedsw.experiment.choices import modules_of
 from fedsw.experiment.load import experiment_of, find_experiment, in_folder
 from fedsw.runs.report.answer import Answer, ByColumn
 from fedsw.runs.run_files import find_run, is_run
@@ -80,7 +83,6 @@ def describe(
     from fedsw.desk.own_data.description import as_description, described, keep_description
     from fedsw.desk.own_data.description_page import page_of
     from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.experiment.choices import modules_of
     from fedsw.federation.engines.driver import run
 
     if isinstance(source, str | Path) and is_run(Path(source)):
@@ -142,7 +144,6 @@ def compare(
     jobs: int | None = None, runs: Path | str = RUNS,
 ) -> Comparison:  # fmt: skip
     """Run methods side by side on one task, as `fedsw compare`: `to_frame()` is its table, `page()` its page."""
-    from fedsw._tools.files import fresh_folder
     from fedsw.desk.compare.comparison_grid import make_grid, run_missing, write_grid
     from fedsw.desk.compare.comparison_page import read_comparison
     from fedsw.desk.run_grid import GridProgress
@@ -191,7 +192,6 @@ def synthesize(
     from fedsw.desk.own_data.card import made_table, rehearse_table
     from fedsw.desk.own_data.rehearsal import rehearse
     from fedsw.desk.own_data.synthetic_table import as_synthesis, learnt
-    from fedsw.experiment.choices import modules_of
     from fedsw.federation.engines.driver import run
 
     other = None
@@ -245,7 +245,6 @@ def account(*data: str, delta: float | None = None, accounts: Path | str | None 
     Raises:
         FileNotFoundError: if there is no account of that name, with those that there are.
     """
-    from fedsw._tools.text import nearest
     from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_folder, accounts_in
     from fedsw.runs.accounts import account_record, together_record
     from fedsw.runs.report.screens import account_view, accounts_view, together_view
