@@ -214,7 +214,7 @@ class _Declaring:
         inputs = set() if unsaid else {feature.name for feature in columns.features}
         for person in persons_in(marks, [name for name in marks if name not in labels | inputs]):
             evidence = (
-                f"{self._table.kind}: column {person.column!r} seems to say whose a row is: {person.words}. If rows "
+                f"{self._table.kind}: column {person.column!r} seems to identify persons: {person.words}. If rows "
                 f"with one value are of one person, pass unit={person.column!r}: epsilon is else that of one row"
             )
             if unsaid:

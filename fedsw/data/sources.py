@@ -226,7 +226,7 @@ def require_one_client_each(spec: Data, clients: int) -> None:
 
 
 _ALLOW = (
-    ". If these are different people whose rows happen to be equal, say so with data.held_out_overlap = "
+    ". If these are different people with equal rows, say so with data.held_out_overlap = "
     "'other-people': the guarantee stays, and the record says that it is your word. With 'allow' the run goes on "
     "without that word, and the record says epsilon = infinity for its reader"
 )

@@ -148,7 +148,7 @@ def require_allowed_code(experiment: Settings, allowed: Collection[str], *, stor
         modules = tuple(dict.fromkeys(value.partition(":")[0] for _, value in refused))
         settings = ", ".join(f"{key} = {value!r}" for key, value in refused)
         raise CodeRefused(
-            f"the settings stored in {stored} name code to be run: {settings}. Whoever wrote them chose it; if you "
+            f"the settings stored in {stored} name code to be run: {settings}. Their author chose it; if you "
             f"know and trust {' and '.join(map(repr, modules))}, add "
             f"{' '.join(f'--allow-module {name}' for name in modules)} (in Python allow_modules={list(modules)!r})",
             modules,

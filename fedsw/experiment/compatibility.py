@@ -142,7 +142,7 @@ def _of_secret_sizes(settings: Settings, kind: TaskKind | None) -> Iterator[Sett
         ),
         (
             not settings.federation.drop_out,
-            "federation.drop_out simulates clients whose records are dealt by their number: leave it out",
+            "federation.drop_out simulates clients, and deals records by their number: leave it out",
         ),
     ):
         yield SettingRule(True, requires=holds, says=f"privacy.relation is {privacy.relation!r}, and {why}")

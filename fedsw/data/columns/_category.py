@@ -27,7 +27,7 @@ class CategoryKind(ColumnKind):
         """Values, and nothing that is for numbers."""
         if not column.listed:
             raise ValueError(
-                f"column {column.name!r} is of kind {self.name!r}, whose values are declared; list them in categories"
+                f"column {column.name!r} is of kind {self.name!r}, which lists its values; declare them in categories"
             )
         if column.low is not None or column.format is not None or column.since is not None or column.edges:
             raise ValueError(

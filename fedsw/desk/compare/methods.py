@@ -142,7 +142,7 @@ def _own(name: str) -> ComparedTask:
         known = ", ".join(named for named, task in TASKS.items() if task.facts.judged is not None)
         raise ExperimentError(
             f"{name} has objective.task {kind!r}, which does not say what its models are judged by; experiments of "
-            f"your own are compared on {known}, or on a task whose facts have `judged`"
+            f"your own are compared on {known}, or on a task with `judged` among its facts"
         )
     can = able(name)
     chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *_for_every_trust_model()) if method in can)

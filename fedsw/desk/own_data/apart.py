@@ -64,7 +64,7 @@ def other_table(path: Path, columns: Columns, private: Path | None, *, option: s
     return OtherTable(records, word=_WORD.format(path.name) if others else "")
 
 
-_OTHERS = ". If these are different people whose rows happen to be equal, say so with --other-people"
+_OTHERS = ". If these are different people with equal rows, say so with --other-people"
 _WORD = "that rows of {} which equal private ones are of other people is the word of whoever asked (--other-people)"
 
 

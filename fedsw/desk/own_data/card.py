@@ -170,8 +170,8 @@ def _guarantee(experiment: Experiment, summary: dict[str, Any]) -> list[Part]:
     parts: list[Part] = [
         f"{summary['guarantee']['statement']}",
         f"Trust model {experiment.privacy.trust}: {seen}. Everything in the table is computed from that release: "
-        "more rows and other tables of the same run cost nothing further. Whoever releases something else of the same "
-        "records adds its epsilon.",
+        "more rows and other tables of the same run cost nothing further. Another release of the same records adds "
+        "its epsilon.",
         f"Public, and not protected: {'; '.join(summary['guarantee']['public'])}; and the settings.",
     ]
     if experiment.seed is not None:

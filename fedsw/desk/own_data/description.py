@@ -46,7 +46,7 @@ def released_columns(experiment: Experiment, why: str) -> Columns:
     if experiment.privacy.hides_sizes:
         raise ExperimentError(
             f"privacy.relation is {experiment.privacy.relation!r}, which hides how many records there are, and this "
-            "release is bounded for a replacement and says how many: whoever has both would know. Use a copy of the "
+            "release is bounded for a replacement and says how many: both together would show it. Use a copy of the "
             "experiment without privacy.relation, sampling and records, where the number may be known"
         )
     if experiment.data.columns is None:

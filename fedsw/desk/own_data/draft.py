@@ -619,7 +619,7 @@ def _feature(
 ) -> str:
     if not drop and persons is not None:
         return (
-            f"  # {{name = {_text(column)}}},   left out: it may say whose a row is, as {persons.words}; if it does "
+            f"  # {{name = {_text(column)}}},   left out: it may identify persons, as {persons.words}; if it does "
             f"not, --bounds or --categories make it an input"
         )
     if drop or (reason := _useless(column, declared, cells)) is not None:
@@ -805,11 +805,11 @@ def _understood_unit(
 ) -> Understood:
     """The line of the rows' privacy unit."""
     if unit is not None:
-        return Understood(unit, "whose rows", "all rows with one value are one person's", "--unit COLUMN")
+        return Understood(unit, "privacy unit", "all rows with one value are one person's", "--unit COLUMN")
     evidence = next((f", and of {name} {seems.words}" for name, seems in persons.items()), "")
     evidence = evidence or (f", if one person has one value of {named[0]} alone" if named else "")
-    look = "whose a row is" if evidence and not interactive else ""
-    return Understood("(rows)", "whose rows", f"each row protected alone{evidence}", "--unit COLUMN", look)
+    look = "a row or a person" if evidence and not interactive else ""
+    return Understood("(rows)", "privacy unit", f"each row protected alone{evidence}", "--unit COLUMN", look)
 
 
 def _head(
@@ -868,10 +868,10 @@ def _asked_for_unit(names: Sequence[str], request: DraftRequest, persons: Mappin
 def _unit(unit: str | None, names: Sequence[str], persons: Persons | None) -> list[str]:
     """The line that declares the privacy unit: a blank if persons seem to have several rows, else a comment."""
     if unit is not None:
-        return [f"unit = {_text(unit)}   # all rows with one value of it are one person, whose privacy counts", ""]
+        return [f"unit = {_text(unit)}   # all rows with one value of it are one person's, protected together", ""]
     if persons is not None:
         return [
-            f'unit = "{BLANK}"   # whose a row is: {_text(persons.column)}, or delete this line if every row is '
+            f'unit = "{BLANK}"   # the column of persons: {_text(persons.column)}, or delete this line if every row is '
             f"another person's ({persons.words})",
             "",
         ]

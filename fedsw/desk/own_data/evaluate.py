@@ -162,7 +162,7 @@ def _evaluated(name: str, task: Problem, model: nn.Module, records: Records) -> 
 
 _MOST = 4
 _INTERVALS = "below each number where its true value lies, 95 %: what other records of as many units would have given"
-_CAPTION = "without noise, of private records: for the screen of whoever holds them; nothing was written or sent"
+_CAPTION = "without noise, of private records: for the screen of their holder; nothing was written or sent"
 
 
 def evaluated_view(evaluated: Sequence[Evaluated]) -> Document:

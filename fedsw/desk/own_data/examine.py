@@ -164,14 +164,14 @@ class Observations:
         named = list(self._identifiers())
         yield from named
         if not named and self._rows is not None and (repeats := self._rows.repeats) is not None:
-            yield f"{self._table}: {repeats}. Name the column that says whose a row is: unit in [data]"
+            yield f"{self._table}: {repeats}. Name the column that identifies persons: unit in [data]"
 
     def _identifiers(self) -> Iterator[str]:
         candidates = [column for column in self._marks if column not in self._labels]
         persons = {repeated.column: repeated for repeated in persons_in(self._marks, candidates)}
         for column, repeated in persons.items():
             yield (
-                f"{self._table}: column {column!r} seems to say whose a row is: {repeated.words}. If rows with one "
+                f"{self._table}: column {column!r} seems to identify persons: {repeated.words}. If rows with one "
                 f"value are of one person, each of them is protected alone, and the person less than epsilon says: set "
                 f"unit = {column!r} in [data]"
             )

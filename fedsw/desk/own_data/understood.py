@@ -117,7 +117,7 @@ def _option(column: str, kind: str | None) -> str:
 def of_columns(columns: Columns) -> list[Understood]:
     """The lines of a declaration, with the keys of [data.columns] that change each."""
     unit = "every row is another person's" if columns.unit is None else "all rows with one value are one person's"
-    lines = [Understood(columns.unit or "(rows)", "whose rows", unit, "unit in [data]")]
+    lines = [Understood(columns.unit or "(rows)", "privacy unit", unit, "unit in [data]")]
     if (group := columns.sensitive) is not None:
         parts = [", ".join(group.groups), *_spelt(group.same, group.empty)]
         parts += [f"{' and '.join(group.columns)} together"] if group.of else []

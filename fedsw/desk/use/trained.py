@@ -215,8 +215,8 @@ class TrainedModel(Short):
         answer = self.answering()
         if self.columns is None:
             raise ExperimentError(
-                f"the run {self.experiment.name!r} learnt from {self.experiment.data.label!r} data, whose columns are "
-                "nowhere declared, so no table can be read for it; give features as the model takes them to "
+                f"the run {self.experiment.name!r} learnt from {self.experiment.data.label!r} data, which has no "
+                "declared columns, so no table can be read for it; give features as the model takes them to "
                 "fedsw.load(run).outputs, or train on tables of your own (`fedsw init`)"
             )
         self._require_other_names(keep)

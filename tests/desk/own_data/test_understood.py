@@ -86,7 +86,7 @@ def test_check_names_a_column_of_persons_in_every_format_declared_or_not(tmp_pat
     }
     raw = {"name": "own", "data": {"source": "files", "columns": columns}, "federation": {"clients": 1}}
     said = examine(parse_experiment(raw), tmp_path).files[0].warnings
-    assert any("'PatNr' seems to say whose a row is" in one and "set unit = 'PatNr'" in one for one in said)
+    assert any("'PatNr' seems to identify persons" in one and "set unit = 'PatNr'" in one for one in said)
     with_unit = {**raw, "data": {**raw["data"], "unit": "PatNr"}}
     if not declared:
         assert not examine(parse_experiment(with_unit), tmp_path).files[0].warnings
@@ -94,7 +94,7 @@ def test_check_names_a_column_of_persons_in_every_format_declared_or_not(tmp_pat
 
 def test_in_python_a_column_of_persons_is_no_input_unasked(tmp_path):
     frame = stays("PatNr")
-    with pytest.raises(BadRecords, match="'PatNr' seems to say whose a row is.*pass unit='PatNr'"):
+    with pytest.raises(BadRecords, match="'PatNr' seems to identify persons.*pass unit='PatNr'"):
         fedsw.as_records(frame, group="sex", target="ill")
     with pytest.warns(UserWarning, match="epsilon is else that of one row"):
         fedsw.as_records(frame, group="sex", target="ill", features=["days", "born"])
