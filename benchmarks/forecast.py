@@ -162,7 +162,7 @@ def measure(
         each = numbers.multiplier * math.sqrt(ready.training.rounds / ready.left_to_rounds)
         held_out = of.declared(of.held_out)
         made = Problem.from_experiment(ready)
-        found = trained(made, private, held_out, multiplier=each, one=numbers.multiplier, seed=seed)
+        (found,) = trained(made, (private, held_out), multiplier=each, one=numbers.multiplier, seed=seed)
         scores.append(found.model)
     return scores
 

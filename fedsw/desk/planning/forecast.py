@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fedsw._tools.randomness import Stream
 from fedsw.data import Records
-from fedsw.data.records import with_features
 from fedsw.desk.baselines.reference import well_trained
 from fedsw.desk.planning.public_rows import (
     LAWS,
@@ -44,36 +43,42 @@ from fedsw.learning.tasks.measures import Measuring
 from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
+from fedsw.learning.tasks.task import Inputs
 from fedsw.privacy.mechanisms import noised
 from fedsw.privacy.plan import by_fraction
 from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import draw_batch
 
 
-def linear_sum(clipped: ClippedObjective, batch: Records) -> Callable[[Tensor], Tensor]:
-    """The sum of clipped loss gradients of one linear layer over a batch of twins, as a function of its weights (r,).
+def linear_sums(parts: Sequence[tuple[ClippedObjective, Records]]) -> Callable[[Sequence[Tensor]], Tensor]:
+    """Sums (m, r) of clipped loss gradients of linear layers, each over a batch of twins, as a function of weights.
 
     A record's gradient is that in the outputs times its inputs with a 1, so that its norm is known before it is formed.
-    It is `ClippedObjective.summed` within rounding, and protects no record.
+    They are `ClippedObjective.summed` within rounding, and protect no record. All have one task and one size.
     """
-    inputs, share = clipped.inputs_of(batch), clipped.weighted.task_weight(len(batch))
-    lengths = (inputs.features.square().sum(dim=1) + 1).sqrt()
-    width = inputs.features.shape[1]
+    of_parts, (clipped, batch) = [clipped.inputs_of(batch) for clipped, batch in parts], parts[0]
+    features = torch.stack([inputs.features for inputs in of_parts])
+    target, shape = torch.cat([inputs.target for inputs in of_parts]), of_parts[0].shape
+    share, width, flat = clipped.weighted.task_weight(len(batch)), features.shape[2], features.flatten(0, 1)
+    clips = features.new_tensor([clipped.clip.loss for clipped, _ in parts])[:, None, None]
+    farthest = clips / (features.square().sum(dim=2, keepdim=True) + 1).sqrt()  # a gradient in the outputs, unclipped
 
-    def summed(theta: Tensor) -> Tensor:
-        outputs = len(theta) // (width + 1)
-        weights, bias = torch.split(theta.to(inputs.features), [outputs * width, outputs])
-        raw = torch.addmm(bias, inputs.features, weights.reshape(outputs, width).T).requires_grad_()
-        (pull,) = torch.autograd.grad(clipped.task.loss(raw, inputs).sum(), raw)
-        norms = torch.linalg.vector_norm(pull, dim=1) * lengths
-        pull = pull * (share * (clipped.clip.loss / norms.clamp(min=1e-30)).clamp(max=1.0))[:, None]
-        return torch.cat([(pull.T @ inputs.features).reshape(-1), pull.sum(dim=0)]).double()
+    def summed(thetas: Sequence[Tensor]) -> Tensor:
+        theta = torch.stack([*thetas]).to(features)
+        outputs = theta.shape[1] // (width + 1)
+        weights, bias = torch.split(theta, [outputs * width, outputs], dim=1)
+        by_input = weights.reshape(len(theta), outputs, width).transpose(1, 2)
+        raw = torch.baddbmm(bias[:, None], features, by_input).requires_grad_()
+        (pull,) = torch.autograd.grad(clipped.task.loss(raw.flatten(0, 1), Inputs(flat, target, shape)).sum(), raw)
+        norms = torch.linalg.vector_norm(pull, dim=2, keepdim=True)
+        pull = pull * (share * (farthest / norms.clamp(min=1e-30)).clamp(max=1.0))
+        return torch.cat([(pull.transpose(1, 2) @ features).flatten(1), pull.sum(dim=1)], dim=1).double()
 
     return summed
 
 
 def is_linear(model: nn.Module, objective: WeightedSum) -> bool:
-    """Say whether `linear_sum` is for a model and an objective: one layer with its bias, and no penalty pulls."""
+    """Say whether `linear_sums` are for a model and an objective: one layer with its bias, and no penalty pulls."""
     layers = [*model.children()] if isinstance(model, nn.Sequential) else [model]
     return (
         len(layers) == 1
@@ -103,9 +108,9 @@ class Score:
 
 
 def trained(
-    problem: Problem, twins: PublicRows, held_out: PublicRows, *, multiplier: float, one: float = 0.0, seed: int
-) -> Score:
-    """Train on twins with a noise multiplier, and measure.
+    problem: Problem, *pairs: tuple[PublicRows, PublicRows], multiplier: float, one: float = 0.0, seed: int = 0
+) -> tuple[Score, ...]:
+    """Train on the twins of each pair with a noise multiplier, and measure on the others; seeds count from ``seed``.
 
     Every round has this multiplier, a client's own under `local-gradient`, 0 without noise; ``one`` is that of one
     release of all records in place of them all, by which moments are noised.
@@ -114,42 +119,99 @@ def trained(
         TypeError: for records that are not declared public: what is noised here is charged to no ledger.
         ValueError: if a stratum of sampling has no record.
     """
-    _require_public(twins)
-    problem, start = opened(problem, twins, one=one, seed=seed)
-    experiment, settings = problem.experiment, problem.experiment.training
-    ready, strata = replace(problem, ready=True), problem.cells_of(twins)
-    if empty := [name for name, rows in zip(problem.objective.cells, strata, strict=True) if not len(rows)]:
-        raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
-    sizes = by_fraction(settings.batch_fraction, list(map(len, strata)))
-    if settings.batch_size:
-        sizes = (settings.batch_size,) * len(strata)
-    clipped = replace(ready.clipped, hides_sizes=False)  # sums that a replacement moves, in every relation
-    sigma = multiplier * max(bound.value for bound in clipped.sensitivities(sizes, clipped.planned_spreads()))
-    if multiplier and (summed := SUMMED.get(experiment.privacy.model.law)):
-        noise = summed(problem, experiment, problem.clip, sizes, multiplier=multiplier)
-        sigma = noise.gradient
-        if noise.count:
-            clipped = TabledClipped(**vars(clipped), bins=noise.bins, deviation=noise.count, seed=seed)
-    model, trainer = problem.build_model(), Trainer(start, settings)
-    records, linear = with_features(twins, problem.inputs(twins)), is_linear(model, problem.objective)
-    for round_ in range(1, settings.rounds + 1):
-        if round_ == 1 or sum(sizes) < len(twins):  # a batch of all records stays
-            batch = draw_batch(records, strata, sizes, seed=seed, round_=round_, attempt=0).records
-            in_closed_form = linear_sum(clipped, batch)
-        if linear:
-            total = in_closed_form(trainer.theta)
-        else:
-            problem.prepared(model, trainer.theta)
-            total, _ = clipped.gradient(model, batch, sizes, round_, 0)
-        trainer.step(noised(total, sigma, Stream.seeded(seed, "noise", round_, 0)) if sigma else total)
-    model = problem.prepared(model, trainer.model)
-    if (counts := scores_of(problem) if experiment.calibration.share else None) is not None:
-        exact = counts_of_scores(problem, counts, twins, model).double().numpy()
-        values, sigma = as_released(experiment, counts, exact, experiment.share_of_scores, one=one, seed=[13, seed])
-        public = None if experiment.privacy.hides_sizes else float(len(twins))
+    rounds = range(1, problem.experiment.training.rounds + 1)
+    about = [
+        _Training.begun(problem, twins, multiplier=multiplier, one=one, seed=seed + index)
+        for index, (twins, _) in enumerate(pairs)
+    ]
+    stay = sum(about[0].sizes) == len(about[0].records)  # a batch of all records, in every round
+    if stay and about[0].linear and len({training.records.features.shape for training in about}) == 1:
+        sums = linear_sums([(training.clipped, training.batch(1)) for training in about])
+        for round_ in rounds:
+            totals = sums([training.trainer.theta for training in about])
+            for training, total in zip(about, totals, strict=True):
+                training.trainer.step(total + training.noise[round_ - 1])
+    else:
+        for training in about:
+            for round_ in rounds:
+                if round_ == 1 or not stay:
+                    batch = training.batch(round_)
+                training.trainer.step(training.total(batch, round_) + training.noise[round_ - 1])
+    return tuple(
+        _score(training.problem, training.model(one), held_out)
+        for training, (_, held_out) in zip(about, pairs, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """A training on twins.
+
+    It has the problem that moments prepare, its model, whether that is linear, its clipped sum, the noise (rounds, r),
+    coded records with batch sizes by stratum, and the optimizer.
+    """
+
+    problem: Problem
+    network: nn.Module
+    linear: bool
+    clipped: ClippedObjective
+    noise: Tensor
+    records: PublicRows
+    sizes: tuple[int, ...]
+    trainer: Trainer
+    seed: int
+
+    @classmethod
+    def begun(cls, problem: Problem, twins: PublicRows, *, multiplier: float, one: float, seed: int) -> _Training:
+        _require_public(twins)
+        problem, start = opened(problem, twins, one=one, seed=seed)
+        experiment, settings = problem.experiment, problem.experiment.training
+        strata = list(map(len, problem.cells_of(twins)))
+        if empty := [name for name, size in zip(problem.objective.cells, strata, strict=True) if not size]:
+            raise ValueError(f"there are too few records: no twin is in {', '.join(empty)}")
+        sizes = by_fraction(settings.batch_fraction, strata)
+        if settings.batch_size:
+            sizes = (settings.batch_size,) * len(strata)
+        # sums that a replacement moves, in every relation, of records that are coded once
+        clipped = replace(replace(problem, ready=True).clipped, hides_sizes=False)
+        sigma = multiplier * max(bound.value for bound in clipped.sensitivities(sizes, clipped.planned_spreads()))
+        if multiplier and (summed := SUMMED.get(experiment.privacy.model.law)):
+            of_clients = summed(problem, experiment, problem.clip, sizes, multiplier=multiplier)
+            sigma = of_clients.gradient
+            if of_clients.count:
+                clipped = TabledClipped(**vars(clipped), bins=of_clients.bins, deviation=of_clients.count, seed=seed)
+        coded = replace(twins, features=problem.inputs(twins))
+        noise = start.new_zeros((settings.rounds, len(start)), dtype=torch.float64)
+        for round_ in range(1, settings.rounds + 1 if sigma else 1):
+            noise[round_ - 1] = noised(noise[round_ - 1], sigma, Stream.seeded(seed, "noise", round_, 0))
+        network = problem.build_model()
+        linear = is_linear(network, problem.objective)
+        return cls(problem, network, linear, clipped, noise, coded, sizes, Trainer(start, settings), seed)
+
+    def batch(self, round_: int) -> Records:
+        strata = self.problem.cells_of(self.records)
+        return draw_batch(self.records, strata, self.sizes, seed=self.seed, round_=round_, attempt=0).records
+
+    def total(self, batch: Records, round_: int) -> Tensor:
+        """The clipped gradient (r,) of a batch, of any model."""
+        if self.linear:
+            return linear_sums([(self.clipped, batch)])([self.trainer.theta])[0]
+        model = self.problem.prepared(self.network, self.trainer.theta)
+        return self.clipped.gradient(model, batch, self.sizes, round_, 0)[0]
+
+    def model(self, one: float) -> nn.Module:
+        """The trained model, calibrated by counts of scores if a run's would be."""
+        problem, experiment = self.problem, self.problem.experiment
+        model = problem.prepared(self.network, self.trainer.model)
+        counts = scores_of(problem) if experiment.calibration.share else None
+        if counts is None:
+            return model
+        exact = counts_of_scores(replace(problem, ready=True), counts, self.records, model).double().numpy()
+        seeds = [13, self.seed]
+        values, sigma = as_released(experiment, counts, exact, experiment.share_of_scores, one=one, seed=seeds)
+        public = None if experiment.privacy.hides_sizes else float(len(self.records))
         calibration = calibration_of(counts, values, sigma, public)
-        model = rescaled(model, problem.features, calibration.scale, calibration.shift)
-    return _score(problem, model, held_out)
+        return rescaled(model, problem.features, calibration.scale, calibration.shift)
 
 
 def reference(problem: Problem, twins: PublicRows, held_out: PublicRows) -> tuple[str, Score]:
@@ -335,10 +397,7 @@ def scores(
     multiplier = whole * rounds / math.sqrt(ready.left_to_rounds)
     # twins are trained by sums that a replacement moves, twice as far; what leaves once is noised by its own relation
     one = whole * (2 if experiment.privacy.hides_sizes else 1)
-    settled_problem = Problem.from_experiment(ready)
-    return tuple(
-        trained(settled_problem, *pair, multiplier=multiplier, one=one, seed=index) for index, pair in enumerate(twins)
-    )
+    return trained(Problem.from_experiment(ready), *twins, multiplier=multiplier, one=one)
 
 
 def strength_of(experiment: Experiment, numbers: PresetNumbers) -> float:

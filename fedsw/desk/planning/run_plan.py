@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import json
 import math
@@ -235,7 +236,7 @@ def planned(
         trained = functools.partial(
             curve, on_twins.experiment, on_twins, by_group, table=table, relative=relative, seen=seen
         )
-        forecast = _forecast(experiment, by_group, problem, trained(laws=laws, strengths=strengths))
+        forecast = _forecast(experiment, by_group, problem, functools.partial(trained, laws=laws), strengths)
         strength = forecast.strength
 
         def under(*others: TwinLaw, most: int = MOST_TWINS) -> Curve:
@@ -371,29 +372,37 @@ def _scored(
     return Score(*np.mean([(score.model, score.constant, score.gap) for score in measured], axis=0).tolist())
 
 
-def _forecast(experiment: Experiment, by_group: Mapping[str, int], problem: Problem, measured: Curve) -> Forecast:
+def _forecast(
+    experiment: Experiment,
+    by_group: Mapping[str, int],
+    problem: Problem,
+    trained: Callable[..., Curve],
+    strengths: Sequence[float],
+) -> Forecast:
     def strength(records: int, epsilon: float | None) -> float:
         changed = experiment if epsilon is None else _at(experiment, epsilon)
         return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
 
     total, epsilon_asked = sum(by_group.values()), experiment.privacy.epsilon
     here = strength(total, None)
-    alone = left_alone(measured, here)
     epsilons = sorted(
         {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
     )
-    what_ifs = tuple(
-        WhatIf(size, epsilon, measured.at(strength(size, epsilon)))
-        for size in (max(4, round(total * factor)) for factor in _FACTORS)
-        for epsilon in epsilons
-    )
+    sizes = [max(4, round(total * factor)) for factor in _FACTORS]
+    asked = {(size, epsilon): strength(size, epsilon) for size in sizes for epsilon in epsilons}
+    # twins are trained at the strengths between which one is asked for, and at no others
+    least, most = min(here, *asked.values()), max(here, *asked.values())
+    first = max(0, bisect.bisect_right(strengths, least) - 1)
+    last = min(len(strengths) - 1, bisect.bisect_left(strengths, most))
+    measured = trained(strengths=strengths[min(first, last) : last + 1])
+    alone = left_alone(measured, here)
     return Forecast(
         reference=measured.name,
         learnt=measured.reference,
         share_left=measured.at(here),
         range=(min(alone), max(alone)),
         strength=here,
-        what_ifs=what_ifs,
+        what_ifs=tuple(WhatIf(*numbers, measured.at(found)) for numbers, found in asked.items()),
         log_loss=measured.log_loss_at(here),
     )
 

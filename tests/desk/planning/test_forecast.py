@@ -10,6 +10,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from benchmarks import forecast
 from fedsw.cli.app import main
 from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
+from fedsw.desk.planning import forecast as planning
 from fedsw.desk.planning.forecast import (
     FEASIBLE,
     Curve,
@@ -98,9 +100,9 @@ def test_draws_of_one_law_differ_and_teach_the_same():
     columns = experiment.data.columns
     one, other = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
     assert not torch.equal(one.features, other.features)
-    own = trained(problem, one, one, multiplier=0.0, seed=0)
-    fresh = trained(problem, one, other, multiplier=0.0, seed=0)
-    unlike = trained(problem, one, drawn(columns, SIZES, LAWS[0], seed=1), multiplier=0.0, seed=0)
+    own = trained(problem, (one, one), multiplier=0.0)[0]
+    fresh = trained(problem, (one, other), multiplier=0.0)[0]
+    unlike = trained(problem, (one, drawn(columns, SIZES, LAWS[0], seed=1)), multiplier=0.0)[0]
     assert fresh.gain == pytest.approx(own.gain, abs=0.05) and fresh.gain > 0.1 > unlike.gain
 
 
@@ -174,7 +176,7 @@ def test_what_nobody_said_is_public_is_not_trained_on():
     twins = drawn(experiment.data.columns, SIZES, LAWS[0], seed=0)
     private = DeclaredRecords(twins.features, twins.sensitive, twins.target, twins.ids, twins.columns, "private")
     with pytest.raises(TypeError, match="twins are public records, these are DeclaredRecords"):
-        trained(Problem.from_experiment(experiment), private, twins, multiplier=1.0, seed=0)
+        trained(Problem.from_experiment(experiment), (private, twins), multiplier=1.0)
 
 
 def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
@@ -200,7 +202,7 @@ def test_noise_costs_what_can_be_learnt():
     columns = experiment.data.columns
     twins, held_out = (drawn(columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
     quiet, *noisy = (
-        trained(problem, twins, held_out, multiplier=multiplier, seed=seed).gain
+        trained(problem, (twins, held_out), multiplier=multiplier, seed=seed)[0].gain
         for multiplier, seed in ((0.0, 0), (1e5, 0), (1e5, 1), (1e5, 2))
     )
     assert quiet > 0.1 > sum(noisy) / len(noisy)
@@ -327,6 +329,21 @@ def test_where_columns_may_tell_next_to_nothing_more_than_a_constant_is_promised
     assert much.forecast.bare >= FEASIBLE and "two points" not in much.verdict
     told = planned(asked(**given, privacy={"epsilon": 0.5}), scaled(SIZES, 3_000), strengths=FEW, expect="much")
     assert told.forecast.bare is None, "whoever says that they tell much is believed"
+
+
+def test_a_plan_trains_so_many_models_and_solves_so_many_systems_of_equations(monkeypatch):
+    """Its time is theirs: a strength that is not asked for, a penalty beyond the best, a start at 0 would be more."""
+    records, solved, train, solve = [], [], planning.trained, np.linalg.solve
+
+    def counted(problem, *pairs, **about):
+        records.extend(len(twins) for twins, _ in pairs)
+        return train(problem, *pairs, **about)
+
+    monkeypatch.setattr(planning, "trained", counted)
+    monkeypatch.setattr(np.linalg, "solve", lambda *given: solved.append(given[0].shape) or solve(*given))
+    data = {"source": "object", "columns": MANY.model_dump()}
+    planned(asked(data=data, training={"preset": "auto"}, **PLAIN, privacy={"epsilon": 1.0}), scaled(SIZES, 4_803))
+    assert len(records) <= 32 and sum(records) <= 76_000 and len(solved) <= 950
 
 
 def test_no_number_of_records_and_no_epsilon_is_called_enough_that_no_twin_was_trained_with():

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsw.data.records import with_features
 from fedsw.desk.planning import forecast
-from fedsw.desk.planning.forecast import curve, is_linear, linear_sum
+from fedsw.desk.planning.forecast import curve, is_linear, linear_sums
 from fedsw.desk.planning.public_rows import LAWS, drawn
 from fedsw.learning.models import flatten
 from fedsw.learning.objectives import Clip
@@ -27,10 +27,11 @@ def test_a_linear_layer_s_gradient_is_that_of_every_model_s_clip_within_rounding
     twins = drawn(problem.experiment.data.columns, SIZES, LAWS[1], seed=0)
     twins = twins.take(torch.argsort(twins.sensitive, stable=True))
     records, model = with_features(twins, replace(problem, ready=False).inputs(twins)), problem.build_model()
-    summed = linear_sum(problem.clipped, records)
+    summed = linear_sums([(problem.clipped, records)] * 2)
     for _ in range(2):
         exact, _ = problem.clipped.gradient(model, records, tuple(SIZES.values()), 1, 0)
-        assert torch.allclose(summed(flatten(model)), exact, rtol=1e-3, atol=1e-4 * float(exact.norm()))
+        for total in summed([flatten(model)] * 2):
+            assert torch.allclose(total, exact, rtol=1e-3, atol=1e-4 * float(exact.norm()))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.3)

@@ -32,7 +32,7 @@ def local(clients: int, alpha: float, **changes) -> Experiment:
 def score(experiment: Experiment, multiplier: float):
     problem = Problem.from_experiment(experiment)
     twins, held_out = (drawn(experiment.data.columns, SIZES, LAWS[2], seed=seed) for seed in (0, 1))
-    return trained(problem, twins, held_out, multiplier=multiplier, seed=0)
+    return trained(problem, (twins, held_out), multiplier=multiplier)[0]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
