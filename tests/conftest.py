@@ -64,6 +64,13 @@ def run(federation: Any) -> Any:
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder and accounts of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+
+
+@pytest.fixture
 def open_to_all() -> Iterator[None]:
     """A user whose new files are everybody's, unless a program says otherwise."""
     before = os.umask(0)

@@ -31,7 +31,10 @@ from fedsw.privacy.accounting.lifetime import account_named
 from fedsw.runs.accounts import account_record
 from fedsw.sklearn import BoundsWarning, FitsCompose, PrivateClassifier, PrivateRegressor
 
-pytestmark = pytest.mark.filterwarnings("ignore::fedsw.sklearn.BoundsWarning", "ignore::fedsw.sklearn.FitsCompose")
+pytestmark = [
+    pytest.mark.usefixtures("elsewhere"),
+    pytest.mark.filterwarnings("ignore::fedsw.sklearn.BoundsWarning", "ignore::fedsw.sklearn.FitsCompose"),
+]
 
 QUICK: dict[str, Any] = {"training": {"rounds": 3, "batch_fraction": 0.5, "precision": "float64"}, "name": "quick"}
 UNFITTED = (
@@ -39,12 +42,6 @@ UNFITTED = (
     *("check_estimator_repr", "check_parameters_default_constructible", "check_get_params_invariance"),
 )
 ESTIMATORS = [PrivateClassifier, PrivateRegressor]
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
 
 
 def table(rows: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -19,10 +19,7 @@ from fedsw.runs.report.document import Document
 DELTA = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def people(rows: int = 80, seed: int = 0) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -164,15 +165,9 @@ def test_a_folder_that_is_no_client_s_says_which_one_to_give(tmp_path, capsys):
 
 def test_a_server_that_stays_away_is_said_once(tmp_path, monkeypatch):
     said: list[str] = []
-    pauses = iter(range(5))
-
-    def pause(seconds: float) -> None:
-        if next(pauses, None) is None:
-            raise KeyboardInterrupt
-
     faults = iter(["refused"] * 3 + ["timed out"] * 9)
     monkeypatch.setattr(serving, "probe", lambda *_: next(faults))
-    monkeypatch.setattr(serving.time, "sleep", pause)
+    monkeypatch.setattr(serving.time, "sleep", Mock(side_effect=[*[None] * 5, KeyboardInterrupt]))
     node = SimpleNamespace(superlink="localhost:1", authority=tmp_path, state_dir=None)
     with pytest.raises(KeyboardInterrupt):
         serving.keep_connected(node, tmp_path / "home", stock=False, say=said.append)
@@ -217,15 +212,9 @@ def ended(why: str) -> Callable[..., SimpleNamespace]:
 
 def test_why_a_server_does_not_take_a_node_is_said_in_words_and_once(tmp_path, monkeypatch):
     said: list[str] = []
-    pauses = iter(range(3))
-
-    def pause(seconds: float) -> None:
-        if next(pauses, None) is None:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(serving, "probe", lambda *_: None)
     monkeypatch.setattr(serving, "supernode_command", lambda *_, **__: [])
-    monkeypatch.setattr(serving.time, "sleep", pause)
+    monkeypatch.setattr(serving.time, "sleep", Mock(side_effect=[*[None] * 3, KeyboardInterrupt]))
     monkeypatch.setattr(serving.Processes, "start", ended("the server does not take this node: it is a stranger"))
     node = SimpleNamespace(superlink="localhost:1", authority=tmp_path, state_dir=None)
     with pytest.raises(KeyboardInterrupt):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,7 @@ from fedsw.runs.single.trainer import PrivateTrainer
 CLIP = fedsw.Clip(1.0, 1.0, 0.5)
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDSW_ACCOUNTS", str(tmp_path / "accounts"))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def data(rows: int = 200, *, of: str = "classes") -> TensorDataset:
