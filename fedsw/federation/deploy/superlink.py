@@ -167,7 +167,6 @@ class Express:
 
     async def _take(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """A node asks for its next message; waits for one."""
-
         pull = _FLOWER.PullMessagesRequest.FromString(header)
         state = _authenticated(request, pull)
         gone, until = asyncio.ensure_future(_disconnected(request)), _now() + WAIT_SECONDS
@@ -197,7 +196,6 @@ class Express:
 
     async def _give(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """A node brings a reply."""
-
         push = _FLOWER.PushMessagesRequest.FromString(header)
         state = _authenticated(request, push)
         answer = _FLOWER.fleet_handlers.push_messages(push, state)
@@ -208,7 +206,6 @@ class Express:
 
     async def _offer(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """The server app sends messages."""
-
         state, task = _task(request)
         answer = _FLOWER.runtime_handlers.push_messages(_FLOWER.PushAppMessagesRequest.FromString(header), state, task)
         for item in _pushed(objects, answer, _FLOWER.Node(node_id=1), task.run_id):
@@ -218,7 +215,6 @@ class Express:
 
     async def _collect(self, request: Any, header: bytes, objects: list[bytes]) -> list[bytes]:
         """The server app asks for replies; waits a moment for all of them."""
-
         state, task = _task(request)
         missing = set(_FLOWER.PullAppMessagesRequest.FromString(header).message_ids)
         answer, until = _FLOWER.PullAppMessagesResponse(), _now() + _COLLECT_SECONDS
@@ -267,7 +263,6 @@ class Signal:
 
 def register(arguments: list[str]) -> None:
     """Admit node keys, all in one process; a key that is admitted already stays so."""
-
     address, authority, *keys = arguments
     with _FLOWER.control_of(address, authority) as client:
         for key in keys:
@@ -278,7 +273,6 @@ def register(arguments: list[str]) -> None:
 
 def revoke(arguments: list[str]) -> None:
     """Refuse every node from now on with a public key that is not among those given; the SuperLink goes on."""
-
     address, authority, *keys = arguments
     admitted = {_FLOWER.try_load_public_key(Path(key)) for key in keys}
     with _FLOWER.control_of(address, authority) as client:
@@ -290,21 +284,18 @@ def revoke(arguments: list[str]) -> None:
 
 def _authenticated(request: Any, message: Any) -> Any:
     """The SuperLink's state, for a request that is signed with the key of the node it names."""
-
     request.state.protobuf_request = message
     _FLOWER.authenticate_node(request)
     return _FLOWER.get_linkstate(request)
 
 
 def _task(request: Any) -> tuple[Any, Any]:
-
     state = _FLOWER.get_linkstate(request)
     return state, _FLOWER.authenticate_task(request, request.headers.get(_FLOWER.TASK_TOKEN_HEADER), state)
 
 
 async def _contents(trees: Iterable[Any], pull: Callable[[str], Any]) -> list[bytes]:
     """All objects of these trees, each once; waits for those still on their way, leaves out what never comes."""
-
     names = dict.fromkeys(item.object_id for tree in trees for item in _FLOWER.iterate_object_tree(tree))
     contents, until = list[bytes](), _now() + _OBJECT_SECONDS
     for name in names:
@@ -317,7 +308,6 @@ async def _contents(trees: Iterable[Any], pull: Callable[[str], Any]) -> list[by
 
 def _pushed(objects: list[bytes], answer: Any, node: Any, run_id: int) -> Iterator[Any]:
     """A request for each object that is wanted and came with a message."""
-
     named, of = {_FLOWER.get_object_id(content): content for content in objects}, {"node": node, "run_id": run_id}
     for name in [name for name in answer.objects_to_push if name in named]:
         yield _FLOWER.PushObjectRequest(**of, session_id=answer.session_id, object_id=name, object_content=named[name])

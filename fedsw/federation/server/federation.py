@@ -45,7 +45,7 @@ from fedsw.federation.server.releases_once import (
 )
 from fedsw.federation.server.settling import Job, budgeted, settled_among, take_up
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
-from fedsw.federation.trust.budget_shares import FIRST
+from fedsw.federation.trust.budget_shares import BEFORE_TRAINING
 from fedsw.federation.trust.context import Context, ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.models import flatten
@@ -264,7 +264,7 @@ def _earlier(run: FederatedRun, state: checkpoint.Checkpoint | None) -> frozense
         run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
         return frozenset()
     done = range(1, 1 + (0 if state is None else state.last.round))  # one that failed then left no line
-    return frozenset((run.context.releases.rounds() - {FIRST}) or run.made().union(done))
+    return frozenset((run.context.releases.rounds() - {BEFORE_TRAINING}) or run.made().union(done))
 
 
 def _begin(run: FederatedRun, state: checkpoint.Checkpoint | None) -> None:

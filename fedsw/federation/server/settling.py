@@ -37,7 +37,7 @@ from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import Site, public_sizes
 from fedsw.federation.exchange.roll import Roll
 from fedsw.federation.node.own_ledger import LAST
-from fedsw.federation.trust.budget_shares import FIRST, covering, idle
+from fedsw.federation.trust.budget_shares import BEFORE_TRAINING, covering, idle
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.federation.trust.sums_once import beside_training
 from fedsw.learning.models.coded import typical_length
@@ -376,7 +376,7 @@ def lost_attempts(
     # the rounds: histograms and moments are of one round.
     logged = dict(sorted(begun))
     if any(attempt > logged.get(round_, -1) for round_, attempt in remembered.begun - charged):
-        lost |= {of for of in begun[-1:] if of[0] == FIRST or last[of[0]] == of[1]} & unpaid
+        lost |= {of for of in begun[-1:] if of[0] == BEFORE_TRAINING or last[of[0]] == of[1]} & unpaid
     # A round below the newest was released. Where no attempt of it is known to have been, one more is charged.
     known = {round_ for round_, _ in charged | lost}
     lost |= {(missing, 1 + last.get(missing, -1)) for missing in set(range(first, newest)) - known}
@@ -405,7 +405,7 @@ def take_up(
         return
     charged = {(entry.round, entry.attempt) for entry in ledger.entries()}
     experiment = plan.task.experiment
-    first = FIRST if experiment.privacy.moments else 1
+    first = BEFORE_TRAINING if experiment.privacy.moments else 1
     lost = lost_attempts(remembered, charged, begun, experiment.training.rounds, first)
     agreed = directory.agreed_to_charge
     if lost and not agreed:
@@ -451,7 +451,7 @@ def charge_lost_attempt(plan: FederationPlan, ledger: Ledger, sites: Sequence[Si
         return
     rates, sensitivity = largest_rates(plan, sites), 1.0
     for entry in ledger.entries():  # rounds before may have had other clients, or other records
-        if entry.round > FIRST and entry.group in rates and entry.sensitivity > 0:
+        if entry.round > BEFORE_TRAINING and entry.group in rates and entry.sensitivity > 0:
             rates[entry.group] = max(rates[entry.group], entry.sampling_rate)
             if entry.sigma > 0:
                 sensitivity = max(sensitivity, plan.multiplier * entry.sensitivity / entry.sigma)

@@ -32,10 +32,12 @@ from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, Sampl
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import DECLARED, SIZES, SLACK, Sensitivity, worst
 
-FIRST = 0
+BEFORE_TRAINING = 0
 """The round of what is released before training, in ledgers and messages: histograms, then moments."""
 
-PART = "moments"
+PART, HISTOGRAMS_PART, SCORES_PART, TALLY_PART = "moments", "histograms", "scores", "tally"
+"""What is released once, in payments: the first three of records of training, each a field of `Shares`."""
+PUBLIC = ("how many records of each group are kept out of training",)
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,6 @@ def shares(
 _PUBLIC: Mapping[Sampling, str] = {"poisson": DECLARED, "without-replacement": SIZES}
 """The number of records that a sum over all of them rests on, by the sampling of the neighbours."""
 
-
-SCORES_PART, HISTOGRAMS_PART = "scores", "histograms"
-
 _ABOUT: Mapping[str, str] = {
     HISTOGRAMS_PART: "histograms of columns",
     PART: "moments",
@@ -165,12 +164,8 @@ def sum_budget(part: str, counted: Layout | ScoreCounts | ColumnCounts, multipli
 
 def rounds_beside(experiment: Experiment) -> dict[str, int]:
     """The rounds that releases beside those of training have in ledgers and messages, by part: before, or after."""
-    first = {HISTOGRAMS_PART: FIRST, PART: FIRST}
+    first = {HISTOGRAMS_PART: BEFORE_TRAINING, PART: BEFORE_TRAINING}
     return {**first, TALLY_PART: experiment.training.rounds + 1, SCORES_PART: experiment.training.rounds + 2}
-
-
-TALLY_PART = "tally"
-PUBLIC = ("how many records of each group are kept out of training",)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fedsw.federation.exchange.participants import Member, Present, Site, client
 from fedsw.federation.messages import Exchange, Fault, Terms
 from fedsw.federation.messages.table import Contribution, ExactSums, Release
 from fedsw.federation.node.own_ledger import HELD_OUT
-from fedsw.federation.trust.budget_shares import FIRST, SCORES_PART, rounds_beside
+from fedsw.federation.trust.budget_shares import BEFORE_TRAINING, SCORES_PART, rounds_beside
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.privacy.accounting import BudgetExhausted, Ledger
 from fedsw.runs.observer import Outcome
@@ -181,7 +181,7 @@ class AtServer(ServerSide):
     def released_rounds(self) -> int:
         """See `ServerSide`; moments, scores, and what is released of kept records are not among them."""
         held_out = self._ledger.steps_by_group().get(HELD_OUT, {})
-        beside = {FIRST, rounds_beside(self._context.plan.task.experiment)[SCORES_PART]}
+        beside = {BEFORE_TRAINING, rounds_beside(self._context.plan.task.experiment)[SCORES_PART]}
         charged = {entry.round for entry in self._ledger.entries()}
         others = any(not step.costless for step in held_out) + len(beside & charged)
         return self._ledger.released_rounds() - others
