@@ -106,7 +106,7 @@ def test_shipped_data_has_no_columns_and_takes_features(tmp_path):
     changes = ("training.rounds=1", "data.records=60", "federation.clients=2")
     run = fedsw.run("fair-classification", *changes, runs=tmp_path).directory
     model = fedsw.load(run)
-    with pytest.raises(ExperimentError, match="columns are nowhere declared"):
+    with pytest.raises(ExperimentError, match="has no declared columns"):
         model.predict({"x": [1.0]})
     assert torch.allclose(model.outputs(torch.zeros((3, model.width))).sum(dim=1), torch.ones(3).double())
     with pytest.raises(ExperimentError, match=rf"\(n, {model.width}\) is what the model takes"):
