@@ -405,11 +405,18 @@ def test_what_cannot_be_released_is_refused_with_what_would_do(tmp_path, data, s
 
 
 @pytest.mark.parametrize(
-    "own", [None, type("Derived", (Counts,), {})(2, 2), Counts(1, 2), Counts(2, 3), RegressionSums(2, 1)]
+    ("name", "said"),
+    [
+        *(("tally", tally) for tally in (None, Counts(1, 2), Counts(2, 3), RegressionSums(2, 1))),
+        ("tally", type("Derived", (Counts,), {})(2, 2)),
+        ("dimension", 3),
+    ],
 )
-def test_a_task_that_names_no_counts_with_a_bound_is_refused_before_anything_is_spent(tmp_path, monkeypatch, own):
+def test_a_task_that_names_no_counts_with_a_bound_is_refused_before_anything_is_spent(
+    tmp_path, monkeypatch, name, said
+):
     chosen = kept_run(tables(tmp_path / "data", 8, 8, 8))
-    monkeypatch.setattr(type(Problem.from_experiment(chosen).task), "tally", lambda self, shape: own)
+    monkeypatch.setattr(type(Problem.from_experiment(chosen).task), name, lambda self, *given: said)
     with pytest.raises(ExperimentError, match="names nothing"):
         Problem.from_experiment(chosen)
 

@@ -117,13 +117,14 @@ class Problem:
                 raise ExperimentError(f"local.dct is true, and {fault} Set local.dct to false") from None
         groups = len(shape.groups)
         proven = Counts(groups, shape.classes) if shape.classes else RegressionSums(groups, shape.targets)
-        # Exactly that: a class derived from it may sum more than the bound that it inherits is for, and of other groups
-        # or classes a record beyond them would raise, in a round and after the charge.
-        if experiment.data.held_out_released and task.tally(shape) != proven:
+        wide = (1, 2) if shape.classes == 2 else (shape.classes or shape.targets,)
+        # Exactly that: a class derived from it may sum more than the bound that it inherits is for, and a record that
+        # is beyond other groups, classes or outputs would raise in a round, after the charge.
+        if experiment.data.held_out_released and (task.tally(shape) != proven or dimension not in wide):
             raise ExperimentError(
                 f"data.held_out_to 'everybody' asks what may be counted of kept records, and objective.task "
-                f"{experiment.objective.task!r} names nothing with a bound that is proven for these data (the "
-                f"tally of classification and regression, {proven}); set it to 'operator'"
+                f"{experiment.objective.task!r} names nothing with a bound that is proven for these data (as "
+                f"classification and regression do: {proven}, of outputs of dimension {wide[-1]}); set it to 'operator'"
             )
         clip = _clip_of(experiment)
         model = of_shape(experiment, shape, task.width(shape, experiment.model))
