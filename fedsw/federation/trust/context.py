@@ -447,6 +447,7 @@ class LocalMethod(AtClients, ABC):
             for node, addressees in by_node.items()
         }
         replies = self._context.exchanged(kind.kind, requests, arrived)
+        # Nodes that never replied: `exchange` has a fault for each, and reports none of them as it comes.
         for node in [node for node in replies if node not in heard]:
             arrived(node, replies[node])
         self._lost = dict(sorted(lost.items()))
