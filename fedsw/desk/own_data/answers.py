@@ -383,15 +383,15 @@ def read_list(text: str, option: str) -> tuple[str, tuple[str, ...]]:
 class Look:
     """A column's cells as far as they may be shown: its ``form``; the cells themselves where they are ``public``.
 
-    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table, ``own`` how they are in
-    this column if that is another way, or in doubt (``doubt`` in words).
+    The ``origin`` goes into a comment; ``spelling`` is how numbers are written in the table, ``column_spelling``
+    how they are in this column if that is another way, or in doubt (``doubt`` in words).
     """
 
     form: ColumnForm
     cells: Sequence[str] | None = None
     origin: str = ""
     spelling: Spelling = PLAIN
-    own: Spelling | None = None
+    column_spelling: Spelling | None = None
     doubt: str = ""
 
     def written(self, declared: ColumnAnswer) -> ColumnAnswer:
@@ -399,10 +399,10 @@ class Look:
         form = self.form
         if declared.kind is None or KINDS.get(declared.kind).stored != "numbers" or not form.spellings:
             return declared
-        way = self.own or (self.spelling if self.spelling in form.spellings else form.spellings[0])
+        way = self.column_spelling or (self.spelling if self.spelling in form.spellings else form.spellings[0])
         if self.doubt:
             return replace(declared, spelling=Spelling(way.decimal, BLANK), doubt=self.doubt)
-        return replace(declared, spelling=None if way == self.spelling and self.own is None else way)
+        return replace(declared, spelling=None if way == self.spelling and self.column_spelling is None else way)
 
 
 def answer(
@@ -513,7 +513,7 @@ def _read_off(name: str, look: Look, written: str | None, *, classes: bool, ask:
         if (odd := next((value for value in values if date_in(value, written) is None), None)) is not None:
             raise ExperimentError(f"--dates {name}={written}: {odd!r} is no date that is written so")
         form = replace(form, kind="date", formats=(written,))
-    spelling = look.own or look.spelling
+    spelling = look.column_spelling or look.spelling
     if form.spellings and spelling not in form.spellings:
         spelling = form.spellings[0]
     if form.spellings:

@@ -160,7 +160,7 @@ def draft(request: DraftRequest, *, name: str) -> Draft:
                 None if public is None else public[column],
                 origin,
                 numbers.spelling,
-                numbers.own.get(column),
+                numbers.by_column.get(column),
                 numbers.doubts.get(column, ""),
             )
         return answer(column, request.words, look, ask=request.ask, doubt=request.doubt, classes=classes)
@@ -289,15 +289,15 @@ def _require_loaded(text: str) -> None:
 class Numerals:
     """Way in which a table writes numbers: its declaration, or a ``doubt`` that a person has to decide.
 
-    A column of numbers written otherwise, or perhaps so, has its ``own`` way, and a doubt (``doubts``). Nothing is
-    known where no cell was looked at (``looked`` is false).
+    Columns of numbers that are written otherwise, or perhaps so, have a spelling in ``by_column``, and a doubt in
+    ``doubts``. Nothing is known if no cell was looked at (``looked`` is false).
     """
 
     spelling: Spelling = PLAIN
     doubt: str = ""
     looked: bool = False
     stated: bool = False
-    own: Mapping[str, Spelling] = field(default_factory=dict)
+    by_column: Mapping[str, Spelling] = field(default_factory=dict)
     doubts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -317,7 +317,7 @@ class Numerals:
         if words.decimal is not None or words.thousands is not None:
             stated = Spelling(words.decimal or ".", words.thousands or "")
             several = () if stated.thousands else (name for name, known in ways.items() if len(known) > 1)
-            return cls(stated, looked=bool(seen), stated=True, own=dict.fromkeys(several, stated))
+            return cls(stated, looked=bool(seen), stated=True, by_column=dict.fromkeys(several, stated))
         marked = {name for name in written if any(mark in cell for cell in cells[name] for mark in ".,")}
         decided = {name for name in marked if len(ways[name]) == 1}
         decimals = {spelling.decimal for name in decided for spelling in written[name]}
@@ -340,7 +340,10 @@ class Numerals:
         if len({*doubts.values()}) == 1 and not decided and all(doubts.values()):  # the table's one way of writing
             return cls(table, next(iter(doubts.values())), looked=bool(seen))
         return cls(
-            table, looked=bool(seen), own=differing, doubts={name: doubt for name, doubt in doubts.items() if doubt}
+            table,
+            looked=bool(seen),
+            by_column=differing,
+            doubts={name: doubt for name, doubt in doubts.items() if doubt},
         )
 
     @staticmethod
