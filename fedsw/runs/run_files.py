@@ -84,18 +84,18 @@ class RunFile:
     """Held by the server of the run."""
 
 
-RUNS_TOLD = "FEDSW_RUNS_TOLD"
+RUNS_REPORTED = "FEDSW_RUNS_TOLD"
 """The environment variable with the file in which a server app reports its run's folder."""
 
 
-def tell_run(directory: Path) -> None:
-    """Report a run's folder to the starter of this process, if it set `RUNS_TOLD`."""
-    if path := os.environ.get(RUNS_TOLD):
+def report_run(directory: Path) -> None:
+    """Report a run's folder to the starter of this process, if it set `RUNS_REPORTED`."""
+    if path := os.environ.get(RUNS_REPORTED):
         with files.opened(Path(path), "a") as file:
             file.write(f"{json.dumps(str(directory.resolve()))}\n")
 
 
-def runs_told(path: Path) -> list[Path]:
+def reported_runs(path: Path) -> list[Path]:
     """The folders of the reported runs, in their order."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [Path(json.loads(line)) for line in lines if line.endswith('"')]

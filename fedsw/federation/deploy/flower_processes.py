@@ -22,7 +22,7 @@ from fedsw.federation.node.own_ledger import ACCOUNT, ACCOUNTS, SHARED
 from fedsw.federation.node.roster import COLLUDING, KEY, KEY_FILE, ROSTER, read_mask_key, read_roster
 from fedsw.federation.node.simulated import ANY_MODULE
 from fedsw.federation.origin import SERVER_KEY, SIGNING_KEY
-from fedsw.runs.run_files import RUNS_TOLD, found_json, runs_told
+from fedsw.runs.run_files import RUNS_REPORTED, found_json, reported_runs
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))
 _PROFILE = "fedsw"
@@ -68,7 +68,7 @@ class SuperLink:
             "FLWR_HOME": str(home),
             SIGNING_KEY: str(certificates.signing.resolve()),
             NODE_KEYS: str((home / _NODE_KEYS_FILE).resolve()),
-            RUNS_TOLD: str((home / _RUNS_FILE).resolve()),
+            RUNS_REPORTED: str((home / _RUNS_FILE).resolve()),
         }
         for name in (_NODE_KEYS_FILE, _RUNS_FILE):
             (home / name).unlink(missing_ok=True)  # of the nodes and runs of a SuperLink before
@@ -104,7 +104,7 @@ class SuperLink:
     @property
     def runs(self) -> list[Path]:
         """The folders of the runs that were submitted to it, in their order."""
-        return runs_told(self.home / _RUNS_FILE)
+        return reported_runs(self.home / _RUNS_FILE)
 
     @property
     def _node_keys(self) -> Path:

@@ -14,7 +14,7 @@ from fedsw.federation import flower
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.commands import SERVICE
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.run_files import tell_run
+from fedsw.runs.run_files import report_run
 
 app = ServerApp()
 
@@ -23,7 +23,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration names (`flwr run . -c "experiment='fair-classification'"`)."""
     job = job_from(context, simulated=type(grid).__name__ == flower.SIMULATED)
-    tell_run(job.directory)
+    report_run(job.directory)
     federate(grid, job)
 
 

@@ -462,8 +462,18 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
         bins = as_many(values[:, -BINS:], tallied.records)
         metrics["ks"], around["ks"] = _ks(bins, tallied.records, float(sigma[-1]))
         constant["ks"] = 0.0
+    bias = None
+    if t == 1:  # the mean answer, by counts in ten bins, beside the mean target: within half a bin, noise, and the draw
+        middles = (np.arange(BINS) + 0.5) / BINS
+        answers, truth = float(values.sum(0)[-BINS:] @ middles) / count, float(means[0])
+        of_answers, of_truth = float(sigma[-1]) * float(np.linalg.norm(middles)), 2 * float(far[0]) * float(sigma[3])
+        noise = math.sqrt(present) / count * math.hypot(of_answers, of_truth)
+        # Two standard deviations of a mean of numbers in [0, 1] are at most 1 / sqrt(count).
+        gap, margin = answers - truth, 0.5 / BINS + 2 * noise + 1 / math.sqrt(count)
+        around_gap = Interval(width * (gap - margin), width * (gap + margin))
+        bias = Bias(low + width * answers, low + width * truth, around_gap)
     quality = Quality(
-        bias=_bias_of_bins(values.sum(0), means, far, sigma, present, count, low, width) if t == 1 and count else None,
+        bias=bias,
         constant=constant,
         answer=f"always the mean, {', '.join(f'{low + width * value:.3g}' for value in means[:4])}",
         intervals=around,
@@ -490,23 +500,6 @@ def _of_numbers(tally: RegressionSums, tallied: Tallied, task: Problem, size: Ma
         for name, of_column, places in columns_of_groups(task)
     )
     return HeldOutMetrics(metrics, table(groups, np.eye(tally.groups)), size, quality, by_column=columns)
-
-
-def _bias_of_bins(
-    sums: Array, means: Array, far: Array, sigma: Array, present: int, count: int, low: float, width: float
-) -> Bias:
-    """The mean answer, by counts in ten bins, beside the mean target: within half a bin, noise, and the draw."""
-    middles = (np.arange(BINS) + 0.5) / BINS
-    answers, truth = float(sums[-BINS:] @ middles) / count, float(means[0])
-    noise = (
-        math.sqrt(present)
-        / count
-        * math.hypot(float(sigma[-1]) * float(np.linalg.norm(middles)), 2 * float(far[0]) * float(sigma[3]))
-    )
-    sampled = 1 / math.sqrt(count)  # two standard deviations of a mean of numbers in [0, 1] are at most that
-    margin = 0.5 / BINS + 2 * noise + sampled
-    gap = answers - truth
-    return Bias(low + width * answers, low + width * truth, Interval(width * (gap - margin), width * (gap + margin)))
 
 
 def _ks(bins: Array, records: NDArray[np.int64], sigma: float) -> tuple[float, Interval]:

@@ -157,7 +157,7 @@ def plan(
     # is charged at a rate that is no larger.
     rate = max(batch_fraction or 0.0, *(taken / size for taken, size in zip(batch, counts, strict=True)))
     if calibration and objective.hides_sizes:
-        raise ValueError("calibration counts all records, whose number relation 'add-remove' hides: set it to 0")
+        raise ValueError("calibration counts all records, and relation 'add-remove' hides their number: set it to 0")
     if not 0 <= real(calibration, "calibration") <= _MOST_CALIBRATION:
         raise ValueError(f"calibration = {calibration}; it is a share of the budget, from 0 to {_MOST_CALIBRATION:g}")
     if calibration:

@@ -20,7 +20,7 @@ from fedsw.runs import telemetry
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.progress import RollLines
 from fedsw.runs.roll_call import Called, keep_roll, read_roll
-from fedsw.runs.run_files import RUNS_TOLD, runs_told, tell_run
+from fedsw.runs.run_files import RUNS_REPORTED, report_run, reported_runs
 from tests.federations import small
 
 ONE = Called(11, 0, "north.pub", "ab" * 32, "1.41.0", 0.0)
@@ -69,14 +69,14 @@ def test_a_damaged_roll_call_is_none(tmp_path, text):
 
 
 def test_the_run_that_was_submitted_last_to_a_service_is_shown_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setenv(RUNS_TOLD, str(tmp_path / "runs.jsonl"))
+    monkeypatch.setenv(RUNS_REPORTED, str(tmp_path / "runs.jsonl"))
     attendant = Attendant()
     service = ServiceFollower(_Link(tmp_path / "runs.jsonl"), attendant)
     service.look()
     for name in ("first", 'second "run"'):
         folder = tmp_path / name
         folder.mkdir()
-        tell_run(folder)
+        report_run(folder)
         service.look()
         keep_roll(folder, [ONE])
         service.look()
@@ -99,7 +99,7 @@ class _Link:
 
     @property
     def runs(self) -> list[Path]:
-        return runs_told(self._told)
+        return reported_runs(self._told)
 
     def poll(self) -> int | None:
         self._left -= 1
