@@ -306,6 +306,8 @@ def _kept(
         return {}, paid, outcomes
     first = Request(*numbered, tuple(int(size) for size in state["sizes"]), int(state["records"]))
     drawn = {int(position): places.get(int(position), Path()) for position in state["drawn"]}
+    # A server may have prepared features otherwise since: clips then differ, and the door refuses a larger bound than
+    # was paid for.
     return _members(node, drawn, first)[0], paid, outcomes
 
 
