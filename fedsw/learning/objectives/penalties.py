@@ -70,7 +70,8 @@ class Penalty:
         """The penalty as a part of an objective, with its weight."""
         if type(self) is Penalty:
             raise TypeError("Penalty is no penalty; use Parity, EqualizedOdds, ToSample, Stated, or derive one")
-        return StatedPart(getattr(self, "groups", 2), self.weight, self.pull, self.bound)
+        groups = getattr(self, "groups", 2)  # `compared.objective_of` refuses another number than the data's
+        return StatedPart(groups, self.weight, self.pull, self.bound)
 
     def require_width(self, columns: int) -> None:
         """Refuse another number of output columns than the penalty's sample has; ValueError names both."""

@@ -12,8 +12,7 @@ from fedsw._tools.own_objects import load_object
 from fedsw.data.sources import Shape
 from fedsw.experiment import Experiment, ExperimentError
 from fedsw.experiment.penalty_names import PENALTIES
-from fedsw.experiment.sections import Also
-from fedsw.experiment.sections import ObjectiveSettings as ObjectiveSettings
+from fedsw.experiment.sections import Also, ObjectiveSettings
 from fedsw.learning.objectives import Clip, WeightedSum
 from fedsw.learning.objectives.penalties import Penalty, expanded, fields_of, made_of, require_bound
 

@@ -216,7 +216,7 @@ class RegressionSums:
 
     @property
     def moved(self) -> float:
-        """See the class."""
+        """Root of the squares by which the numbers move: one after the other those of the guarantee above."""
         return math.sqrt(1.0 + _SPREAD**2 + 2 * _OTHER**2 + (2 * _COUNTED**2 if self.targets == 1 else 0.0))
 
     def moved_for(self, relation: str) -> float:
