@@ -304,7 +304,7 @@ def _conclude(run: FederatedRun, stopped: str, held_out: HeldOutMetrics, *, acco
     summary |= run.about
     summary["ledger"] = None if ledger is None else asdict(ledger.head())
     directory.write_summary(summary)
-    word = str(summary["status"]).split(":")[0].split(" ")[0]  # the others may quote a client
+    word = str(summary["status"]).split(":")[0].split(" ")[0]  # one of few words, which a monitor counts
     sequence = summary["ledger"] and summary["ledger"]["sequence"]
     ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
     run.log.info("run ended", extra=ended)
