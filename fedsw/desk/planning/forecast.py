@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsw._tools.randomness import Stream
+from fedsw._tools.randomness import KEY_BYTES, Stream
 from fedsw.data import Records
 from fedsw.desk.baselines.reference import well_trained
 from fedsw.desk.planning.public_rows import (
@@ -44,7 +44,6 @@ from fedsw.learning.tasks.objective import ClippedObjective
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.score_counts import counts_of_scores
 from fedsw.learning.tasks.task import Inputs
-from fedsw.privacy.mechanisms import noised
 from fedsw.privacy.plan import by_fraction
 from fedsw.runs.optimizer import Trainer
 from fedsw.runs.single.objective import draw_batch
@@ -181,12 +180,14 @@ class _Training:
             if of_clients.count:
                 clipped = TabledClipped(**vars(clipped), bins=of_clients.bins, deviation=of_clients.count, seed=seed)
         coded = replace(twins, features=problem.inputs(twins))
-        noise = start.new_zeros((settings.rounds, len(start)), dtype=torch.float64)
-        for round_ in range(1, settings.rounds + 1 if sigma else 1):
-            noise[round_ - 1] = noised(noise[round_ - 1], sigma, Stream.seeded(seed, "noise", round_, 0))
+        noise = np.zeros((settings.rounds, len(start)))
+        for round_ in range(1, settings.rounds + 1 if sigma else 1):  # a release's, before it is rounded to a grid
+            stream = Stream.seeded(seed, "noise", round_, 0)
+            stream.words(KEY_BYTES // 8)  # a release takes these first, for what its rounding may need
+            noise[round_ - 1] = sigma * stream.normals(len(start))
         network = problem.build_model()
-        linear = is_linear(network, problem.objective)
-        return cls(problem, network, linear, clipped, noise, coded, sizes, Trainer(start, settings), seed)
+        linear, trainer = is_linear(network, problem.objective), Trainer(start, settings)
+        return cls(problem, network, linear, clipped, torch.from_numpy(noise), coded, sizes, trainer, seed)
 
     def batch(self, round_: int) -> Records:
         strata = self.problem.cells_of(self.records)

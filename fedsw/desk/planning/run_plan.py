@@ -379,17 +379,17 @@ def _forecast(
     trained: Callable[..., Curve],
     strengths: Sequence[float],
 ) -> Forecast:
-    def strength(records: int, epsilon: float | None) -> float:
-        changed = experiment if epsilon is None else _at(experiment, epsilon)
+    def strength(records: int, changed: Experiment) -> float:
         return strength_of(changed, numbers_of(changed, scaled(by_group, records), problem))
 
     total, epsilon_asked = sum(by_group.values()), experiment.privacy.epsilon
-    here = strength(total, None)
+    here = strength(total, experiment)
     epsilons = sorted(
         {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
     )
     sizes = [max(4, round(total * factor)) for factor in _FACTORS]
-    asked = {(size, epsilon): strength(size, epsilon) for size in sizes for epsilon in epsilons}
+    changed = {epsilon: _at(experiment, epsilon) for epsilon in epsilons}
+    asked = {(size, epsilon): strength(size, changed[epsilon]) for size in sizes for epsilon in epsilons}
     # twins are trained at the strengths between which one is asked for, and at no others
     least, most = min(here, *asked.values()), max(here, *asked.values())
     first = max(0, bisect.bisect_right(strengths, least) - 1)
