@@ -120,7 +120,7 @@ def trained(
     """
     rounds = range(1, problem.experiment.training.rounds + 1)
     about = [
-        _Training.begun(problem, twins, multiplier=multiplier, one=one, seed=seed + index)
+        _OnTwins.begun(problem, twins, multiplier=multiplier, one=one, seed=seed + index)
         for index, (twins, _) in enumerate(pairs)
     ]
     stay = sum(about[0].sizes) == len(about[0].records)  # a batch of all records, in every round
@@ -143,7 +143,7 @@ def trained(
 
 
 @dataclass(frozen=True, eq=False)
-class _Training:
+class _OnTwins:
     """A training on twins.
 
     It has the problem that moments prepare, its model, whether that is linear, its clipped sum, the noise (rounds, r),
@@ -161,7 +161,7 @@ class _Training:
     seed: int
 
     @classmethod
-    def begun(cls, problem: Problem, twins: PublicRows, *, multiplier: float, one: float, seed: int) -> _Training:
+    def begun(cls, problem: Problem, twins: PublicRows, *, multiplier: float, one: float, seed: int) -> _OnTwins:
         _require_public(twins)
         problem, start = opened(problem, twins, one=one, seed=seed)
         experiment, settings = problem.experiment, problem.experiment.training
