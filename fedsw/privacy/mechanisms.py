@@ -375,6 +375,11 @@ MECHANISMS.register(
 MECHANISMS.register(LAPLACE, Mechanism(LAPLACE, laplace_noised, "l1", math.fsum, "scale b/Delta"))
 
 
+def require_norm(mechanism: str, what: str, norm: Norm) -> None:
+    """Refuse a bound in another norm than a mechanism's noise is scaled to, see `Mechanism.require_norm`."""
+    MECHANISMS.get(mechanism).require_norm(what, norm)
+
+
 def ratio_of(mechanism: str) -> str:
     """Name of the noise multiplier under a mechanism, as the ratio that it is; KeyError for an unknown one."""
     return MECHANISMS.get(mechanism).ratio

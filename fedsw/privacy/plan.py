@@ -16,7 +16,7 @@ from fedsw.privacy.accountants import GAUSSIAN, doubt, require_noise
 from fedsw.privacy.accounting import Slicing, Step, epsilon_by, noise_multiplier
 from fedsw.privacy.accounting.ledger import counted_as
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, planned
-from fedsw.privacy.mechanisms import MECHANISMS, ratio_of
+from fedsw.privacy.mechanisms import ratio_of, require_norm
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE, Sampling, require_relation
 from fedsw.privacy.sensitivity import STATED, Sensitivity, worst
 
@@ -71,7 +71,7 @@ class NoisePlan(Short):
         require_relation("the plan", self.relation, self.neighbours)
         require_noise(self.accountant, self.mechanism)
         for sensitivity in self.sensitivities if self.multiplier else ():
-            MECHANISMS.get(self.mechanism).require_norm("what the plan releases", sensitivity.norm)
+            require_norm(self.mechanism, "what the plan releases", sensitivity.norm)
 
     @property
     def neighbours(self) -> str:

@@ -21,7 +21,7 @@ from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE, require_noise
 from fedsw.privacy.accounting import Charge, Spending, spend_together
 from fedsw.privacy.accounting.ledger import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
-from fedsw.privacy.mechanisms import MECHANISMS, noised, spacing
+from fedsw.privacy.mechanisms import MECHANISMS, noised, require_norm, spacing
 from fedsw.privacy.relations import REPLACE_ONE, require_relation, require_sampling
 from fedsw.privacy.sensitivity import Sensitivity
 
@@ -304,7 +304,7 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
     mechanism = guarantee.mechanism if guarantee.multiplier else NO_NOISE
     part = Part("value", bounded.sensitivity.value, sigma, mechanism, bounded.sensitivity.relation)
     if part.mechanism != NO_NOISE:
-        MECHANISMS.get(part.mechanism).require_norm(repr(part.name), bounded.sensitivity.norm)
+        require_norm(part.mechanism, repr(part.name), bounded.sensitivity.norm)
     paid = pay(ledger, bounded.round, bounded.attempt, bounded.charges, sigma, [part])
     return release_paid(bounded, paid, part.name, guarantee.noise_stream(bounded.round, bounded.attempt))
 
@@ -499,7 +499,7 @@ def _leaving(bounded: Bounded, paid: Paid, name: str) -> Part:
         )
     require_relation(repr(name), bounded.sensitivity.relation, part.relation)
     if part.mechanism != NO_NOISE:
-        MECHANISMS.get(part.mechanism).require_norm(repr(part.name), bounded.sensitivity.norm)
+        require_norm(part.mechanism, repr(part.name), bounded.sensitivity.norm)
     if bounded.sample is not None:
         bounded.sample.leave(paid)
     del paid.parts[name]

@@ -19,7 +19,7 @@ from fedsw.privacy import plan as plans
 from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import Ledger, Step
 from fedsw.privacy.accounting.lifetime import NO_NOISE, Counts, added, planned
-from fedsw.privacy.mechanisms import MECHANISMS
+from fedsw.privacy.mechanisms import require_norm
 from fedsw.privacy.relations import ADD_OR_REMOVE, RELATIONS
 from fedsw.privacy.release import Sample
 from fedsw.runs.single.objective import Batch, Deciding, Objective, draw_batch
@@ -161,7 +161,7 @@ def plan(
     if not 0 <= real(calibration, "calibration") <= _MOST_CALIBRATION:
         raise ValueError(f"calibration = {calibration}; it is a share of the budget, from 0 to {_MOST_CALIBRATION:g}")
     if calibration:
-        MECHANISMS.get(mechanism).require_norm("the counts of scores", "l2")
+        require_norm(mechanism, "the counts of scores", "l2")
     if calibration and objective.scores is None:
         raise ValueError(
             f"calibration = {calibration:g} corrects a classifier's probabilities: the sigmoid of one logit for two "

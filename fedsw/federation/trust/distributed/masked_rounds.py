@@ -31,6 +31,7 @@ from fedsw.federation.trust.context import AtClients, Collector, Context
 from fedsw.federation.trust.distributed import ranked
 from fedsw.federation.trust.distributed.attempt_cost import (
     Agreed,
+    Attempt,
     attempt_of,
     delta_of,
     failing,
@@ -242,8 +243,7 @@ class MaskedRounds(MaskedSums):
             counts = sites(messages.MASKED_TABLES, table, agreed.shares("table")[0].step, length)
             if counts is None:
                 return None
-            drawn = agreed.batch, agreed.directions, agreed.bins
-            slot_means, moved = self._ranks.of(counts, *drawn, theta, round_, attempt)  # only post-processing
+            slot_means, moved = self._slot_means(counts, agreed, theta, round_, attempt)
             means = Broadcast.of(slot_means, Terms.of(task))
         if not task.private_parameters:
             assert moved is not None
@@ -255,6 +255,15 @@ class MaskedRounds(MaskedSums):
             return None
         vector = vector if moved is None else vector + moved
         return Outcome(vector, summed_scale(agreed), self.epsilon(), attempt, clients)
+
+    def _slot_means(
+        self, counts: Tensor, agreed: Attempt, theta: Tensor, round_: int, attempt: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Slot means and a public side's gradient from all noised histograms, see `Ranks`; only post-processing.
+
+        A server may answer anything here: the audit's attack does (`fedsw.audit.canary_masked`).
+        """
+        return self._ranks.of(counts, agreed.batch, agreed.directions, agreed.bins, theta, round_, attempt)
 
 
 def summed_scale(agreed: Agreed) -> float:
