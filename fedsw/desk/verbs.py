@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedsw._tools.files import fresh_folder
+from fedsw._tools.later import loading
 from fedsw._tools.settings import ExperimentError, FederationError
 from fedsw._tools.text import nearest
 from fedsw.experiment.choices import modules_of
@@ -117,10 +118,11 @@ def forecast(
         public_table, other_people, expect: what twins are drawn from; see `fedsw plan --help`.
         seen: called after each training on twins.
     """
-    from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
-    from fedsw.desk.planning.run_plan import planned
-    from fedsw.learning.tasks.needs import require_possible
-    from fedsw.learning.tasks.own_task import task_of
+    with loading():
+        from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
+        from fedsw.desk.planning.run_plan import planned
+        from fedsw.learning.tasks.needs import require_possible
+        from fedsw.learning.tasks.own_task import task_of
 
     chosen = experiment_of(experiment, settings, data_dir)
     require_possible(chosen, task_of(chosen))
