@@ -132,9 +132,9 @@ LONG = (
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker a core; in the slow stage one more, as many of its tests wait for real processes to start or to end."""
+    """A worker a core; in the slow stage two more: it waits for processes a quarter of its time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + (config.option.markexpr == "slow")
+    return cores + 2 * (config.option.markexpr == "slow")
 
 
 @pytest.hookimpl(tryfirst=True)

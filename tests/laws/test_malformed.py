@@ -108,7 +108,7 @@ CASES = (
         "a row of nobody",
         "run own.toml data.unit=patient",
         visits((5, 4, "")),
-        ("row 7", "'patient'", "empty", "whose"),
+        ("row 7", "'patient'", "empty", "privacy unit"),
     ),
     Case(
         "a person of two groups",

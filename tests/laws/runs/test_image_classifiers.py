@@ -60,7 +60,7 @@ def test_rounds_on_coded_images_are_not_attacked_with_a_remedy_and_a_runs_record
     attacked = canary.audit(parse_experiment(DIGITS), trials=100)
     assert not attacked.passed and "not for 3 rounds" in attacked.verdict
     rounds, *_ = attacked.details["parts"]
-    assert rounds["how"] == "not attacked" and "model.kind 'logistic', whose clips" in rounds["words"]
+    assert rounds["how"] == "not attacked" and "model.kind 'logistic': its clips" in rounds["words"]
 
 
 def test_an_exported_classifier_takes_images_and_answers_as_the_run_does(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_counts_without_noise_tell_of_each_column_what_records_do():
 def test_intervals_of_a_column_hold_its_rates_with_the_noise_of_all_its_groups():
     outputs, records = made(2)
     task, held = problem(), list[bool]()
-    for seed in range(300):
+    for seed in range(150):
         sums = tallied(outputs, records, 25.0, seed)
         low, high = held_out_of(task, Counts(4, 2), sums).by_column.around["sex = f"]["accuracy"]
         held.append(low <= _accuracy(outputs, records) <= high)
