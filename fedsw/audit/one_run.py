@@ -233,7 +233,7 @@ def _require_known(experiment: Experiment, *, unsafe: bool) -> None:
     if still_open := left_open(experiment):
         names = ", ".join(f"{section}.{name}" for section, chosen in still_open.items() for name in chosen)
         raise ExperimentError(
-            f"a run chooses {names} when its clients have told their sizes, and --one-run follows a run with settings "
+            f"a run chooses {names} when its clients have sent their sizes, and --one-run follows a run with settings "
             "that are known before: write them, as config.json of a run has them, and leave training.preset out"
         )
     if experiment.privacy.moments:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "checkpoint.pt"
 RELEASED = "checkpoint.released"
 NAMES = (NAME, RELEASED)
-# Releases are synchronised once a second: each time waits for the disk. A whole state follows after so many rounds or
+# Releases are synchronised once a second: each time waits for the disk. A whole state follows after these rounds or
 # bytes, which a resumed run reads and steps along again.
 _SYNCHRONISE_SECONDS = 1.0
 _MOST_ROUNDS, _MOST_BYTES = 100, 2**26

@@ -478,7 +478,7 @@ def _together(
         for name in _held_by_no_file(files, "classes", columns.classes):
             yield f"no client holds a record of {name!r}, one of the classes that are declared"
     yield from _beyond_batch(experiment, files)
-    if experiment.data.held_out is None or misplaced:  # which would be told again
+    if experiment.data.held_out is None or misplaced:  # that fault is in the list already
         return
     private = [result.records for _, result in read if result is not None and result.records is not None]
     with warnings.catch_warnings(record=True) as caught:

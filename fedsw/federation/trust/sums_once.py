@@ -160,9 +160,9 @@ class Sum(ABC):
         share: float = getattr(shared(), self.part)
         return sum_budget(self.part, self._counts, share, relation_of(self.task.experiment))
 
+    @abstractmethod
     def most(self, records: int) -> float:
         """Largest coordinate of the sum, by the number of records of training."""
-        return float(records)
 
     @abstractmethod
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
@@ -473,6 +473,10 @@ class HistogramSum(Sum):
         records = node.records.take(rows_in(node, positions, stream))  # as they are, before any code of columns
         return self._counts.counted(records.features)
 
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
+
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
         """See `Sum`; steps (columns, width), records of every cell, (c,)."""
         return None if self._counts.fits(steps, int(records.sum())) else "its counts are none of its records"
@@ -518,6 +522,10 @@ class ScoreSum(Sum):
         plain = node.under(node.task.unprepared())  # which prepares no records either that were coded once
         model = plain.task.prepared(plain.model, self._theta)
         return counts_of_scores(plain.task, self._counts, records_of(plain, positions, stream), model)
+
+    def most(self, records: int) -> float:
+        """See `Sum`."""
+        return float(records)
 
     def fault(self, steps: Tensor, records: NDArray[np.int64]) -> str | None:
         """See `Sum`; steps (groups, width), records (groups,)."""
