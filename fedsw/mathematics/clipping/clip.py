@@ -112,7 +112,7 @@ def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
     largest = gram.abs().amax(dim=(1, 2))
     scale = torch.where(largest > 0, largest, 1.0)[:, None]
     unit = gram / scale[:, None]  # finite, of at most 1: on NaN or infinity the solver would raise
-    values, vectors = _eigh_2x2(unit) if gram.shape[-1] == 2 else torch.linalg.eigh(unit)
+    values, vectors = _eigh_2x2(unit) if gram.shape[-1] == 2 else _eigh(unit)
     values = values.clamp(min=0)
     weights = _weights((values + eta * values.amax(dim=1, keepdim=True)) * scale, limit)
     turned = torch.einsum("nrk,nr->nk", vectors, q)
@@ -122,6 +122,24 @@ def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
 def _weights(squares: Tensor, limit: float) -> Tensor:
     """min(1, limit / sqrt(square)), and 1 where the square is 0."""
     return squares.rsqrt().mul_(limit).clamp_(max=1.0)
+
+
+def _eigh(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (n, d) and eigenvectors (n, d, d); of a matrix without any, its Frobenius norm in every direction.
+
+    LAPACK and cuSOLVER may give up after a number of steps. No finite matrix is known to make them; if a record's does,
+    it must neither end the round nor change how the others are clipped. So each is then solved by itself, and one
+    without a solution is scaled as a whole: its Frobenius norm is at least its largest eigenvalue.
+    """
+    try:
+        solved: tuple[Tensor, Tensor] = torch.linalg.eigh(gram)
+        return solved
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        if len(gram) > 1:
+            alone = [_eigh(gram[row : row + 1]) for row in range(len(gram))]
+            return torch.cat([values for values, _ in alone]), torch.cat([vectors for _, vectors in alone])
+        directions = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return torch.linalg.matrix_norm(gram).expand(gram.shape[:2]), directions.unsqueeze(0)
 
 
 def _eigh_2x2(gram: Tensor) -> tuple[Tensor, Tensor]:

@@ -96,6 +96,25 @@ def test_records_that_are_not_finite_get_zero_and_leave_the_others_alone(bad, d,
     torch.testing.assert_close(found[[0, 3]], clean[[0, 3]], rtol=0, atol=0)
 
 
+def test_a_record_without_eigenvalues_stays_below_the_bound_and_leaves_the_others_alone(monkeypatch):
+    """LAPACK may give up on a matrix. The bound is tight where one singular value is all there is."""
+    j = jacobians(5, 3, 6, 0, scale=4.0)
+    j[2] = 10.0 * j[2, :1].clone().expand(3, 6)
+    gram, q, solve = j @ j.mT, torch.randn(5, 3, dtype=torch.float64), torch.linalg.eigh
+    clean = clip_cotangents(gram, q, 0.7)
+    largest = gram[2] / gram[2].abs().max()
+
+    def gives_up(matrices):
+        if any(torch.equal(matrix, largest) for matrix in matrices):
+            raise torch.linalg.LinAlgError("linalg.eigh: (Batch element 2): The algorithm failed to converge")
+        return solve(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigh", gives_up)
+    assert torch.equal(clip_cotangents(gram, q, 0.7)[[0, 1, 3, 4]], clean[[0, 1, 3, 4]])
+    clipped = clip_cotangents(gram[[2, 2, 2]], torch.eye(3), 0.7)
+    assert 0.69 < float(torch.linalg.matrix_norm(clipped @ j[2], ord=2)) <= 0.7
+
+
 @pytest.mark.parametrize("d", [1, 2, 3])
 @pytest.mark.parametrize("safety", [Safety(), Safety.off()], ids=["margins", "no-margins"])
 def test_gram_matrices_near_overflow_give_finite_cotangents(d, safety):
