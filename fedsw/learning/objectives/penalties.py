@@ -44,9 +44,9 @@ class Penalty:
     centre: float = 0.0
     shipped: ClassVar[bool] = False
 
-    def __init_subclass__(cls, *, shipped: bool = False) -> None:
+    def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.shipped = shipped
+        cls.shipped = cls.__module__ == __name__ and cls.bound is Penalty.bound  # `Stated` alone has another
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:
@@ -95,7 +95,7 @@ class Penalty:
 
 
 @dataclass(frozen=True)
-class Parity(Penalty, shipped=True):
+class Parity(Penalty):
     """Sliced W_p^p between the outputs of every two groups (statistical parity), p the order, at least 2.
 
     A larger order weighs the tails of the distributions more. Source: RLL, Section 5.
@@ -110,7 +110,7 @@ class Parity(Penalty, shipped=True):
 
 
 @dataclass(frozen=True)
-class EqualizedOdds(Penalty, shipped=True):
+class EqualizedOdds(Penalty):
     """Sliced W_p^p between the outputs of every two groups within every class, see `Parity`. Source: RLL, Section 5."""
 
     groups: int = 2
@@ -123,7 +123,7 @@ class EqualizedOdds(Penalty, shipped=True):
 
 
 @dataclass(frozen=True)
-class NoPenalty(Penalty, shipped=True):
+class NoPenalty(Penalty):
     """Nothing is compared: the task loss only, of all records in one stratum; `Objective(task, [])` has it."""
 
     weight: float = 0.0
@@ -139,7 +139,7 @@ class NoPenalty(Penalty, shipped=True):
 
 
 @dataclass(frozen=True)
-class ToSample(Penalty, shipped=True):
+class ToSample(Penalty):
     """Sliced W_p^p between the outputs of all private records and a public sample, p the order, at least 2.
 
     The points (m, d) are fixed in advance, or drawn for every attempt from the uniform law on a ball of ``radius`` A
@@ -178,7 +178,7 @@ class ToSample(Penalty, shipped=True):
 
 
 @dataclass(frozen=True)
-class ToModel(Penalty, shipped=True):
+class ToModel(Penalty):
     """Sliced W2^2 between the outputs of all private records and those of a generator, or of a public domain.
 
     See `distances.Matching` for the fields. It is made of the settings of tasks that have such another side, and is the
@@ -272,6 +272,31 @@ class StatedPart(WeightedPenalty):
         return (whole,) * self.groups
 
 
+def part_of(penalty: Penalty) -> WeightedPenalty:
+    """A penalty as a part of an objective, with its weight.
+
+    Guarantee: a bound that is called proven is of the code that the proof is of. A derived class that changes what a
+    proof rests on is refused, and a check of its base class that it left out is made here.
+
+    Raises:
+        TypeError: naming what the class changes, and what to write instead.
+        ValueError: for values that the base class refuses.
+    """
+    _require_penalty(penalty)
+    kinds = (kind for kind in type(penalty).__mro__ if issubclass(kind, Penalty))
+    base = next(kind for kind in kinds if kind.__module__ == __name__)
+    # Beside a shipped derivative a custom one, and the bound that is stated for it, would never be asked.
+    rests_on = ("between", "sample_of", *(("pull", "bound") if base.shipped else ()))
+    changed = [name for name in rests_on if getattr(type(penalty), name) is not getattr(base, name)]
+    if changed:
+        raise TypeError(
+            f"{type(penalty).__name__} changes {', '.join(changed)} of {base.__name__}, and no proof covers that. "
+            "Derive it from fedsw.Penalty, with `parts`, or with `pull` and a `bound` that you state"
+        )
+    base.__post_init__(penalty)
+    return penalty.between()
+
+
 def fields_of(thing: object) -> frozenset[str]:
     """Names of the fields of a penalty's class, or of an object of one; TypeError for anything else."""
     kind = thing if isinstance(thing, type) else type(thing)
@@ -287,12 +312,16 @@ def made_of(thing: Any, arguments: Mapping[str, Any]) -> Penalty:
     return made
 
 
+def _require_penalty(thing: object) -> None:
+    if not isinstance(thing, Penalty):
+        raise TypeError(f"{type(thing).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
+
+
 def expanded(penalties: Sequence[Penalty]) -> tuple[Penalty, ...]:
     """The penalties, those of parts replaced by their parts; the weights are 1 together at most."""
     flat: list[Penalty] = []
     for penalty in penalties:
-        if not isinstance(penalty, Penalty):
-            raise TypeError(f"{type(penalty).__name__} is no penalty; use Parity, EqualizedOdds, ToSample, Stated")
+        _require_penalty(penalty)
         parts = penalty.parts()
         if len(parts) == 1 and parts[0] is penalty:
             flat.append(penalty)
@@ -338,7 +367,7 @@ def require_bound(
     The bound is for these ``sizes`` of groups, few enough to be searched, and ``tries`` pairs of neighbouring batches.
     The largest movement is returned, as a part of the bound; ValueError if it is above.
     """
-    clip, part = penalty.clip or clip, penalty.between()
+    clip, part = penalty.clip or clip, part_of(penalty)
     if part.other_side is not None:
         raise TypeError(f"{type(penalty).__name__} has a bound that is proven, and other outputs beside the records'")
     theta = public_directions(dimension, 50, "orthogonal", seed, "challenge")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsw._tools.registry import Word
 from fedsw.learning.objectives._weighted_penalty import Clip, OtherSide, WeightedPenalty
-from fedsw.learning.objectives.penalties import NoPenalty, Penalty
+from fedsw.learning.objectives.penalties import NoPenalty, Penalty, part_of
 from fedsw.mathematics.transport.sliced import DEFAULT_MEMORY_LIMIT, Ties
 from fedsw.privacy.sensitivity import SLACK, Bound, Sensitivity, loss_sensitivity
 
@@ -61,11 +61,7 @@ class WeightedSum:
     @cached_property
     def parts(self) -> tuple[WeightedPenalty, ...]:
         """Every penalty with its weight; TypeError for one without a known sensitivity and derivative."""
-        parts = tuple(penalty.between() for penalty in self.penalties)
-        for part in parts:
-            if not isinstance(part, WeightedPenalty):
-                raise TypeError(f"a {type(part).__name__} cannot be a part of an objective: its derivative is unknown")
-        return parts
+        return tuple(part_of(penalty) for penalty in self.penalties)
 
     @cached_property
     def lone(self) -> WeightedPenalty | None:

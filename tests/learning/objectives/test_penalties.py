@@ -69,6 +69,34 @@ def test_parts_above_the_whole_and_what_has_neither_parts_nor_a_bound_are_refuse
         bounds(Empty(0.5), sizes=SIZES)
 
 
+@pytest.mark.parametrize(
+    ("base", "changed"),
+    [
+        (fedsw.Penalty, {"between": lambda self: fedsw.Parity(0.9).between()}),
+        (fedsw.Parity, {"between": lambda self: fedsw.Parity(0.1).between()}),
+        (fedsw.Parity, {"pull": lambda self, outputs, directions: outputs}),
+        (fedsw.EqualizedOdds, {"bound": lambda self, sizes, clip: 1e-9}),
+        (fedsw.ToSample, {"sample_of": lambda self, uniform: 1e6 * uniform(self.radius)}),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else value.__name__,
+)
+def test_a_class_that_changes_what_a_proof_rests_on_is_refused(base, changed):
+    """The task loss of the first two would be trained with another weight than its sensitivity is counted with."""
+    penalty = type("Mine", (base,), changed)(0.5)
+    with pytest.raises(TypeError, match=f"Mine changes {', '.join(changed)} of {base.__name__}"):
+        bounds(penalty)
+    with pytest.raises(TypeError, match="Mine changes"):
+        fedsw.require_bound(penalty, SIZES, CLIP)
+
+
+def test_a_class_that_leaves_out_the_checks_of_its_base_is_checked_all_the_same():
+    silent = {"__post_init__": lambda self: None}
+    with pytest.raises(ValueError, match="is 2 from the centre, beyond its radius 1"):
+        bounds(type("Far", (fedsw.ToSample,), silent)(0.5, sample=torch.tensor([[2.0]])), sizes=(9,))
+    with pytest.raises(ValueError, match="a penalty's weight is -0.5"):
+        bounds(type("Negative", (fedsw.Penalty,), silent)(-0.5), sizes=SIZES)
+
+
 def test_a_derived_penalty_with_a_bound_is_the_stated_one_of_its_functions(example):
     own = example.Means(0.5)
     stated = fedsw.Stated(0.5, pull=own.pull, bound=own.bound)
