@@ -134,9 +134,10 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
 
     Guarantee: `plan.guarantee`: whatever the server and all other clients do (under masks: any `colluding` of them),
     all replies of a node together are (epsilon, delta)-differentially private for the replacement of all data that its
-    app reads. A reply has the noised update, a weight of 1, and metrics that are declared `public`, which the guarantee
-    does not cover; everything else is removed, also from replies to `evaluate` and `query`, and an app's error stays in
-    the node's log. That a node answers, and when, is not hidden. A record's epsilon is at most its client's.
+    app reads. A reply has the noised update, under the name that was sent, a weight of 1, and metrics that are declared
+    `public`, which the guarantee does not cover; everything else is removed, also from replies to `evaluate` and
+    `query`, and an app's error stays in the node's log. That a node answers, and when, is not hidden. A record's
+    epsilon is at most its client's.
 
     Args:
         plan: `fedsw.plan_sum(norm=..., rounds=..., epsilon=..., delta=..., who="each client's update")`; a further
@@ -169,8 +170,8 @@ def private_updates(plan: SumPlan, *, public: Collection[str] = (), weight: str 
             published = {name: value for record in records for name, value in record.items() if name in public}
             content = RecordDict({"metrics": MetricRecord({weight: 1, **published})})
             if trains:
-                (before,) = sent.values()
-                name, after = _updated(reply, before)
+                ((name, before),) = sent.items()  # the app's own name for its arrays could tell what it read
+                after = _updated(reply, before)
                 moved = [after[key].astype(np.float64) - before[key] for key in before]
                 vector = torch.from_numpy(np.concatenate([part.reshape(-1) for part in moved]))
                 bounded = plan.bounded(vector, round=len(ledger.entries()) + 1)
@@ -297,15 +298,15 @@ def _numbers(arrays: ArrayRecord) -> Arrays:
     return {key: array.numpy() for key, array in arrays.items()}
 
 
-def _updated(reply: Message, before: Arrays) -> tuple[str, Arrays]:
-    """The name and arrays of the record in a reply that has the names and shapes of the sent arrays."""
+def _updated(reply: Message, before: Arrays) -> Arrays:
+    """The arrays of the record in a reply that has the names and shapes of the sent arrays."""
     shapes = {key: array.shape for key, array in before.items()}
-    for name, record in reply.content.array_records.items():
+    for record in reply.content.array_records.values():
         if {key: tuple(array.shape) for key, array in record.items()} == shapes:
             after = _numbers(record)
             # Numbers only: an error about a text that is no number would quote it to the server.
             if all(array.dtype.kind in "biuf" for array in after.values()):
-                return name, after
+                return after
     raise ValueError("the app's reply lacks arrays with the names and shapes that it was sent; return these, trained")
 
 

@@ -58,7 +58,7 @@ def replies(plan, step, folder, *, kinds=("train",), nodes=1, public=(), node_co
 
 
 def update(reply: Message) -> np.ndarray:
-    arrays = reply.content["new"]
+    (arrays,) = reply.content.array_records.values()
     return np.concatenate([(arrays["w"].numpy() - 1.0).ravel(), arrays["n"].numpy() - [5, 7]])
 
 
@@ -67,8 +67,9 @@ def test_without_noise_an_update_leaves_clipped_to_the_norm_along_its_own_direct
     (reply,) = replies(plan, 0.01, tmp_path / "a")
     np.testing.assert_allclose(update(reply), [0.01] * 6 + [0, 0], atol=1e-6)
     (reply,) = replies(plan, 100.0, tmp_path / "b")
-    assert np.linalg.norm(reply.content["new"]["w"].numpy() - 1.0) == pytest.approx(NORM * math.sqrt(6 / 8), rel=1e-5)
-    assert reply.content["new"]["w"].numpy().dtype == np.float32 and reply.content["new"]["n"].numpy().dtype == np.int64
+    w, n = (reply.content["arrays"][key].numpy() for key in ("w", "n"))
+    assert np.linalg.norm(w - 1.0) == pytest.approx(NORM * math.sqrt(6 / 8), rel=1e-5)
+    assert w.dtype == np.float32 and n.dtype == np.int64
 
 
 def test_two_clients_that_differ_in_all_they_have_are_twice_the_norm_apart_at_most_and_noise_covers_that(tmp_path):
@@ -104,10 +105,18 @@ def test_nothing_leaves_that_could_not_be_charged(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_all_else_of_a_reply_is_left_out_or_declared_public(kind, tmp_path):
     (reply,) = replies(planned(), 1.0, tmp_path / "a", kinds=[kind])
-    assert set(reply.content) == {"metrics", *(["new"] if kind == "train" else [])}
+    assert set(reply.content) == {"metrics", *(["arrays"] if kind == "train" else [])}
     assert dict(reply.content["metrics"]) == {"num-examples": 1}
     (reply,) = replies(planned(), 1.0, tmp_path / "b", kinds=[kind], public=["sites", "num-examples"])
     assert dict(reply.content["metrics"]) == {"num-examples": 41, "sites": 7}
+
+
+@pytest.mark.parametrize("diagnosis", ["healthy", "ill"])
+def test_arrays_leave_under_the_name_that_was_sent_and_no_name_of_the_app(diagnosis, tmp_path):
+    def train(message: Message, context: Context) -> Message:
+        return Message(RecordDict({f"Smith is {diagnosis}": message.content["new"]}), reply_to=message)
+
+    assert set(asked(train, tmp_path).content) == {"metrics", "new"}
 
 
 def test_why_an_app_failed_stays_at_its_node(tmp_path, caplog):
