@@ -14,6 +14,7 @@ from scipy import stats
 from fedsw._tools.randomness import Stream
 from fedsw.federation.messages import MASKED_TABLES
 from fedsw.federation.node.own_ledger import AlreadyAnswered
+from fedsw.federation.trust.distributed import attempt_cost
 from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed.members import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of, summed
@@ -160,6 +161,16 @@ def test_the_second_sum_is_among_the_sites_of_the_first(sites):
     sites.table(0, cohort)
     other = cohort.model_copy(update={"records": cohort.records + 1})
     refused(sites, lambda: sites.contribution(0, other), "not that of the attempt's first sum")
+
+
+def test_the_second_sum_leaves_with_the_noise_that_the_first_has_paid_for(sites, monkeypatch):
+    """The split between table and contribution is each time worked out from public numbers, and is the first one's."""
+    cohort = sites.cohort()
+    sites.table(0, cohort)
+    monkeypatch.setattr(attempt_cost, "table_share", lambda *given: 0.02)
+    refused(sites, lambda: sites.contribution(0, cohort), "other noise than was paid for")
+    monkeypatch.undo()
+    sites.contribution(0, cohort)
 
 
 def test_a_request_that_was_answered_leaves_the_sample_as_it_is(sites, monkeypatch):

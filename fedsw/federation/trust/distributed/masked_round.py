@@ -41,6 +41,7 @@ def masked_tables(message: Message, context: Context) -> Message:
     state.update(
         {"epsilons": [payment.spent for payment in here.paid], "cohort": request.cohort, "prepared": _prepared(request)}
     )
+    state["parts"] = _costs(here.attempt)
     return masked_reply(here, numbers, message)
 
 
@@ -83,12 +84,21 @@ def _charged_before(
     require_alike(request.cohort, str(state["cohort"]))
     if _prepared(request) != bytes(state["prepared"]):
         raise RuntimeError("features were prepared otherwise than for the attempt's first sum; start a fresh attempt")
+    # Both sums share an attempt's budget, by a split that is worked out from public numbers each time. Had these
+    # changed in between (bins may, by another greeting), each sum could have the larger part of a split, and more leave
+    # than was paid for. Relative 1e-9, as at the door.
+    if not np.allclose(_costs(here.attempt), state["parts"], rtol=1e-9, atol=0.0):
+        raise RuntimeError("the contribution would leave with other noise than was paid for; start a fresh attempt")
     part = next(part for part in here.attempt.parts if part.name == "contribution")
     here.paid.extend(
         Paid(request.round, request.attempt, float(spent), {part.name: part}) for spent in state["epsilons"]
     )
     note(exchange, request, node, context)
     return here
+
+
+def _costs(attempt: Attempt) -> list[float]:
+    return [number for part in attempt.parts for number in (part.sensitivity, part.scale)]
 
 
 def _agree(node: Node, request: Request) -> Callable[[Cohort], Attempt]:
