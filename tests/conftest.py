@@ -106,7 +106,7 @@ LONG = (
     "federation/deploy/test_executor",
     "runs/test_recovery",
     "privacy/accounting/test_composition",
-    "federation/server/test_settling_lost",
+    "federation/server/test_owed",
     "learning/tasks/test_tally",
     "federation/trust/test_context_local",
     "audit/test_canary_once",

@@ -493,7 +493,7 @@ FEW: dict[str, dict[str, int]] = {
     "privacy/lifetime/test_lifetime_single": {
         "whatever_is_killed_at_any_point_its_charges_count_and_it_goes_on": 4,
     },
-    "federation/server/test_settling_lost": {
+    "federation/server/test_owed": {
         "a_client_refuses_an_attempt_that_it_has_answered": 2,
     },
     "privacy/lifetime/test_lifetime_runs": {

@@ -100,7 +100,7 @@ class TrustModel:
         runs: the kind of its runs, "module:NAME" of a `fedsw.federation.server.federation.FederatedRun`: of rounds, or
             of a sketch that is released once.
         reserves: who reserves a run's cost in its data set's account, "module:NAME" of a function of
-            `fedsw.federation.server.settling`: the server before its ledger exists, or the clients at the greeting.
+            `fedsw.federation.server.owed`: the server before its ledger exists, or the clients at the greeting.
         law: quantity that a line of its ledgers accounts for, from which `fedsw audit` recomputes noise and sensitivity
             of the settings; None if that cannot be recomputed from a run's folder.
         fixed_epsilon: the epsilon of every experiment under it, where that is not a choice: infinite without noise.
@@ -138,7 +138,7 @@ class TrustModel:
     compares: ClassVar[frozenset[Comparison]]
     serves: ClassVar[str] = ""
     runs: ClassVar[str] = "fedsw.federation.server.federation:RoundRun"
-    reserves: ClassVar[str] = "fedsw.federation.server.settling:reserved_by_server"
+    reserves: ClassVar[str] = "fedsw.federation.server.owed:reserved_by_server"
     law: ClassVar[Law | None] = None
     fixed_epsilon: ClassVar[float | None] = None
     with_noise: ClassVar[str] = ""

@@ -72,7 +72,7 @@ def reopened(
 
     Guarantee: the ledger holds every charge that the checkpoint or the summary recorded, in the same order. Charges
     that are newer than both are kept: their rounds are done again as fresh attempts and charged again. An older copy
-    of the whole folder is consistent in itself; clients and accounts detect it (`fedsw.federation.server.settling`).
+    of the whole folder is consistent in itself; clients and accounts detect it (`fedsw.federation.server.owed`).
 
     Raises:
         LedgerReplaced: if it is older than the last recorded row, of another run, or gone.

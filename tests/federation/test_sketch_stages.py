@@ -19,7 +19,7 @@ from fedsw.federation.exchange import participants as cohort
 from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
-from fedsw.federation.server.settling import planned_cost
+from fedsw.federation.server.owed import planned_cost
 from fedsw.federation.trust.sketch.sketch_once import SketchSum, make_plan, sketch_budget, stage_costs, stage_with
 from fedsw.learning.models.initial import count_parameters, flatten
 from fedsw.learning.sketches.from_settings import Stage, classifier_of

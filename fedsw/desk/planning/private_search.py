@@ -28,7 +28,8 @@ from fedsw.federation.exchange.participants import Site
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.node import Node
 from fedsw.federation.node.simulated import simulating
-from fedsw.federation.server.settling import planned_cost, settled
+from fedsw.federation.server.owed import planned_cost
+from fedsw.federation.server.settling import settled
 from fedsw.federation.trust.round_plan import FederationPlan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import Ledger, lifetime

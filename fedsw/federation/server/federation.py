@@ -11,7 +11,7 @@ import pkgutil
 import sqlite3
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor
 from fedsw._tools.settings import Unaccounted
 from fedsw._tools.text import upward
 from fedsw.data.sources import load_class_names, require_one_client_each
+from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.trust import TrustModel
@@ -32,6 +33,7 @@ from fedsw.federation.exchange.participants import gather
 from fedsw.federation.exchange.roll import NODE_KEYS, Roll
 from fedsw.federation.node.own_ledger import with_held_out
 from fedsw.federation.origin import signing
+from fedsw.federation.server.owed import budgeted, take_up
 from fedsw.federation.server.releases_once import (
     at_thresholds,
     measure_kept,
@@ -43,7 +45,7 @@ from fedsw.federation.server.releases_once import (
     unprepared,
     without_scores,
 )
-from fedsw.federation.server.settling import Job, budgeted, settled_among, take_up
+from fedsw.federation.server.settling import settled_among
 from fedsw.federation.server.summary import describe_failure, describe_plan, line_of, logged, summarise
 from fedsw.federation.trust.budget_shares import BEFORE_TRAINING
 from fedsw.federation.trust.context import Context, ServerSide
@@ -59,10 +61,10 @@ from fedsw.runs import checkpoint, recovery, telemetry
 from fedsw.runs.accounts import Budgeted
 from fedsw.runs.commands import ELSEWHERE
 from fedsw.runs.directory import RunDirectory
-from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics
+from fedsw.runs.evaluation.evaluator import Evaluator, HeldOutMetrics, Metric
 from fedsw.runs.group_names import Names, names_of
 from fedsw.runs.loop import TrainingLoop
-from fedsw.runs.observer import Ending, Outcome, Witness
+from fedsw.runs.observer import Ending, NoObserver, Observer, Outcome, Witness
 from fedsw.runs.optimizer import Trainer, signal_to_noise
 from fedsw.runs.releases import Releases
 from fedsw.runs.run_files import ALONE, total_seconds
@@ -73,6 +75,19 @@ __all__ = ["Job", "federate"]
 
 _WITH_KEYS = ("deployed", *ELSEWHERE)
 """Engines with clients in processes of their own, each with a key."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The experiment to run and its folder; `selection` is the cost of showing only the best of several runs."""
+
+    experiment: Experiment
+    directory: Path
+    engine: str = "inprocess"
+    observer: Observer = field(default_factory=NoObserver)
+    resume: bool = False
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    selection: Selection | None = None
 
 
 @dataclass

@@ -20,7 +20,7 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import fixed_by_neighbours, relation_of
 from fedsw.experiment.penalty_names import PENALTIES, penalties_of
 from fedsw.federation.exchange.exchange import Traffic
-from fedsw.federation.server.settling import planned_cost
+from fedsw.federation.server.owed import planned_cost
 from fedsw.federation.trust.budget_shares import PUBLIC
 from fedsw.federation.trust.context import ServerSide
 from fedsw.federation.trust.round_plan import FederationPlan

@@ -37,7 +37,7 @@ class OwnLedgers(TrustModel):
 
     protectable = frozenset(("target",))
     most_penalties: ClassVar[float] = 1
-    reserves = "fedsw.federation.server.settling:reserved_by_clients"
+    reserves = "fedsw.federation.server.owed:reserved_by_clients"
     unread = ("bound", "sampling", "device")
     registered = "Federated"
     rank = 1

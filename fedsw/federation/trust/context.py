@@ -22,8 +22,7 @@ from torch import Tensor
 
 from fedsw._tools.settings import FederationError, Unaccounted
 from fedsw.federation import messages, wire
-from fedsw.federation.exchange._suspension import Suspensions
-from fedsw.federation.exchange.availability import Availability, Away
+from fedsw.federation.exchange.availability import Availability, Away, Suspensions
 from fedsw.federation.exchange.exchange import Traffic, exchange
 from fedsw.federation.exchange.participants import Member, Present, Site, clients_of
 from fedsw.federation.messages import Exchange, Fault, Terms

@@ -19,7 +19,7 @@ from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.federation.engines.driver import run
 from fedsw.federation.node.held_records import held_back, held_out_records, held_records
 from fedsw.federation.node.own_ledger import HELD_OUT
-from fedsw.federation.server.settling import planned_cost
+from fedsw.federation.server.owed import planned_cost
 from fedsw.federation.trust.budget_shares import held_out_budget
 from fedsw.federation.trust.round_plan import make_plan
 from fedsw.learning.tasks.problem import Problem

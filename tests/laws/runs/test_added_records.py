@@ -30,7 +30,8 @@ from fedsw.federation.node.held_records import Held, held_records
 from fedsw.federation.node.limits import require_limits
 from fedsw.federation.node.node import Node
 from fedsw.federation.server import summary
-from fedsw.federation.server.settling import charge_lost_attempt, largest_rates, numbers_of, planned_cost, sizes_at_hand
+from fedsw.federation.server.owed import charge_lost_attempt, largest_rates, planned_cost
+from fedsw.federation.server.settling import numbers_of, sizes_at_hand
 from fedsw.federation.trust.budget_shares import PART, sum_budget
 from fedsw.federation.trust.round_plan import FederationPlan, charges, draw, make_plan
 from fedsw.learning.moments.beside_rounds import moments_layout

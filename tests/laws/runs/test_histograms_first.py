@@ -16,7 +16,7 @@ from fedsw.federation import messages
 from fedsw.federation.client import require_same_run
 from fedsw.federation.node.held_records import held_records
 from fedsw.federation.node.replies import STATE
-from fedsw.federation.server.settling import charge_lost_attempt
+from fedsw.federation.server.owed import charge_lost_attempt
 from fedsw.federation.trust.budget_shares import budget_split, shares
 from fedsw.federation.trust.distributed.attempt_cost import planned_shares
 from fedsw.federation.trust.round_plan import make_plan

@@ -15,8 +15,7 @@ from fedsw.federation.client import app as client_app
 from fedsw.federation.engines import driver
 from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.engines.pool import settle_run
-from fedsw.federation.server.federation import federate
-from fedsw.federation.server.settling import Job
+from fedsw.federation.server.federation import Job, federate
 from fedsw.privacy.accounting import Ledger, LedgerReplaced, Step
 from fedsw.privacy.accounting.journal import Journal
 from fedsw.privacy.accounting.lifetime import About, Cost, DatasetAccount, LimitReached, Reservation

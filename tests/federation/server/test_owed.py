@@ -15,7 +15,7 @@ from fedsw.federation.engines.inprocess import InProcessGrid
 from fedsw.federation.messages import GRADIENTS, OUTPUTS, SUM
 from fedsw.federation.node.own_ledger import FIRST, LAST, AlreadyAnswered, Answered
 from fedsw.federation.server.federation import Job, federate
-from fedsw.federation.server.settling import Remembered, largest_rates, lost_attempts
+from fedsw.federation.server.owed import Remembered, largest_rates, lost_attempts
 from fedsw.federation.trust.round_plan import make_plan
 from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accounting import AlreadySpent, Charge, Ledger, LedgerReplaced, epsilon
