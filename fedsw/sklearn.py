@@ -83,13 +83,6 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _fitted_to(self, table: Mapping[str, Array], rows: int, sensitive_features: object, **target: Any) -> None:
         """Run on a table with its target and groups, and keep the released model."""
-        if self.account is None and getattr(self, "_clone", 1) > 1:
-            warnings.warn(
-                f"this is fit {self._clone} of clones of one estimator, and none counts in an account: on the same "
-                "records their costs add up. account='NAME' charges them together",
-                FitsCompose,
-                stacklevel=4,
-            )
         alpha = self.alpha
         if sensitive_features is not None:
             check_consistent_length(sensitive_features, np.empty(rows))
@@ -99,9 +92,17 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
             alpha = 0.0
+        experiment = self._experiment(alpha)
+        if self.account is None and experiment.data.account is None and getattr(self, "_clone", 1) > 1:
+            warnings.warn(
+                f"this is fit {self._clone} of clones of one estimator, and none counts in an account: on the same "
+                "records their costs add up. account='NAME' charges them together",
+                FitsCompose,
+                stacklevel=4,
+            )
         records = as_records(table, group=sensitive_features, features=self._features(), **target)
         network = self.model if isinstance(self.model, nn.Module) else None
-        result = run(self._experiment(alpha), data=records, model=network, account=self.account)
+        result = run(experiment, data=records, model=network, account=self.account)
         # Set first: if loading fails, the spent epsilon and the folder are known.
         self.directory_, self.epsilon_ = result.directory, float(result.summary["epsilon"])
         self.guarantee_ = str(result.summary["guarantee"]["statement"])
@@ -118,8 +119,15 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         elif isinstance(self.settings, Mapping):
             sections = deep_copy(self.settings)
         else:
-            sections = load_experiment(self.settings).model_dump(exclude_unset=True, exclude={"data"})
-        sections["data"] = {"source": "object"}
+            sections = load_experiment(self.settings).model_dump(exclude_unset=True)
+        data: Mapping[str, Any] = sections.get("data") or {}
+        columns = data.get("columns")
+        if (unit := data.get("unit") or (columns.get("unit") if isinstance(columns, Mapping) else None)) is not None:
+            raise ExperimentError(
+                f"data.unit of the settings is {unit!r}, and an estimator protects rows: one of several rows would be "
+                "protected less than the settings say. Train with fedsw.run, or leave data.unit out"
+            )
+        sections["data"] = {"source": "object", "account": data.get("account")}
         privacy = sections.setdefault("privacy", {})
         privacy.pop("noise_multiplier", None)
         privacy |= {"epsilon": float(self.epsilon), "delta": self.delta}
@@ -207,7 +215,8 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     Guarantee: `fit` releases one run, which satisfies (`epsilon_`, delta)-differential privacy for the replacement of
     one row of X, y and sensitive_features; `guarantee_` states it in full. Predictions cost nothing more. Public are
     the classes and groups that occur, and bounds and categories, which must not come from the records. Fits on the same
-    records add up: `account` charges all of them together, also those of cross-validation and of searches.
+    records add up: `account` charges all of them together, also those of cross-validation and of searches. Scores on
+    private rows have no noise, so what a search chooses by them is not covered: search with `fedsw.tune`.
 
     Args:
         epsilon, delta: asked for; delta "auto" is 1/n^2 of n rows, from 1e-9 to 1e-3, or "0.1/n", or a number.
@@ -217,9 +226,11 @@ class PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         model: "auto" for a choice by public numbers, "additive", "logistic", another kind, or an `nn.Module`.
         penalty: between groups, "statistical-parity" or "equality-of-odds"; `alpha`, from 0 to 1, weighs it.
         clients: the number of clients that share the rows.
-        account: the data set of the account in which every fit is charged: its name, or the account's file.
+        account: the data set of the account in which every fit is charged: its name, or the account's file. None: that
+            of the settings, if they name one.
         random_state: makes a fit reproducible, and epsilon *nominal*: no guarantee. None: secret noise.
-        settings: a shipped experiment, a file, or sections, in place of `training.preset = "auto"`.
+        settings: a shipped experiment, a file, or sections, in place of `training.preset = "auto"`; of [data] only the
+            account is read, and a privacy unit is refused.
 
     Attributes:
         classes_, n_features_in_, feature_names_in_: as scikit-learn has them.

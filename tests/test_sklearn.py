@@ -173,6 +173,41 @@ def test_folds_and_searches_are_charged_together() -> None:
     assert len(scores) == 3
     kept = account_record(account_named("people"), None)
     assert len(kept["runs"]) == 6 and kept["epsilon"] > 2 * search.best_estimator_.epsilon_
+    # of private rows `scores` and `best_params_` have no noise, and no account counts them
+    assert "what a search chooses by them is not covered" in " ".join(str(PrivateClassifier.__doc__).split())
+
+
+OWN = """
+name = "quick"
+[data]
+source = "files"
+account = "clinic"
+[data.columns]
+features = [{name = "x0"}, {name = "x1"}]
+target = {name = "y", values = ["no", "yes"]}
+[objective]
+penalty = "none"
+[training]
+rounds = 3
+"""
+
+
+def test_fits_are_charged_to_the_account_of_their_settings_and_rows_of_a_privacy_unit_are_refused(tmp_path) -> None:
+    inputs, classes, _ = table()
+    (tmp_path / "own.toml").write_text(OWN)
+    sections = {**QUICK, "data": {"source": "files", "account": "clinic"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitsCompose)
+        for settings in (tmp_path / "own.toml", sections):
+            one = quick(settings=settings)
+            clone(one), clone(one).fit(inputs, classes)
+    runs = account_record(account_named("clinic"), None)["runs"]
+    assert len(runs) == 2 and all(run["releases"] == 3 for run in runs)
+    persons = {"source": "files", "columns": {"features": [{"name": "x0"}], "unit": "patient"}}
+    (tmp_path / "own.toml").write_text(OWN.replace("[data]", '[data]\nunit = "patient"'))
+    for settings in (tmp_path / "own.toml", {**sections, "data": {"unit": "patient"}}, {**sections, "data": persons}):
+        with pytest.raises(ValueError, match="data.unit of the settings is 'patient', and an estimator protects rows"):
+            quick(settings=settings).fit(inputs, classes)
 
 
 def test_clones_without_an_account_say_that_they_compose() -> None:
