@@ -20,7 +20,7 @@ __all__ = [
     "client_states", "code_books", "comparable", "comparison", "comparison_grid", "comparison_page",
     "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts", "drifting",
     "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
-    "figures", "flower_processes", "following", "installed", "lifetime", "limits", "model_shapes", "node_files",
+    "figures", "following", "installed", "lifetime", "limits", "model_shapes", "node_settings",
     "observers", "other_tables", "pool", "private_search", "public_rows", "rehearsal", "roll_call", "rosters",
     "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder", "run_grid",
     "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections",
@@ -68,8 +68,7 @@ if TYPE_CHECKING:
     from fedsw.federation.deploy import bundle as bundles
     from fedsw.federation.deploy import certificates as certificates
     from fedsw.federation.deploy import client_check as client_check
-    from fedsw.federation.deploy import flower_processes as flower_processes
-    from fedsw.federation.deploy import node_file as node_files
+    from fedsw.federation.deploy import node_settings as node_settings
     from fedsw.federation.deploy import serving as served
     from fedsw.federation.engines import driver as driver
     from fedsw.federation.engines import following as following

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -21,11 +21,10 @@ from fedsw.cli._modules import (
     execution,
     experiment_code,
     experiments,
-    flower_processes,
     following,
     installed,
     limits,
-    node_files,
+    node_settings,
     rosters,
     run_folder,
     run_progress,
@@ -146,9 +145,6 @@ def server_command(
     execution.execute(watched(start, port=metrics_port), label=chosen.name, as_json=as_json, quiet=quiet)
 
 
-_Value = TypeVar("_Value")
-
-
 def client_command(
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server is.")] = None,
     certs: Annotated[
@@ -238,43 +234,27 @@ def client_command(
     or both, here or in a node file. With --check nothing takes part: state, accounts, disk, HOME, columns, certificate,
     server, clock and code are tried, each a line with its remedy.
     """
+    # Parameters are named for the keys of a node file, so that no list repeats them.
+    given = {name.replace("_", "-"): value for name, value in locals().items() if value is not None}
     if init:
-        node_files.write_node_file(output)
+        node_settings.write_node_file(output)
         echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
         return
-    file = node_files.NodeFile() if config is None else node_files.read_node_file(config)
-    if (trust, max_epsilon, file.trust, file.max_epsilon) == (None,) * 4:
+    file = {} if config is None else node_settings.read_node_file(config)
+    chosen = {**file, **given, "modules": tuple(allow_module or file.get("modules", ()))}
+    if "trust" not in chosen and "max-epsilon" not in chosen:
         raise typer.BadParameter(f"a client says what it takes part in before it starts; {limits.CHOICE}")
-    folder = _needed("certs", certs, file.certs)
-    state = state_dir or file.state_dir or options.STATE
-    agreed = None if file.trust is None else ",".join(file.trust)
-    plain = bool(file.stock) if stock is None else stock
+    _require(chosen, "certs")
+    folder, state = chosen["certs"], chosen.get("state-dir", options.STATE)
+    made, plain = certificates.ServerCertificates.of(folder), bool(chosen.get("stock"))
 
-    def settings() -> flower_processes.NodeSettings:
-        return flower_processes.NodeSettings(
-            superlink=_needed("superlink", superlink, file.superlink),
-            authority=certificates.ServerCertificates.of(folder).authority,
-            key=key or file.key or folder / "node.key",
-            server_key=server_key or file.server_key or certificates.ServerCertificates.of(folder).signing_public,
-            client=_needed("partition-id", partition_id, file.partition_id),
-            clients=_needed("num-partitions", num_partitions, file.num_partitions),
-            num_clients=_first(num_clients, file.num_clients),
-            data_dir=_first(data_dir, file.data_dir),
+    def settings() -> node_settings.NodeSettings:
+        _require(chosen, "superlink", "partition-id", "num-partitions")
+        return node_settings.NodeSettings.of(
+            {"key": folder / "node.key", "server-key": made.signing_public, **chosen},
+            authority=made.authority,
             state_dir=private_folder(state),
-            data_path=_first(data_path, file.data_path),
-            schema=_first(schema, file.schema_),
-            trust=_first(trust, agreed),
-            max_epsilon=_first(max_epsilon, file.max_epsilon),
-            max_memory=_first(max_memory, file.max_memory),
-            max_seconds=_first(max_seconds, file.max_seconds),
             own_data=True,
-            bundle=_first(bundle, file.bundle),
-            code=_first(code, file.code),
-            modules=tuple(allow_module or file.modules or ()),
-            roster=_first(roster, file.roster),
-            colluding=_first(colluding, file.colluding),
-            account=_first(account, file.account),
-            accounts=_first(accounts, file.accounts),
         )
 
     if check:
@@ -292,15 +272,10 @@ def client_command(
     served.keep_connected(node, state / "flower", stock=plain, say=say)
 
 
-def _first(chosen: _Value | None, configured: _Value | None) -> _Value | None:
-    return configured if chosen is None else chosen
-
-
-def _needed(name: str, chosen: _Value | None, configured: _Value | None) -> _Value:
-    value = _first(chosen, configured)
-    if value is None:
-        raise typer.BadParameter(f"--{name} is missing; give it here, or {name} in the file of --config")
-    return value
+def _require(chosen: Mapping[str, object], *names: str) -> None:
+    for name in names:
+        if name not in chosen:
+            raise typer.BadParameter(f"--{name} is missing; give it here, or {name} in the file of --config")
 
 
 def bundle_command(

@@ -18,7 +18,7 @@ from fedsw.data.columns.declaration import read_columns
 from fedsw.experiment import parse_experiment
 from fedsw.federation.client import app
 from fedsw.federation.deploy import serving
-from fedsw.federation.deploy.flower_processes import NodeSettings
+from fedsw.federation.deploy.node_settings import NodeSettings
 
 
 def greeted(node: NodeSettings, home: Path, *, stock: bool, say: Any) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from fedsw.cli.app import app
 from fedsw.federation import OFFLINE
-from fedsw.federation.deploy.node_file import read_node_file
+from fedsw.federation.deploy.node_settings import read_node_file
 from fedsw.federation.deploy.processes import script
 from fedsw.federation.engines import Engine
 from fedsw.privacy.accounting.lifetime import ACCOUNTS_VARIABLE
@@ -104,11 +104,11 @@ def test_a_unit_says_where_accounts_are_and_no_more_and_the_client_s_reads_the_f
     shipped = ROOT / "fedsw" / "shipped" / "node.toml"
     written = Path(settings(UNITS[0], "ReadWritePaths")).relative_to("/srv/fedsw")
     file = read_node_file(shipped)
-    assert file.state_dir == shipped.parent / written
+    assert file["state-dir"] == shipped.parent / written
     accounts = Path(settings(UNITS[0], "Environment").partition("=")[2]).relative_to("/srv/fedsw")
-    assert file.accounts == shipped.parent / accounts
+    assert file["accounts"] == shipped.parent / accounts
     page = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")
-    assert f"--schema /srv/fedsw/{file.schema_.name} " in page and f"/srv/fedsw/{written} " in page
+    assert f"--schema /srv/fedsw/{file['schema'].name} " in page and f"/srv/fedsw/{written} " in page
 
 
 def complaints(unit: Path, folder: Path, **changed: str) -> list[str]:

@@ -30,7 +30,7 @@ from fedsw.federation import flower
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import valid_until, warn_of_expiry
 from fedsw.federation.deploy.executor import words_about_clocks
-from fedsw.federation.deploy.flower_processes import NodeSettings, read_address
+from fedsw.federation.deploy.node_settings import NodeSettings, read_address
 from fedsw.federation.deploy.serving import connection_to, probe
 from fedsw.federation.node.limits import choice_of
 from fedsw.federation.node.roster import read_mask_key, read_roster

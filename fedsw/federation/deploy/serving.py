@@ -21,7 +21,8 @@ from cryptography import x509
 from fedsw._tools.files import private_folder
 from fedsw.federation.deploy.certificates import ServerCertificates, warn_of_expiry
 from fedsw.federation.deploy.executor import REFUSAL
-from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, read_address, supernode_command
+from fedsw.federation.deploy.flower_processes import SuperLink, supernode_command
+from fedsw.federation.deploy.node_settings import NodeSettings, read_address
 from fedsw.federation.deploy.processes import Processes, free_port, is_this_machine
 from fedsw.runs.client_status import Participation, participations, read_client_status
 from fedsw.runs.report.screens import words_of_run

@@ -19,7 +19,8 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.federation.deploy.bundle import run_config, write_bundle
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_node_key
-from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, profile, supernode_command
+from fedsw.federation.deploy.flower_processes import SuperLink, profile, supernode_command
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import Processes, free_port, script
 from fedsw.federation.engines.following import Follower, Replaced
 from fedsw.federation.node.limits import ANY_TRUST

@@ -28,7 +28,8 @@ from fedsw.federation import flower
 from fedsw.federation.deploy import bundle
 from fedsw.federation.deploy.bundle import bundle_files, bundle_hash, read_bundle, write_bundle
 from fedsw.federation.deploy.executor import BundleRefused, NodeLoop, require_bundle
-from fedsw.federation.deploy.flower_processes import NodeSettings, supernode_command
+from fedsw.federation.deploy.flower_processes import supernode_command
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.engines import inprocess
 from fedsw.federation.node.limits import require_code, require_limits
 from tests.federation.node.runs import RUNS

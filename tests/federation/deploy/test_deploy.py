@@ -35,12 +35,12 @@ from fedsw.federation.deploy.certificates import (
     write_node_key,
 )
 from fedsw.federation.deploy.flower_processes import (
-    NodeSettings,
     node_config_text,
     profile,
     superlink_command,
     supernode_command,
 )
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import Processes, free_port
 from fedsw.federation.deploy.serving import probe
 

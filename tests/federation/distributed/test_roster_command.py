@@ -10,7 +10,7 @@ import pytest
 from fedsw.cli.app import main
 from fedsw.experiment import ExperimentError
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_node_key
-from fedsw.federation.deploy.flower_processes import NodeSettings
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.node.limits import choice_of, require_limits
 from fedsw.federation.node.roster import COLLUDING, KEY, ROSTER, grouped, read_roster
 from tests.federation.distributed.sites import experiment_of

@@ -18,7 +18,8 @@ import torch
 
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_federation, write_node_key
-from fedsw.federation.deploy.flower_processes import NodeSettings, SuperLink, supernode_command
+from fedsw.federation.deploy.flower_processes import SuperLink, supernode_command
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import MARK, Processes, free_port, script
 from fedsw.federation.deploy.serving import probe, serving
 from fedsw.federation.engines.deployed import local_federation

@@ -22,7 +22,7 @@ from flwr.proto.node_pb2 import Node as NodeProto
 from fedsw._tools.files import private_folder
 from fedsw.federation import flower, messages
 from fedsw.federation.deploy import executor
-from fedsw.federation.deploy.flower_processes import NodeSettings
+from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import Processes
 from fedsw.federation.engines.deployed import LocalFederation, follow, node_name
 from fedsw.federation.node.simulated import ONE_PERSON
