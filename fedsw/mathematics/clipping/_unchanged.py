@@ -126,7 +126,10 @@ class StateBefore:
             for empty in self._empty:
                 empty.clear()
             for filled, held in self._filled:
-                _refill(filled, held)
+                if list(filled) != list(held):  # in another order, too
+                    filled.clear()
+                for key, part in held.items():
+                    filled[key] = part.fresh() if type(part) is _Copied else part
             for undo in self._undo:
                 undo()
 
@@ -191,7 +194,12 @@ class StateBefore:
         alias, storage = value.detach(), value.untyped_storage()
         address = value.device, storage.data_ptr()
         if address not in self._memory and storage.nbytes():
-            self._memory[address] = storage, self._copied(storage)
+            if free := self._spare.get((storage.device, storage.nbytes())):
+                content = free.pop()
+                content.copy_(storage)
+            else:
+                content = cast(torch.UntypedStorage, storage.clone())  # type: ignore[no-untyped-call]
+            self._memory[address] = storage, content
         if not value.is_inference():
             self._undo.append(lambda: setattr(value, "data", alias))
         if value.is_leaf:
@@ -199,14 +207,6 @@ class StateBefore:
             self._undo.append(lambda: setattr(value, "grad", gradient))
             self._next(gradient, path, strict)
         self._dict(vars(value), path, strict)
-
-    def _copied(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        free = self._spare.get((storage.device, storage.nbytes()))
-        if not free:
-            return cast(torch.UntypedStorage, storage.clone())  # type: ignore[no-untyped-call]
-        content = free.pop()
-        content.copy_(storage)
-        return content
 
     def _array(self, value: np.ndarray[Any, Any], path: str, strict: bool) -> None:
         if value.dtype == object:
@@ -358,13 +358,6 @@ def named_globals(code: CodeType) -> tuple[str, ...]:
     names = [str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL]
     inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in named_globals(part)]
     return tuple(dict.fromkeys((*names, *inner)))
-
-
-def _refill(value: dict[Any, Any], held: dict[Any, Any]) -> None:
-    if list(value) != list(held):
-        value.clear()
-    for key, part in held.items():
-        value[key] = part.fresh() if type(part) is _Copied else part
 
 
 def _fresh(held: Any) -> Any:

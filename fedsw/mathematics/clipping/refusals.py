@@ -135,7 +135,8 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
         if child in contained:
             continue
         trains = any(parameter.requires_grad for parameter in child.parameters())
-        if trains and type(child) in RULES and RULES.get(type(child)).contains:
+        rule = RULES.get(type(child)) if trains and type(child) in RULES else None
+        if rule is not None and rule.contains:
             contained.update(part for part in child.modules() if part is not child)
         held = {key: parameter for key, parameter in child._parameters.items() if parameter is not None}
         reason = (
@@ -143,8 +144,7 @@ def check(module: nn.Module) -> dict[str, nn.Parameter]:
             or _mixing(child)
             or _stateful(child)
             or _parameters(child, held)
-            or _rules_refusal(child)
-            or _second_batch(child)
+            or (None if rule is None else rule.refusal(child))
             or _view(child)
         )
         if reason is not None:
@@ -180,10 +180,17 @@ def _wrapping(module: nn.Module) -> str | None:
 
 
 def _mixing(module: nn.Module) -> str | None:
+    """Reason why a module computes a record's output from other records too; None if it cannot."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and not module.batch_first:
+        return "takes the second dimension for the batch and mixes along the first; set batch_first=True"
     if not isinstance(module, _MIXERS):
         return None
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        return _mixing_norm(module)
+        over = "normalises over the batch, so that each record's output depends on the others"
+        if module.training:
+            return f"{over}; use GroupNorm, or freeze it with requires_grad_(False) and call .eval() on it"
+        if module.running_mean is None or module.running_var is None:
+            return f"{over}, in evaluation mode too, since it keeps no statistics; use GroupNorm"
     if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.Softmin) and (
         module.dim is None or module.dim == 0 or module.dim < -1
     ):
@@ -199,22 +206,8 @@ def _mixing(module: nn.Module) -> str | None:
     return None
 
 
-def _mixing_norm(module: nn.modules.batchnorm._BatchNorm) -> str | None:
-    over = "normalises over the batch, so that each record's output depends on the others"
-    if module.training:
-        return f"{over}; use GroupNorm, or freeze it with requires_grad_(False) and call .eval() on it"
-    if module.running_mean is None or module.running_var is None:
-        return f"{over}, in evaluation mode too, since it keeps no statistics; use GroupNorm"
-    return None
-
-
-def _second_batch(module: nn.Module) -> str | None:
-    if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and not module.batch_first:
-        return "takes the second dimension for the batch and mixes along the first; set batch_first=True"
-    return None
-
-
 def _stateful(module: nn.Module) -> str | None:
+    """Reason why a pass leaves something of a record, or differs from the one before; None if it does neither."""
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
         return "keeps running statistics of private records, without noise; set track_running_stats=False"
     if module.training and (
@@ -265,13 +258,6 @@ def _parameters(module: nn.Module, parameters: Mapping[str, Tensor]) -> str | No
                 "pass reaches a parameter. Remove them; what they do to a gradient can be done to a released one"
             )
     return None
-
-
-def _rules_refusal(module: nn.Module) -> str | None:
-    """Objection of the rule of a layer that trains, or of which a part trains, to this one."""
-    if type(module) not in RULES or not any(parameter.requires_grad for parameter in module.parameters()):
-        return None
-    return RULES.get(type(module)).refusal(module)
 
 
 def _view(module: nn.Module) -> str | None:

@@ -165,8 +165,12 @@ class Tape:
         self._rerun = () if rerun is None else (rerun,)  # by a backward pass, as checkpointing does
         self._total = Total(parameters)
         self.size = self._total.size
-        outputs = zip(*(block.outputs for block in blocks), strict=True)
-        self._leaves = tuple(_leaf(parts) for parts in outputs)
+        leaves = []
+        for parts in zip(*(block.outputs for block in blocks), strict=True):
+            # A leaf of its own graph: heads are pulled back to it, and no further.
+            joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
+            leaves.append(joined.requires_grad_(any(part.requires_grad for part in parts)))
+        self._leaves = tuple(leaves)
         self._live = [leaf for leaf in self._leaves if leaf.requires_grad]
         self.column = len(self._live) == 1 and self._live[0].shape[1:].numel() == 1
         self.records = self._leaves[0].shape[0]
@@ -317,12 +321,6 @@ class Tape:
                     f"{call.title}: its input was overwritten after the call (an in-place operation), so its "
                     "gradient cannot be measured. Use out-of-place operations, and a fresh batch each time."
                 )
-
-
-def _leaf(parts: Sequence[Tensor]) -> Tensor:
-    """The blocks of one output as a leaf of its own graph."""
-    joined = torch.cat([part.detach() for part in parts]) if len(parts) > 1 else parts[0].detach()
-    return joined.requires_grad_(any(part.requires_grad for part in parts))
 
 
 def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Iterator[Tensor]:

@@ -38,57 +38,41 @@ def _gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     n, d = a.shape[0], len(deltas)
     gram = torch.zeros((n, d, d), dtype=torch.float64, device=a.device)
     if trains(layer, "weight") and n:
-        gram = gram + _weight_gram(layer, a, deltas)
+        kernel, floats = outer_cost(*_sizes(layer, a, deltas[0]), d)
+
+        def part_gram(part: slice) -> Tensor:
+            if layer.transposed:
+                fixed = _sites(layer, a[part])
+                moving = [_windows(layer, _source(layer, a, delta[part]), a) for delta in deltas]
+            else:
+                fixed = _windows(layer, _source(layer, a[part], deltas[0]), deltas[0])
+                moving = [_sites(layer, delta[part]) for delta in deltas]
+            return outer_gram(fixed.mT, [delta.mT for delta in moving], kernel=kernel)
+
+        gram = gram + tiled(n, floats * layer.groups, a.device, part_gram)
     if trains(layer, "bias"):
         gram = gram + inner_products([delta.flatten(2).sum(2, dtype=torch.float64) for delta in deltas])
     return gram
 
 
-def _weight_gram(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
-    sites, shared, varying = _sizes(layer, a, deltas[0])
-    kernel, floats = outer_cost(sites, shared, varying, len(deltas))
-
-    def part_gram(part: slice) -> Tensor:
-        if layer.transposed:
-            fixed = _sites(layer, a[part])
-            moving = [_windows(layer, _source(layer, a, delta[part]), a) for delta in deltas]
-        else:
-            fixed = _windows(layer, _source(layer, a[part], deltas[0]), deltas[0])
-            moving = [_sites(layer, delta[part]) for delta in deltas]
-        return outer_gram(fixed.mT, [delta.mT for delta in moving], kernel=kernel)
-
-    return tiled(a.shape[0], floats * layer.groups, a.device, part_gram)
-
-
 def _gradient(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> dict[str, Tensor]:
     sums = {}
     if trains(layer, "weight"):
-        sums["weight"] = _weight_sum(layer, a, delta, factors)
+        places = a if layer.transposed else delta
+        shape = (layer.groups, places.shape[1] // layer.groups, layer.weight.numel() // places.shape[1])
+        total = sums["weight"] = torch.zeros(shape, dtype=torch.float64, device=a.device)
+        for part in tiles(a.shape[0], _floats(layer, a, delta, 1), a.device):
+            left = _sites(layer, times(factors[part], places[part]))
+            right = _windows(layer, _source(layer, a[part], delta[part]), places).mT
+            for group in range(layer.groups):
+                # The products (n, o, T) by (n, T, p) of all records, added as one product.
+                if a.device.type == "cpu":
+                    total[group].addbmm_(left[:, group], right[:, group])
+                else:
+                    total[group].addmm_(left[:, group].transpose(0, 1).flatten(1), right[:, group].flatten(0, 1))
     if trains(layer, "bias"):
         sums["bias"] = factors @ delta.flatten(2).sum(2)
     return sums
-
-
-def _weight_sum(layer: Convolution, a: Tensor, delta: Tensor, factors: Tensor) -> Tensor:
-    """Sum over records of W, each times its factor, some records at a time."""
-    places = a if layer.transposed else delta
-    wide = places.shape[1] // layer.groups
-    shape = (layer.groups, wide, layer.weight.numel() // places.shape[1])
-    total = torch.zeros(shape, dtype=torch.float64, device=a.device)
-    for part in tiles(a.shape[0], _floats(layer, a, delta, 1), a.device):
-        left = _sites(layer, times(factors[part], places[part]))
-        right = _windows(layer, _source(layer, a[part], delta[part]), places).mT
-        for group, sums in enumerate(total):
-            _add_products(sums, left[:, group], right[:, group])
-    return total
-
-
-def _add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the products of left (n, o, T) and right (n, T, p) of all records to total (o, p), as one product."""
-    if total.device.type == "cpu":
-        total.addbmm_(left, right)
-    else:
-        total.addmm_(left.transpose(0, 1).flatten(1), right.flatten(0, 1))
 
 
 def _rows(layer: Convolution, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:

@@ -42,7 +42,13 @@ def _gram(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     n = a.shape[0]
     gram = torch.zeros((n, len(deltas), len(deltas)), dtype=torch.float64, device=a.device)
     if trains(layer, "weight"):
-        gram = gram + _sequence_gram(_sites(a), [_sites(delta) for delta in deltas])
+        inputs, backprops = _sites(a), [_sites(delta) for delta in deltas]
+        kernel, floats = outer_cost(inputs.shape[2], layer.in_features, layer.out_features, len(deltas))
+
+        def part_gram(part: slice) -> Tensor:
+            return outer_gram(inputs[part], [delta[part] for delta in backprops], kernel=kernel)
+
+        gram = gram + tiled(n, floats, a.device, part_gram)
     if trains(layer, "bias"):
         gram = gram + inner_products([_sites(delta).sum(2, dtype=torch.float64) for delta in deltas])
     return gram
@@ -76,15 +82,6 @@ def _reach(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor | None:
 def _sizes(layer: nn.Linear, a: Tensor, delta: Tensor) -> Tensor:
     sites: Tensor = met(delta).sum(1, dtype=torch.float64)
     return sites * (layer.in_features + layer.out_features)
-
-
-def _sequence_gram(a: Tensor, deltas: Sequence[Tensor]) -> Tensor:
-    kernel, floats = outer_cost(a.shape[2], a.shape[3], deltas[0].shape[3], len(deltas))
-
-    def part_gram(part: slice) -> Tensor:
-        return outer_gram(a[part], [delta[part] for delta in deltas], kernel=kernel)
-
-    return tiled(a.shape[0], floats, a.device, part_gram)
 
 
 def _rows(layer: nn.Linear, a: Tensor, deltas: Sequence[Tensor]) -> dict[str, list[Tensor]]:
@@ -131,7 +128,13 @@ def _embedding_gram(layer: nn.Embedding, a: Tensor, deltas: Sequence[Tensor]) ->
     floats = 2 * len(deltas) * index.shape[1] * layer.embedding_dim
 
     def part_gram(part: slice) -> Tensor:
-        return inner_products([_merge(layer, index[part], slots[part], delta[part]) for delta in deltas])
+        merged = []
+        for delta in deltas:
+            # Backprops of equal indices of a record add up in one row: its gradient, without the untouched rows.
+            rows = delta[part].reshape(*index[part].shape, layer.embedding_dim).to(torch.float64)
+            rows = _without_padding(layer, index[part], rows)
+            merged.append(torch.zeros_like(rows).scatter_add_(1, slots[part].unsqueeze(-1).expand_as(rows), rows))
+        return inner_products(merged)
 
     return tiled(a.shape[0], floats, a.device, part_gram)
 
@@ -153,13 +156,6 @@ def _slots(index: Tensor) -> Tensor:
     starts = torch.zeros_like(ordered)
     starts[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).to(ordered.dtype)
     return torch.empty_like(order).scatter_(1, order, starts.cumsum(1))
-
-
-def _merge(layer: nn.Embedding, index: Tensor, slots: Tensor, delta: Tensor) -> Tensor:
-    """Sum the backprops of equal indices of a record: its per-sample gradient, without the untouched rows."""
-    rows = delta.reshape(*index.shape, layer.embedding_dim).to(torch.float64)
-    rows = _without_padding(layer, index, rows)
-    return torch.zeros_like(rows).scatter_add_(1, slots.unsqueeze(-1).expand_as(rows), rows)
 
 
 def _without_padding(layer: nn.Embedding, index: Tensor, rows: Tensor) -> Tensor:
