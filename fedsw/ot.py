@@ -21,7 +21,7 @@ from fedsw.mathematics.transport.entropic import ITERATIONS, TOLERANCE, entropic
 from fedsw.mathematics.transport.entropic import sinkhorn_divergence as divergence
 from fedsw.mathematics.transport.given import positive, sample, samples, unit_columns
 from fedsw.mathematics.transport.sliced import cotangents, project, sliced_w2, spread
-from fedsw.privacy.sensitivity import Sensitivity, Side, swd_sensitivity, worst
+from fedsw.privacy.sensitivity import SLACK, Sensitivity, Side, swd_sensitivity, worst
 
 __all__ = [
     "SlicedGradients",
@@ -99,7 +99,7 @@ class SlicedGradients:
     """Gradients of the squared sliced distance in the points of both samples, (n, d) and (m, d), and their bound.
 
     ``sensitivity`` is how far the sums of both, each pulled back through Jacobians of spectral norm at most
-    ``jacobian``, move in l2 norm when one point is replaced.
+    ``jacobian``, move in l2 norm when one point is replaced, with room for rounding.
     """
 
     source: Any
@@ -130,7 +130,7 @@ def sliced_wasserstein_gradients(
     inside = project(source, radius), project(target, radius)
     of_source, other = cotangents(inside[0], inside[1], theta)
     sides = [Side(len(points), radius, jacobian) for points in inside]
-    bound = worst([swd_sensitivity(*pair, spread=spread(theta)) for pair in (sides, sides[::-1])])
+    bound = SLACK * worst([swd_sensitivity(*pair, spread=spread(theta)) for pair in (sides, sides[::-1])])
     return SlicedGradients(made(of_source), made(other), bound, jacobian)
 
 
