@@ -15,9 +15,8 @@ import torch
 from benchmarks.machine import describe
 from fedsw._tools.randomness import Stream
 from fedsw._tools.text import table
-from fedsw.privacy.accounting import Charge
 from fedsw.privacy.masks import MaskKey, Share, digest_of, shared_step
-from fedsw.privacy.release import Bounded, NoLedger, Part, pay, release_share
+from fedsw.privacy.release import Bounded, Paid, Part, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 
 PLACE = Path(__file__).parent / "results" / "masks.json"
@@ -36,7 +35,7 @@ def measure(sites: int, numbers: int) -> dict[str, float]:
     mask = own.mask(others, digest_of({"round": 1}), numbers)
     masked = time.process_time()
     part = Part("sum", 1.0, 1.0)
-    paid = [pay(NoLedger(), 1, 0, [Charge("records", 1.0, 1.0)], 1.0, [part])]
+    paid = [Paid(1, 0, 0.0, {part.name: part})]  # of no records: nothing is charged
     share = Share(1, sites, shared_step(1.0, sites, [1] * sites), 10.0)
     bounded = Bounded(torch.zeros(numbers, dtype=torch.float64), Sensitivity(1.0, "any"))
     started = time.process_time()

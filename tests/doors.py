@@ -8,16 +8,24 @@ from torch import Tensor
 
 from fedsw._tools.randomness import Stream
 from fedsw.mathematics.transport.flow import Slices
+from fedsw.privacy.accountants import ACCOUNTANTS, GAUSSIAN
 from fedsw.privacy.accounting import Charge
 from fedsw.privacy.local_release import RecordRelease
 from fedsw.privacy.mechanisms import MECHANISMS
-from fedsw.privacy.release import Bounded, NoLedger, Part, pay, release_paid
+from fedsw.privacy.relations import REPLACE_ONE
+from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.privacy.slices import BoundedSlices, DirectionStream, fresh_slices, slices_on
 
 
-class Unaccounted(NoLedger):
-    """A ledger that takes everything."""
+class Unaccounted:
+    """A ledger that takes every charge for one noise and one relation, and keeps none."""
+
+    nominal = True
+
+    def __init__(self, mechanism=GAUSSIAN, relation=REPLACE_ONE, accountant=None):
+        self.mechanism, self.relation = mechanism, relation
+        self.accountant = accountant or next(name for name, of in ACCOUNTANTS.items() if mechanism in of.takes)
 
     def spend(self, round, attempt, charges, sigma):
         return math.inf
@@ -25,7 +33,7 @@ class Unaccounted(NoLedger):
 
 def through(bounded: Bounded, part: Part, stream: Stream):
     charge = Charge("records", 1.0, part.sensitivity)
-    paid = pay(Unaccounted(), 1, 0, [charge], part.scale, [part])
+    paid = pay(Unaccounted(part.mechanism, part.relation), 1, 0, [charge], part.scale, [part])
     return release_paid(bounded, paid, part.name, stream)
 
 

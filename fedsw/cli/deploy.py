@@ -235,13 +235,13 @@ def client_command(
     server, clock and code are tried, each a line with its remedy.
     """
     # Parameters are named for the keys of a node file, so that no list repeats them.
-    given = {name.replace("_", "-"): value for name, value in locals().items() if value is not None}
+    options_here = {name.replace("_", "-"): value for name, value in locals().items() if value is not None}
     if init:
         node_settings.write_node_file(output)
         echo(f"{output} is written; edit it, then start `fedsw client --config {output}`")
         return
     file = {} if config is None else node_settings.read_node_file(config)
-    chosen = {**file, **given, "modules": tuple(allow_module or file.get("modules", ()))}
+    chosen = {**file, **options_here, "modules": tuple(allow_module or file.get("modules", ()))}
     if "trust" not in chosen and "max-epsilon" not in chosen:
         raise typer.BadParameter(f"a client says what it takes part in before it starts; {limits.CHOICE}")
     _require(chosen, "certs")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedsw._tools.later import torch
 from fedsw._tools.randomness import Stream
 from fedsw.privacy.accountants import GAUSSIAN, NO_NOISE, require_noise
-from fedsw.privacy.accounting import Charge, Spending, spend_together
+from fedsw.privacy.accounting import Charge, Ledger, Spending, spend_together
 from fedsw.privacy.accounting.ledger import mu_of
 from fedsw.privacy.masks import Share, Whole, whole_steps
 from fedsw.privacy.mechanisms import MECHANISMS, noised, require_norm, spacing
@@ -29,39 +29,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SAME = 1e-9  # relative: what two ways of computing one number may differ by
-
-
-class Spends(Protocol):
-    """The ledger that pays for a release: a `fedsw.privacy.accounting.Ledger`, or `NoLedger`."""
-
-    @property
-    def accountant(self) -> str | None:
-        """Name of the accountant that turns charges into epsilon; None without one."""
-
-    @property
-    def mechanism(self) -> str | None:
-        """Name of the noise that every charge is accounted for as; None for any."""
-
-    @property
-    def relation(self) -> str | None:
-        """The neighbours that epsilon is for; None for any."""
-
-    @property
-    def nominal(self) -> bool | None:
-        """True if epsilon is called nominal; None if there is no epsilon."""
-
-    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
-        """Put the charges on disk; returns the epsilon spent then, or raises before anything is written."""
-
-
-class NoLedger:
-    """A ledger that takes every charge and counts none, for values of simulated or public records."""
-
-    accountant = mechanism = relation = nominal = None
-
-    def spend(self, round: int, attempt: int, charges: Sequence[Charge], sigma: float) -> float:
-        """Charge nothing; returns 0."""
-        return 0.0
 
 
 class Guarantee(Protocol):
@@ -106,11 +73,11 @@ class Sample:
 
     __slots__ = ("_ledger", "_paid", "_plan")
 
-    def __init__(self, plan: object = None, ledger: Spends | None = None) -> None:
+    def __init__(self, plan: object = None, ledger: Ledger | None = None) -> None:
         self._plan, self._ledger = plan, ledger
         self._paid: Paid | None = None
 
-    def require(self, plan: object, ledger: Spends) -> None:
+    def require(self, plan: object, ledger: Ledger) -> None:
         """Refuse another plan than the sample was drawn for, another ledger, or a sample that has left: ValueError."""
         if self._plan is not None and plan is not self._plan:
             raise ValueError(
@@ -128,7 +95,7 @@ class Sample:
             raise ValueError(self._left())
         self._paid = paid
 
-    def _require_ledger(self, ledger: Spends | None) -> None:
+    def _require_ledger(self, ledger: Ledger | None) -> None:
         if self._ledger is not None and ledger is not self._ledger:
             raise ValueError(
                 "this batch was drawn for another ledger, which alone pays for it: two ledgers would each account for "
@@ -266,7 +233,7 @@ class Paid:
     attempt: int
     spent: float
     parts: dict[str, Part] = field(default_factory=dict)
-    ledger: Spends | None = field(default=None, repr=False, compare=False)
+    ledger: Ledger | None = field(default=None, repr=False, compare=False)
 
     def kept(self) -> dict[str, Any]:
         """Numbers and words that bring it back (`from_kept`), for a client that answers in several messages."""
@@ -281,7 +248,7 @@ class Paid:
         return cls(int(stored["round"]), int(stored["attempt"]), float(stored["epsilon"]), parts)
 
 
-def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
+def release(bounded: Bounded, guarantee: Guarantee, ledger: Ledger) -> Released:
     """Charge a value to the ledger, add its noise, and hand it out.
 
     Guarantee: the noise has scale sigma = multiplier * sensitivity, and the charge is on disk before it is drawn, so
@@ -310,7 +277,7 @@ def release(bounded: Bounded, guarantee: Guarantee, ledger: Spends) -> Released:
 
 
 def pay(
-    ledger: Spends, round_: int, attempt: int, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]
+    ledger: Ledger, round_: int, attempt: int, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]
 ) -> Paid:
     """Charge all that an attempt will release from one sample, before any of it is computed.
 
@@ -356,39 +323,37 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
     return [outcomes[index] for index in range(len(bills))]
 
 
-def _require_same(guarantee: Guarantee, ledger: Spends) -> None:
+def _require_same(guarantee: Guarantee, ledger: Ledger) -> None:
     """Refuse a plan and a ledger that say different things of one release: ValueError names both."""
     for what, planned, accounted in (
         ("accountant", guarantee.accountant, ledger.accountant),
         ("mechanism", guarantee.mechanism, ledger.mechanism),
         ("relation", guarantee.relation, ledger.relation),
     ):
-        if accounted is not None and planned != accounted:
+        if planned != accounted:
             raise ValueError(
                 f"the plan has the {what} {planned!r} and the ledger {accounted!r}; make the ledger from the plan "
                 "(Ledger.create(path, plan)). Nothing was charged"
             )
-    if ledger.nominal is False and guarantee.nominal:
+    if guarantee.nominal and not ledger.nominal:
         raise ValueError(
             "the plan has a seed, which reproduces sampling and noise, and the ledger is not called nominal; make the "
             "ledger from the plan (Ledger.create(path, plan)), or plan without a seed. Nothing was charged"
         )
 
 
-def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
+def _require_charged(ledger: Ledger, charges: Sequence[Charge], sigma: float, parts: Sequence[Part]) -> None:
     """Refuse parts that cost more than is charged, or differ from what is accounted for: ValueError names both."""
     for part in parts:
-        if ledger.accountant is not None:
-            require_noise(ledger.accountant, part.mechanism)
-        if part.mechanism not in (NO_NOISE, ledger.mechanism) and ledger.mechanism is not None:
+        require_noise(ledger.accountant, part.mechanism)
+        if part.mechanism not in (NO_NOISE, ledger.mechanism):
             raise ValueError(
                 f"{part.name!r} has {part.mechanism!r} noise, and the ledger accounts for {ledger.mechanism!r} noise; "
                 "nothing was charged"
             )
-        if ledger.relation is not None:
-            require_relation(repr(part.name), part.relation, ledger.relation)
+        require_relation(repr(part.name), part.relation, ledger.relation)
     charged = max(mu_of(charge.sensitivity, sigma) for charge in charges)
-    needed = _joint(parts)
+    needed = _joint(parts, ledger.mechanism)
     if needed > charged * (1 + _SAME):
         raise ValueError(
             f"what would leave costs mu = {needed:.6g}, and mu = {charged:.6g} was to be charged; nothing was charged. "
@@ -396,23 +361,19 @@ def _require_charged(ledger: Spends, charges: Sequence[Charge], sigma: float, pa
         )
 
 
-def _joint(parts: Sequence[Part]) -> float:
-    """The mu of all parts of a payment together; ValueError if it is unknown how they add up."""
-    noised_ones = [part for part in parts if part.mechanism != NO_NOISE]
+def _joint(parts: Sequence[Part], mechanism: str) -> float:
+    """The mu of all parts of a payment together, of which those with noise have this one.
+
+    ValueError if it is unknown how they add up.
+    """
     exact = max((mu_of(part.sensitivity, 0.0) for part in parts if part.mechanism == NO_NOISE), default=0.0)
-    mus = [mu_of(part.sensitivity, part.scale) for part in noised_ones]
-    names = sorted({part.mechanism for part in noised_ones})
+    mus = [mu_of(part.sensitivity, part.scale) for part in parts if part.mechanism != NO_NOISE]
     if len(mus) <= 1:
         return max([exact, *mus])
-    if len(names) > 1:
-        raise ValueError(
-            f"a payment is for values with {' and '.join(names)} noise, which no accountant takes together; nothing "
-            "was charged. Pay for each in a ledger of its own"
-        )
-    joint = MECHANISMS.get(names[0]).joint
+    joint = MECHANISMS.get(mechanism).joint
     if joint is None:
         raise ValueError(
-            f"it is unknown what {len(mus)} values with {names[0]!r} noise from one sample cost together; nothing was "
+            f"it is unknown what {len(mus)} values with {mechanism!r} noise from one sample cost together; nothing was "
             "charged. Pay for one alone"
         )
     return max(exact, joint(mus))

@@ -99,6 +99,7 @@ class _Strange(Unaccounted):
     """A ledger of something that nobody has heard of."""
 
     def __init__(self, **kept: str) -> None:
+        super().__init__()
         vars(self).update(kept)
 
 

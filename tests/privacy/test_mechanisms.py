@@ -142,7 +142,7 @@ def test_a_plan_of_l2_bounds_takes_no_laplace_noise(known):
 
 def test_ones_own_noise_is_of_the_scale_that_it_was_paid_for(known):
     mechanism("wide", accountants=["pld"])(wide)
-    paid = pay(Unaccounted(), 1, 0, CHARGES, 3.0, [Part("sum", 1.0, 3.0, "wide")])
+    paid = pay(Unaccounted("wide"), 1, 0, CHARGES, 3.0, [Part("sum", 1.0, 3.0, "wide")])
     value = Bounded(torch.zeros(20_000, dtype=torch.float64), Sensitivity(1.0, "any"))
     assert float(release_paid(value, paid, "sum", Stream.seeded(1)).value.std()) == pytest.approx(6.0, rel=0.03)
 
@@ -160,11 +160,11 @@ def test_values_with_a_noise_of_ones_own_leave_one_by_one(known):
     for noises in (("wide", "wide"), ("gaussian", "laplace"), ("gaussian", "wide")):
         parts = [Part(str(i), 1.0, 9.0, noise) for i, noise in enumerate(noises)]
         with pytest.raises(ValueError, match="nothing was charged"):
-            pay(Unaccounted(), 1, 0, CHARGES, 0.1, parts)
+            pay(Unaccounted(noises[0]), 1, 0, CHARGES, 0.1, parts)
     exact = [Part("a", 1.0, 9.0, "wide"), Part("b", 0.0, 0.0, "none")]
-    pay(Unaccounted(), 1, 0, CHARGES, 9.0, exact)
+    pay(Unaccounted("wide"), 1, 0, CHARGES, 9.0, exact)
     with pytest.raises(ValueError, match="costs mu = inf"):
-        pay(Unaccounted(), 1, 0, CHARGES, 9.0, [exact[0], Part("b", 1.0, 0.0, "none")])
+        pay(Unaccounted("wide"), 1, 0, CHARGES, 9.0, [exact[0], Part("b", 1.0, 0.0, "none")])
 
 
 def test_ones_own_accountant_takes_what_it_lists(known, tmp_path):
@@ -211,7 +211,7 @@ def test_plan_and_ledger_say_the_same_of_a_release(tmp_path):
 
 def test_a_share_is_of_gaussian_noise_that_every_client_paid_for():
     noises = ("gaussian", "laplace")
-    paid = [pay(Unaccounted(), 1, 0, CHARGES, 1.0, [Part("sum", 1.0, 1.0, noise)]) for noise in noises]
+    paid = [pay(Unaccounted(noise), 1, 0, CHARGES, 1.0, [Part("sum", 1.0, 1.0, noise)]) for noise in noises]
     value = Bounded(torch.zeros(4, dtype=torch.float64), Sensitivity(1.0, "any", norm="l1"))
     with pytest.raises(ValueError, match="or of another"):
         release_share(value, paid, "sum", Share(2, 2, 2.0**-10, 1.0), np.zeros(4, np.uint64), Stream.seeded(1))

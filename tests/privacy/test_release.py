@@ -153,9 +153,9 @@ def test_parts_with_laplace_noise_cost_the_sum_of_what_each_does(parts):
     """Pure epsilons add up; the root of the sum of squares is what normal noise costs."""
     named = [Part(str(i), delta, scale, "laplace") for i, (delta, scale) in enumerate(parts)]
     joint = sum(delta / scale for delta, scale in parts)
-    pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
+    pay(Unaccounted("laplace"), 1, 0, [Charge("A", 1.0, joint)], 1.0, named)
     with pytest.raises(ValueError, match="nothing was charged"):
-        pay(Unaccounted(), 1, 0, [Charge("A", 1.0, joint * (1 - 1e-6))], 1.0, named)
+        pay(Unaccounted("laplace"), 1, 0, [Charge("A", 1.0, joint * (1 - 1e-6))], 1.0, named)
 
 
 def test_a_ledger_takes_no_noise_that_its_accountant_does_not_mean(tmp_path, ledger):
@@ -180,7 +180,7 @@ def test_a_value_that_moves_further_than_was_paid_for_stays():
 
 def test_a_payment_that_is_kept_between_messages_comes_back_as_it_was():
     parts = [Part("a", 1.0, 2.0, "laplace"), Part("b", 2.0, 1.0, "laplace", "replace-one, label and group included")]
-    paid = pay(Unaccounted(), 3, 2, [Charge("A", 1.0, 5.0)], 2.0, parts)
+    paid = pay(Unaccounted("laplace"), 3, 2, [Charge("A", 1.0, 5.0)], 2.0, parts)
     assert Paid.from_kept(paid.kept()) == paid
 
 

@@ -29,7 +29,7 @@ from fedsw.mathematics.transport.barycentre import FairMaps, bins_of, distributi
 from fedsw.privacy.accountants import LAPLACE
 from fedsw.privacy.accounting import Charge, Ledger
 from fedsw.privacy.mechanisms import laplace_scale
-from fedsw.privacy.release import Bounded, Part, Spends, pay, release_paid
+from fedsw.privacy.release import Bounded, Part, pay, release_paid
 from fedsw.privacy.sensitivity import Sensitivity
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics, parts_of, subsample, worth_of
@@ -178,7 +178,7 @@ def bounded_histograms(
 
 
 def release_histograms(
-    bounded: Bounded, epsilon: float, ledger: Spends, *, stream: Stream | None = None
+    bounded: Bounded, epsilon: float, ledger: Ledger, *, stream: Stream | None = None
 ) -> NDArray[np.float64]:
     """Noised counts (groups, b): charged to a ledger, then Laplace noise of scale 2 / epsilon on every count.
 

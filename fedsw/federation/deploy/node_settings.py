@@ -112,8 +112,10 @@ class NodeSettings:
     @classmethod
     def of(cls, options: Mapping[str, Any], **settled: Any) -> NodeSettings:
         """Make settings of options by key, as `read_node_file` has them, and of what is settled otherwise, by field."""
-        given = {field.name: options[key_of(field.name)] for field in fields(cls) if key_of(field.name) in options}
-        return cls(**given | settled)
+        options_by_field = {
+            field.name: options[key_of(field.name)] for field in fields(cls) if key_of(field.name) in options
+        }
+        return cls(**options_by_field | settled)
 
     @property
     def node_config(self) -> dict[str, int | str]:
@@ -177,7 +179,7 @@ _TYPES: dict[str, Any] = {
     "stock": bool,
 }
 OPTIONS = tuple(_TYPES)
-"""Keys of a node file, each an option of `fedsw client`: of the settings, and of what some of these follow from."""
+"""Keys of a node file, each an option of `fedsw client`: the settings', `certs` and `stock`."""
 
 _fields: dict[str, Any] = {  # pydantic has a method `schema`
     {"schema": "schema_"}.get(key, key): (kind | None, Field(None, alias=key)) for key, kind in _TYPES.items()

@@ -1,4 +1,4 @@
-"""What a run owes before its first round: its reservation in an account, and attempts that its folder lacks."""
+"""Costs of a run before its first round: its reservation in an account, and attempts that its folder lacks."""
 
 from __future__ import annotations
 

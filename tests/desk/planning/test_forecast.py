@@ -179,21 +179,15 @@ def test_what_nobody_said_is_public_is_not_trained_on():
         trained(Problem.from_experiment(experiment), (private, twins), multiplier=1.0)
 
 
-def test_a_release_that_is_charged_to_nobody_is_made_in_one_place():
-    """Every class with a method `spend` in the package: the ledger's, the protocol's, and what takes public twins'."""
+def test_no_release_of_the_package_is_charged_to_nobody():
+    """Every class with a method `spend` in the package is the ledger: twins are noised, and nothing is a release."""
     found = {
         (str(path.relative_to(PACKAGE)), node.name)
         for path in PACKAGE.rglob("*.py")
         for node in nodes(path)
         if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "spend" for each in node.body)
     }
-    assert found == {
-        ("privacy/accounting/ledger.py", "Ledger"),
-        ("privacy/release.py", "Spends"),
-        ("privacy/release.py", "NoLedger"),
-    }
-    uses = {path.name for path in PACKAGE.rglob("*.py") if "NoLedger" in path.read_text(encoding="utf-8")}
-    assert uses == {"release.py"}, "twins are noised, and nothing of them is a release"
+    assert found == {("privacy/accounting/ledger.py", "Ledger")}
 
 
 def test_noise_costs_what_can_be_learnt():
