@@ -62,7 +62,7 @@ def folder() -> Iterator[None]:
     before, kept = Path.cwd(), {name: os.environ.get(name) for name in ("COLUMNS", "FEDSW_ACCOUNTS")}
     with tempfile.TemporaryDirectory() as fresh:
         os.chdir(fresh)
-        os.environ |= {"COLUMNS": "1000", "FEDSW_ACCOUNTS": "accounts"}
+        os.environ |= {"COLUMNS": "1000", "FEDSW_ACCOUNTS": f"{fresh}/accounts"}
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -421,6 +422,19 @@ def test_the_file_holds_no_more_than_names_and_steps(account):
     rows = sqlite3.connect(account.path).execute("SELECT body FROM rows").fetchall()
     kept = json.loads(rows[0][0])
     assert set(kept) == {"kind", "run", "label", "doing", "place", "unprotected", "begun", "steps"}
+
+
+def test_accounts_are_in_one_folder_wherever_a_command_is_started(monkeypatch, tmp_path):
+    for where in ("one", "other"):
+        (tmp_path / where).mkdir()
+        monkeypatch.chdir(tmp_path / where)
+        monkeypatch.setenv("FEDSW_ACCOUNTS", "accounts")
+        with pytest.raises(
+            ValueError, match=f"FEDSW_ACCOUNTS is 'accounts', .* Write the whole path, .*/{where}/accounts"
+        ):
+            accounts_folder()
+        monkeypatch.setenv("FEDSW_ACCOUNTS", "~/accounts")
+        assert accounts_folder() == Path.home() / "accounts"
 
 
 def test_a_home_that_is_not_there_is_said_with_the_variable_that_names_another_folder(monkeypatch):

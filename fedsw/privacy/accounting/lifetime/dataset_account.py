@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from uuid import uuid4
 
 from fedsw._tools import files
-from fedsw._tools.settings import require_data_set
+from fedsw._tools.settings import ExperimentError, require_data_set
 from fedsw._tools.text import downward, upward
 from fedsw.privacy.accounting.composition import check_delta
 from fedsw.privacy.accounting.journal import (
@@ -281,9 +281,21 @@ _CLIENT = ".client-"
 
 
 def accounts_folder() -> Path:
-    """The folder of this machine's accounts: $FEDSW_ACCOUNTS, else ~/.fedsw/accounts."""
+    """The folder of this machine's accounts: $FEDSW_ACCOUNTS, else ~/.fedsw/accounts.
+
+    ExperimentError for a relative path: started elsewhere, runs on the same records would begin another account.
+    """
     named = os.environ.get(ACCOUNTS_VARIABLE)
-    return Path(named).expanduser() if named else Path.home() / ".fedsw" / "accounts"
+    if not named:
+        return Path.home() / ".fedsw" / "accounts"
+    folder = Path(named).expanduser()
+    if not folder.is_absolute():
+        raise ExperimentError(
+            f"{ACCOUNTS_VARIABLE} is {named!r}, which is another folder wherever a command is started: runs on the "
+            "same records would count in accounts that know nothing of each other. Write the whole path, "
+            f"{folder.resolve()}"
+        )
+    return folder
 
 
 _FORMAT = 1
