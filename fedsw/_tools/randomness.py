@@ -59,7 +59,9 @@ class Stream:
     def words(self, count: int) -> NDArray[np.uint64]:
         """Uniform 64-bit words (count,)."""
         words = np.empty(count, dtype="<u8")
-        self._fill(words)
+        for start in range(0, count, BLOCK):
+            part = words[start : start + BLOCK].view(np.uint8)
+            self._cipher.update_into(_ZEROS[: len(part)] if len(part) < len(_ZEROS) else _ZEROS, part.data)
         return words.astype(np.uint64, copy=False)
 
     def words_of(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -93,12 +95,6 @@ class Stream:
             box_muller(self.words(even), block)
             part[:] = block[: len(part)]
         return normals
-
-    def _fill(self, words: NDArray[np.uint64]) -> None:
-        """Write keystream over an array of little-endian words."""
-        for start in range(0, len(words), BLOCK):
-            part = words[start : start + BLOCK].view(np.uint8)
-            self._cipher.update_into(_ZEROS[: len(part)] if len(part) < len(_ZEROS) else _ZEROS, part.data)
 
 
 def box_muller(words: NDArray[np.uint64], out: NDArray[np.float64]) -> tuple[float, float]:

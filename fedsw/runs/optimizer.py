@@ -109,30 +109,14 @@ class PlainOptimizer:
         """One step along the parameter's gradient."""
         gradient, values = self._parameter.grad, self._parameter.detach()
         assert gradient is not None
-        if self._kind is torch.optim.SGD:
-            self._descend(gradient, values)
-        else:
-            self._adam(gradient, values)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of torch's own class after the same steps."""
-        return {"state": {0: self._state} if self._state else {}, "param_groups": [dict(self.param_groups[0])]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state, of this class or of torch's."""
-        self.param_groups = [dict(state["param_groups"][0])]
-        self._state = copy.deepcopy(state["state"].get(0, {}))
-
-    def _descend(self, gradient: torch.Tensor, values: torch.Tensor) -> None:
-        group = self.param_groups[0]
-        buffers = [self._state.get("momentum_buffer")]
-        names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
-        sgd([values], [gradient], buffers, foreach=False, fused=False, **{name: group[name] for name in names})
-        if group["momentum"]:
-            self._state["momentum_buffer"] = buffers[0]
-
-    def _adam(self, gradient: torch.Tensor, values: torch.Tensor) -> None:
         group, state = self.param_groups[0], self._state
+        if self._kind is torch.optim.SGD:
+            buffers = [state.get("momentum_buffer")]
+            of_sgd = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+            sgd([values], [gradient], buffers, foreach=False, fused=False, **{name: group[name] for name in of_sgd})
+            if group["momentum"]:
+                state["momentum_buffer"] = buffers[0]
+            return
         if not state:
             of_scalars = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
             state["step"] = torch.tensor(0.0, dtype=of_scalars)
@@ -142,6 +126,15 @@ class PlainOptimizer:
         names = ("amsgrad", "lr", "weight_decay", "eps", "maximize")
         options = {"beta1": first, "beta2": second, **{name: group[name] for name in names}}
         adam([values], [gradient], averages, squares, [], [state["step"]], foreach=False, fused=False, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of torch's own class after the same steps."""
+        return {"state": {0: self._state} if self._state else {}, "param_groups": [dict(self.param_groups[0])]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from such a state, of this class or of torch's."""
+        self.param_groups = [dict(state["param_groups"][0])]
+        self._state = copy.deepcopy(state["state"].get(0, {}))
 
 
 class Trainer:

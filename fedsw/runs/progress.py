@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib
 import sys
@@ -83,14 +84,12 @@ class RunProgress(Display):
         self._label, self._runs, self._runs_done = label, runs, done
         self._held_out = ""
         self._task: TaskID | None = None
-        self._lines = RollLines(lambda line: None if quiet else self._print(line))
+        printed = functools.partial(self._bar.console.print, markup=False, highlight=False, soft_wrap=True)
+        self._lines = RollLines(lambda line: None if quiet else printed(line))
 
     def roll_called(self, called: Sequence[Called]) -> None:
         """Print clients' changed lines above the bar."""
         self._lines.roll_called(called)
-
-    def _print(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, label: str) -> None:
         """Show the label of the next of several runs."""

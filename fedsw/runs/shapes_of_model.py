@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,20 @@ def shapes_of(directory: Path, experiment: Experiment) -> list[ShapeFunction]:
     heights, noise = weights[0].T * coding.scale, scale**2 * _noise(problem, directory, coding)
     shares = _shares_of_records(problem, directory, coding)
     mean_score = bias[0] + sum(part @ heights[rows] for rows, part in zip(_rows_of(coding), shares, strict=True))
-    return [*_shapes(problem, coding, heights, noise, mean_score, shares)]
+    columns = problem.experiment.data.columns
+    assert columns is not None
+    shapes, named = [], [(name, feature) for feature in columns.features for name in feature.columns]
+    for (name, feature), rows, part in zip(named, _rows_of(coding), shares, strict=True):
+        centring = np.eye(len(part)) - part  # each row takes the mean by shares off
+        values = centring @ heights[rows]
+        variances = np.diag(centring @ noise[rows, rows] @ centring.T)
+        band = _WIDTH * np.sqrt(np.maximum(variances, 0.0))[:, None] + 0 * values
+        labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
+        places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
+        if columns.targets:
+            values, band = _in_units(problem, values, band, mean_score)
+        shapes.append(ShapeFunction(name, labels, places, values, band))
+    return shapes
 
 
 def _rows_of(coding: Hats) -> list[slice]:
@@ -76,24 +88,6 @@ def _shares_of_records(problem: Problem, directory: Path, coding: Hats) -> list[
         return alike
     means = [np.maximum(moments.mean[rows], 0.0) for rows in _rows_of(coding)]
     return [part / part.sum() if part.any() else even for part, even in zip(means, alike, strict=True)]
-
-
-def _shapes(
-    problem: Problem, coding: Hats, heights: Numbers, noise: Numbers, mean_score: Numbers, shares: list[Numbers]
-) -> Iterator[ShapeFunction]:
-    columns = problem.experiment.data.columns
-    assert columns is not None
-    named = [(name, feature) for feature in columns.features for name in feature.columns]
-    for (name, feature), rows, part in zip(named, _rows_of(coding), shares, strict=True):
-        centring = np.eye(len(part)) - part  # each row takes the mean by shares off
-        values = centring @ heights[rows]
-        variances = np.diag(centring @ noise[rows, rows] @ centring.T)
-        band = _WIDTH * np.sqrt(np.maximum(variances, 0.0))[:, None] + 0 * values
-        labels = tuple(text.removeprefix(f"{name}=").removeprefix(f"{name} at ") for text in coding.names[rows])
-        places = None if feature.categories else knots_of(feature, problem.experiment.model.knots)
-        if columns.targets:
-            values, band = _in_units(problem, values, band, mean_score)
-        yield ShapeFunction(name, labels, places, values, band)
 
 
 def _in_units(problem: Problem, values: Numbers, band: Numbers, mean_score: Numbers) -> tuple[Numbers, Numbers]:

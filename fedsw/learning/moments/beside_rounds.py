@@ -93,8 +93,14 @@ def scores_of(problem: Problem) -> ScoreCounts | None:
 
 def require_scorable(problem: Problem) -> None:
     """Check that counts of scores, where an experiment asks for them, can be released and used: ExperimentError."""
-    experiment = problem.experiment
-    if experiment.thresholds.share and (reason := _without_thresholds(problem)):
+    experiment, facts, groups = problem.experiment, problem.task.facts, len(problem.groups)
+    binary = facts.classifies and facts.supervised and problem.classes == 2 and problem.dimension == 1
+    if experiment.thresholds.share and (not binary or groups < 2):
+        task, reason = experiment.objective.task, f"are by group, and the data have {groups}"
+        if not binary:
+            reason = (
+                f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
+            )
         raise ExperimentError(
             f"thresholds.share is {experiment.thresholds.share:g}, and thresholds {reason}: leave [thresholds] out"
         )
@@ -102,15 +108,6 @@ def require_scorable(problem: Problem) -> None:
         raise ExperimentError(
             f"calibration.share is {experiment.calibration.share:g}, and calibration {reason}: set it to 0"
         )
-
-
-def _without_thresholds(problem: Problem) -> str:
-    """Reason why there are no thresholds by group, as the end of a sentence; empty if there can be."""
-    facts = problem.task.facts
-    if not (facts.classifies and facts.supervised) or problem.classes != 2 or problem.dimension != 1:
-        task = problem.experiment.objective.task
-        return f"are of a classifier of two classes; here objective.task is {task!r}, of {problem.classes} classes"
-    return f"are by group, and the data have {len(problem.groups)}" if len(problem.groups) < 2 else ""
 
 
 def uncalibrated(problem: Problem) -> str:

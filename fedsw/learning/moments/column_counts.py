@@ -137,18 +137,13 @@ def bins_of(histograms: Histograms, knots: int) -> tuple[ColumnBins, ...]:
     chosen, enough = [], max(records / _PARTS, _DEVIATIONS * histograms.sigma)
     for column, feature, row in zip(counts.columns, counts.features, histograms.values, strict=True):
         parts = row[: len(column.edges) - 1]
-        crowded = parts.max() >= _POINT * records or _between_knots(column, feature, parts, knots) >= _TAIL * records
+        middles = (np.array(column.edges[:-1]) + np.array(column.edges[1:])) / 2
+        between_knots = np.bincount(np.searchsorted(knots_of(feature, knots), middles), weights=parts)
+        crowded = parts.max() >= _POINT * records or between_knots.max() >= _TAIL * records
         edges = tuple(column.edges[at] for at in _joined(parts.tolist(), enough)) if crowded else ()
         if edges:
             chosen.append(ColumnBins(column=column.name, edges=edges))
     return tuple(chosen)
-
-
-def _between_knots(column: Coded, feature: Feature, parts: NDArray[np.float64], knots: int) -> float:
-    """Most records between two neighbouring knots."""
-    middles = (np.array(column.edges[:-1]) + np.array(column.edges[1:])) / 2
-    places = np.searchsorted(knots_of(feature, knots), middles)
-    return float(np.bincount(places, weights=parts).max())
 
 
 def _joined(parts: Sequence[float], enough: float) -> list[int]:

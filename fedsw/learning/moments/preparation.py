@@ -253,13 +253,6 @@ def _slopes(moments: Moments, whitening: NDArray[np.float64]) -> NDArray[np.floa
     return slopes
 
 
-def _shrunk(vectors: NDArray[np.float64], noise: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns (p, t) times max(0, 1 - noise^2/norm^2), where `noise` is the norm that noise alone gives each."""
-    squares = np.sum(vectors**2, axis=0)
-    shrunk: NDArray[np.float64] = vectors * np.maximum(0.0, 1 - np.square(noise) / np.maximum(squares, 1e-300))
-    return shrunk
-
-
 def started(problem: Problem, preparation: Preparation, moments: Moments, model: nn.Module) -> Tensor:
     """Flat parameters (r,) of a model that takes prepared inputs, as `fedsw.learning.models.flatten` orders them.
 
@@ -307,7 +300,9 @@ def _discriminant(moments: Moments, matrix: NDArray[np.float64]) -> tuple[NDArra
     """Log-odds, up to a common term, of classes with one covariance: the inverse of the squared whitening."""
     shares = moments.target_mean
     noise = moments.noise_of_products * np.linalg.norm(matrix) / shares
-    means = _shrunk((moments.class_shifts @ matrix).T, noise)
+    means = (moments.class_shifts @ matrix).T
+    # A class is shrunk by the part of its mean's square that noise gives it: max(0, 1 - noise^2 / |mean|^2).
+    means *= np.maximum(0.0, 1 - np.square(noise) / np.maximum(np.sum(means**2, axis=0), 1e-300))
     constants = np.log(shares) - 0.5 * np.sum(means**2, axis=0)
     if len(shares) == 2:
         return means[:, 1:] - means[:, :1], constants[1:] - constants[:1]

@@ -217,7 +217,12 @@ def fit_generator(
         like_first = replace(Target.of(other, weights=weights, like=like), proportions=target.proportions)
         targets.append(SketchTarget(other, sketcher_like(other, other_sketcher, like), like_first))
     for candidate in (network, *restarts):
-        _require_conditional(candidate, sketch)
+        cells_of = getattr(candidate, "cells", None)
+        if cells_of != sketch.law.cells or not isinstance(getattr(candidate, "latent", None), int):
+            raise ValueError(
+                f"the network is for {cells_of} cells and the sketch has {sketch.law.cells}; a generator has the "
+                "attributes `cells` and `latent`, see fedsw.learning.models.labelled"
+            )
         if isinstance(candidate, Proportioned):
             candidate.proportions.copy_(sketch.proportions if proportions is None else proportions)
     path = None if checkpoint is None else Path(checkpoint)
@@ -325,15 +330,6 @@ def _follow(average: nn.Module, network: nn.Module, step: int, settings: FitSett
     length = min(float(step), max(1.0, settings.averaging * settings.steps))
     move = get_ema_multi_avg_fn(1 - 1 / length)  # type: ignore[no-untyped-call]
     move(list(average.parameters()), list(network.parameters()), step)
-
-
-def _require_conditional(network: nn.Module, sketch: NoisedSketch) -> None:
-    cells = getattr(network, "cells", None)
-    if cells != sketch.law.cells or not isinstance(getattr(network, "latent", None), int):
-        raise ValueError(
-            f"the network is for {cells} cells and the sketch has {sketch.law.cells}; a generator has the attributes "
-            "`cells` and `latent`, see fedsw.learning.models.labelled"
-        )
 
 
 def _mark(

@@ -105,9 +105,11 @@ def fair_maps(distributions: Array, weights: Array, edges: Array, radius: float)
     if solution.status != 0:
         raise RuntimeError(f"the linear program of the fair maps has no solution: {solution.message}")
     couplings = np.clip(solution.x[: groups * b * b].reshape(groups, b, b), 0.0, None)
+    mass = couplings.sum(axis=2, keepdims=True)
     return FairMaps(
         edges,
-        _conditional(couplings),
+        # Rows as probabilities; a bin without mass stays where it is.
+        np.where(mass > 0, couplings / np.where(mass > 0, mass, 1.0), np.eye(b)[None]),
         couplings.sum(axis=1),
         np.asarray(solution.x[groups * b * b :]),
         float(solution.fun),
@@ -130,10 +132,3 @@ def _ball(groups: int, b: int, radius: float) -> tuple[sparse.csr_array, Array]:
     common = sparse.vstack([lower] * groups)
     gaps = sparse.hstack([functions, -common])
     return sparse.csr_array(sparse.vstack([gaps, -gaps])), np.full(2 * groups * b, radius / 2)
-
-
-def _conditional(couplings: Array) -> Array:
-    """Rows of couplings (groups, b, b) as probabilities; a bin without mass stays where it is."""
-    mass = couplings.sum(axis=2, keepdims=True)
-    stay = np.eye(couplings.shape[1])[None]
-    return np.where(mass > 0, couplings / np.where(mass > 0, mass, 1.0), stay)

@@ -232,9 +232,13 @@ def entropic_loss(
         raise ValueError(f"tolerance is {tolerance}; the l1 error of a plan's marginals lies in (0, 1).")
     iterations = whole(iterations, "iterations", least=1)
     fixed = None if fixed is None else whole(fixed, "fixed", least=1)
-    costs = _costs(generated, released, order)
-    value, error = _entropic_value(costs, order * scale**order, tolerance, iterations, fixed)
-    return EntropicMatching(value, error, tolerance)
+    costs, regulariser = _costs(generated, released, order), order * scale**order
+    # <plan, costs> + regulariser KL(plan | marginals), with the plan held fixed.
+    plan = _sinkhorn(costs.detach().numpy(), regulariser, tolerance, iterations, fixed)
+    ratio = plan * plan.size
+    entropy = float(np.sum(plan * np.log(ratio, where=ratio > 0, out=np.zeros_like(ratio))))
+    value = (torch.from_numpy(plan) * costs).sum() + regulariser * entropy
+    return EntropicMatching(value, _marginal_error(plan), tolerance)
 
 
 def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> EntropicMatching:
@@ -278,17 +282,6 @@ def _costs(generated: Tensor, released: Tensor, order: Order) -> Tensor:
         costs = (x * x).sum(dim=1).unsqueeze(1) + (y * y).sum(dim=1) - 2 * (x @ y.T)
     require_finite(costs, "costs")  # squares overflow before their points do
     return costs
-
-
-def _entropic_value(
-    costs: Tensor, regulariser: float, tolerance: float, iterations: int, fixed: int | None
-) -> tuple[Tensor, float]:
-    """<plan, costs> + regulariser KL(plan | marginals), with the plan held fixed; and the plan's marginal error."""
-    plan = _sinkhorn(costs.detach().numpy(), regulariser, tolerance, iterations, fixed)
-    n, m = plan.shape
-    ratio = plan * (n * m)
-    entropy = float(np.sum(plan * np.log(ratio, where=ratio > 0, out=np.zeros_like(ratio))))
-    return (torch.from_numpy(plan) * costs).sum() + regulariser * entropy, _marginal_error(plan)
 
 
 def _sinkhorn(

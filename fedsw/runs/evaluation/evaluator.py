@@ -232,14 +232,10 @@ class Evaluator:
         directory.write_outputs(measured.arrays)
         measured = replace(measured, report=self._with_own(measured, self._records))
         worth = worth_of(self._task, self._records, measured, of=self._all)
-        return replace(worth, start=self._start, rise=self._rise(measured.losses, self._records))
-
-    def _rise(self, losses: Tensor | None, records: Records) -> Gain | None:
-        """Increase of the loss since before training, record by record; None if that is not a number."""
-        if self._losses is None or losses is None:
-            return None
-        finite = bool(torch.isfinite(losses).all() and torch.isfinite(self._losses).all())
-        return intervals.paired_mean((losses - self._losses).numpy(), units_of(records)) if finite else None
+        rise, before, after = None, self._losses, measured.losses
+        if before is not None and after is not None and bool(before.isfinite().all() and after.isfinite().all()):
+            rise = intervals.paired_mean((after - before).numpy(), units_of(self._records))
+        return replace(worth, start=self._start, rise=rise)
 
     def _with_own(self, measured: Measurements, records: Records) -> dict[str, float]:
         return measured.report | (self._own.measure(measured.arrays["outputs"], records) if self._own.names else {})

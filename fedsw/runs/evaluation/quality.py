@@ -540,7 +540,11 @@ def _of_probabilities(outputs: Tensor, answers: AnswersByRecord, rows: Array) ->
         counts = [len(np.unique(units[of_class == of_it])) for of_it in (1, 0)]
         measures.append((area_under_curve(of_class, chances), calibration_error(of_class, chances)))
         area = intervals.curve_area(measures[-1][0], *counts)
-        around.append((area, _around_calibration(of_class, chances, units)))
+        # The calibration error is a sum of sizes, of the mean gap within every bin.
+        bins, gaps = _bins(chances), chances - of_class
+        within = [np.where(bins == one, gaps, 0.0) for one in range(_BINS)]
+        errors = np.array([intervals.mean_error(gaps_of_bin, units) for gaps_of_bin in within])
+        around.append((area, intervals.sum_of_sizes(np.array([one.mean() for one in within]), errors)))
     names, means, ends = ("auc", "calibration_error"), np.mean(measures, axis=0), np.mean(around, axis=0)
     return {name: (float(means[at]), Interval(*map(float, ends[at]))) for at, name in enumerate(names)}
 
@@ -566,13 +570,6 @@ def calibration_error(target: Array, scores: Array) -> float:
     """Expected calibration error: the mean gap between scores (n,) and shares of class 1 in ten bins of equal width."""
     gaps = np.bincount(_bins(scores), weights=scores - target, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(target))
-
-
-def _around_calibration(target: Array, scores: Array, units: Array) -> Interval:
-    bins, gaps = _bins(scores), scores - target
-    within = [np.where(bins == b, gaps, 0.0) for b in range(_BINS)]
-    errors = [intervals.mean_error(gaps_of_bin, units) for gaps_of_bin in within]
-    return intervals.sum_of_sizes(np.array([gaps_of_bin.mean() for gaps_of_bin in within]), np.array(errors))
 
 
 def _bins(scores: Array) -> Array:

@@ -136,8 +136,17 @@ def _of_constant(metrics: Mapping[str, float], quality: Quality, records: int, a
     shown = measured(metrics[name], quality.intervals.get(name))
     constant = measured(quality.constant[name], quality.constant_intervals.get(name))
     what = name.replace("_", " ")
-    if quality.one_answer:
-        yield _same_for_all(quality, what, shown)
+    if quality.one_answer and not quality.noised:
+        yield (
+            f"the model answers the same for every record: its {what} {shown} is a constant's, and groups are equal "
+            "for that reason alone"
+        )
+    elif quality.one_answer:
+        assert quality.others is not None
+        yield (
+            "the model may answer the same for every record: the share of other answers than the most frequent cannot "
+            f"be told from 0 ({between(quality.others)}); rates of groups and classes then are noise"
+        )
     if quality.gain.below:
         yield f"worse than a constant: {what} {shown}, where {quality.answer} scores {constant}{weight}"
     elif not quality.gain.above and (quality.noised or not quality.one_answer):
@@ -191,19 +200,6 @@ def _of_probabilities(
             f"probabilities are worse than the class shares alone: log loss {measured(loss, around)}, the class "
             f"shares' {number(shares, 3)}. Read which class is more probable, and not how probable; {more}"
         )
-
-
-def _same_for_all(quality: Quality, what: str, shown: str) -> str:
-    if not quality.noised:
-        return (
-            f"the model answers the same for every record: its {what} {shown} is a constant's, and groups are equal "
-            "for that reason alone"
-        )
-    assert quality.others is not None
-    return (
-        "the model may answer the same for every record: the share of other answers than the most frequent cannot be "
-        f"told from 0 ({between(quality.others)}); rates of groups and classes then are noise"
-    )
 
 
 def _of_fairness(

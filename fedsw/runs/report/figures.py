@@ -287,7 +287,11 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
     drawn = written.getvalue()
     width = round(_POINTS * figure.get_figwidth())
     if len(drawn) > _MOST_SVG_BYTES:
-        return Picture(caption, _as_png(figure, says, width), width)
+        dots = BytesIO()
+        figure.savefig(dots, format="png")
+        data = base64.b64encode(compact(dots.getvalue())).decode("ascii")
+        image = Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)
+        return Picture(caption, image, width)
     label = Markup('role="img" aria-label="{}"').format(harmless(says))
     body = _IDS.sub(rf"\g<1>{name}-", drawn[drawn.index("<svg") :])
     body = re.sub(
@@ -297,10 +301,3 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
         count=1,
     )
     return Picture(caption, Markup(re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)), width)
-
-
-def _as_png(figure: Figure, says: str, width: int) -> Markup:
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png")
-    data = base64.b64encode(compact(drawn.getvalue())).decode("ascii")
-    return Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)

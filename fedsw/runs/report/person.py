@@ -68,7 +68,16 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
     """An attacker's advantage, beliefs before and after, with a sentence for each, and rates of a test."""
     delta = to_float(view.summary.get("delta")) or float(view.plan.get("delta", 1e-6))
     where = f", in the group {group}, for which the bounds are largest" if group else ""
-    rows, says = zip(*(_belief(meaning, prior, delta) for prior in PRIORS), strict=True)
+    rows, says = [], []
+    for prior in PRIORS:
+        often, nearly_always = percent(meaning.posterior(prior, _OFTEN)), percent(meaning.posterior(prior, delta))
+        guess, right, before = percent(max(prior, 1 - prior)), percent(meaning.success(prior)), f"{100 * prior:g} %"
+        rows.append((before, often, nearly_always, guess, right))
+        says.append(
+            f"An adversary who was {before} sure beforehand is at most {often} sure afterwards, in 99 of 100 cases (at "
+            f"most {nearly_always}, except with probability δ). The best guess is right in {guess} of cases before, "
+            f"and in at most {right} after."
+        )
     rates = [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES]
     return [
         "An adversary sees everything that was released, knows all other records, and asks which of two "
@@ -87,7 +96,7 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
                 rows,
             ),
             "rows",
-            says,
+            tuple(says),
         ),
         Listed.of("A test for one record", ("wrongly accuses", "finds at most"), rates),
         picture(
@@ -103,18 +112,6 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
 def _subject(view: RunView) -> str:
     unit = view.experiment.data.unit
     return "records is a person's" if unit is None else f"sets of records is one {unit!r}'s at a client"
-
-
-def _belief(meaning: Meaning, prior: float, delta: float) -> tuple[tuple[str, ...], str]:
-    often, nearly_always = percent(meaning.posterior(prior, _OFTEN)), percent(meaning.posterior(prior, delta))
-    guess, right = percent(max(prior, 1 - prior)), percent(meaning.success(prior))
-    before = f"{100 * prior:g} %"
-    sentence = (
-        f"An adversary who was {before} sure beforehand is at most {often} sure afterwards, in 99 of 100 cases (at "
-        f"most {nearly_always}, except with probability δ). The best guess is right in {guess} of cases before, and in "
-        f"at most {right} after."
-    )
-    return (before, often, nearly_always, guess, right), sentence
 
 
 def percent(share: float) -> str:

@@ -84,7 +84,10 @@ def draw_privacy(view: RunView) -> Figure | None:
     panels[0].set_ylim(bottom=0)
     if len(ratio[0]):
         panels[1].plot(*ratio, color=colour(0), alpha=0.3, linewidth=0.8, label="each round")
-        panels[1].plot(ratio[0], _running_mean(ratio[1]), color=colour(1), linewidth=2, label="running mean")
+        # A mean over a twentieth of the rounds; at either end over those that are there.
+        kernel = np.ones(max(1, len(ratio[1]) // 20))
+        mean = np.convolve(ratio[1], kernel, "same") / np.convolve(np.ones(len(ratio[1])), kernel, "same")
+        panels[1].plot(ratio[0], mean, color=colour(1), linewidth=2, label="running mean")
         panels[1].set(title="signal to noise, from the noisy gradient", xlabel="round")
         panels[1].set_ylim(bottom=0)
         panels[1].legend()
@@ -100,7 +103,10 @@ def draw_outputs(view: RunView) -> Figure | None:
     if outputs is None or not len(outputs.values) or "reference" in outputs.extra:
         return None
     draw = _scatters if outputs.values.shape[1] == 2 else _histograms
-    figure = draw(outputs, _strata(view, outputs), view.names)
+    strata = {"": np.ones(len(outputs.values), dtype=bool)}
+    if "label" in PENALTIES.get(view.experiment.objective.penalty).fixed and outputs.target.ndim == 1:
+        strata = {view.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
+    figure = draw(outputs, strata, view.names)
     figure.suptitle(f"{view.experiment.name}: held-out outputs by group")
     return figure
 
@@ -255,18 +261,6 @@ def _curve(history: Sequence[Mapping[str, Any]], key: str) -> Curve:
     pairs = [(float(row["round"]), to_float(row.get(key))) for row in history]
     known = [(at, value) for at, value in pairs if value is not None]
     return np.array([at for at, _ in known]), np.array([value for _, value in known], dtype=np.float64)
-
-
-def _running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    width = max(1, len(values) // 20)
-    kernel = np.ones(width)
-    return np.asarray(np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same"))
-
-
-def _strata(view: RunView, outputs: HeldOutOutputs) -> dict[str, NDArray[np.bool_]]:
-    if "label" not in PENALTIES.get(view.experiment.objective.penalty).fixed or outputs.target.ndim != 1:
-        return {"": np.ones(len(outputs.values), dtype=bool)}
-    return {view.names.label(int(label)): outputs.target == label for label in np.unique(outputs.target)}
 
 
 def _histograms(outputs: HeldOutOutputs, strata: Mapping[str, NDArray[np.bool_]], names: Names) -> Figure:

@@ -71,7 +71,14 @@ def described(
     about: dict[str, Any] = {}
     for name, value in (("plan", plan), ("clip", clip)):
         about |= dict(_public(name, value))
-    about |= dict(_of_objective(objective))
+    for name, value in objective.decisive().items():
+        path = f"objective.{name}"
+        if name == "penalties":
+            about[path] = f"{len(value)} of"
+            for number, penalty in enumerate(value):
+                about |= dict((_public if installed(type(penalty)) else _held)(f"{path}[{number}]", penalty))
+        else:
+            about |= dict((_held if name == "task" and not isinstance(value, str) else _public)(path, value))
     about |= dict(_of_optimizer(optimizer))
     about |= dict(_of_scheduler(scheduler))
     about |= dict(_of_model(model))
@@ -90,16 +97,23 @@ def require_same(directory: Path, now: Described) -> None:
             f"{directory} holds a ledger and no {BEGUN}: no PrivateTrainer of this version began there, and its "
             "settings are not known. Give another folder; on the same records what both spend adds up"
         )
-    key = _read_key(begun.pop(_KEY, None))
+    # The name is of a file in the folder, and so not to be taken for a path out of the folder of keys.
+    stored = accounts_folder() / KEYS / Path(str(begun.pop(_KEY, None))).name
+    key = stored.read_bytes() if stored.is_file() else None
     uncompared = {*begun.pop(_UNKNOWN, ()), *_unknown(now)}
     here = {path: _in_file(path, value, key) if key else value for path, value in now.items()}
     paths = [path for path in dict.fromkeys((*begun, *here)) if not _same(begun.get(path), here.get(path), bool(key))]
     if paths:
-        named = "; ".join(_differs(path, begun, here) for path in paths[:_MOST_NAMED])
+        named = []
+        for path in paths[:_MOST_NAMED]:
+            # Two digests show that an object is another one; what it holds may be private, and is not shown.
+            keyed = all(path in about and str(about[path]).startswith(_KEYED) for about in (begun, here))
+            was, is_ = _shown(begun, path), _shown(here, path)
+            named.append(f"{path} is another than it was" if keyed else f"{path} was {was} and is {is_}")
         more = f"; and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
         raise ValueError(
-            f"{directory} holds a training that was begun with something else: {named}{more}. Go on with what it was "
-            "begun with, or give another folder; on the same records what both spend adds up"
+            f"{directory} holds a training that was begun with something else: {'; '.join(named)}{more}. Go on with "
+            "what it was begun with, or give another folder; on the same records what both spend adds up"
         )
     if key is None:
         uncompared |= {path for path, value in now.items() if isinstance(value, Fingerprint)}
@@ -126,11 +140,6 @@ def keep(directory: Path, now: Described) -> None:
     write_json(directory / BEGUN, {_KEY: name, _UNKNOWN: sorted(_unknown(now)), **content})
 
 
-def _read_key(name: Any) -> bytes | None:
-    path = accounts_folder() / KEYS / Path(str(name)).name
-    return path.read_bytes() if path.is_file() else None
-
-
 def _unknown(now: Described) -> set[str]:
     """Paths of values that cannot be described, with their unknown kinds."""
     return {
@@ -152,13 +161,6 @@ def _same(one: Any, other: Any, keyed: bool) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=_NEAR)
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _differs(path: str, begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe a difference, without values that may be private."""
-    if all(path in about and str(about[path]).startswith(_KEYED) for about in (begun, now)):
-        return f"{path} is another than it was"
-    return f"{path} was {_shown(begun, path)} and is {_shown(now, path)}"
 
 
 def _shown(about: Mapping[str, Any], path: str) -> str:
@@ -212,28 +214,12 @@ def _value(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield path, value.__name__ if shown else fingerprint(value)
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    """All attributes of an object by name, of its slots too."""
+def _held(path: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """A custom object by all of its attributes, of its slots too; see `_own`."""
     named = [vars(base).get("__slots__", ()) for base in type(thing).__mro__]
     slots = [slot for slots in named for slot in ([slots] if isinstance(slots, str) else slots)]
     held = {slot: getattr(thing, slot) for slot in slots if not slot.startswith("__") and hasattr(thing, slot)}
-    return held | dict(getattr(thing, "__dict__", {}))
-
-
-def _of_objective(objective: Objective) -> Iterator[tuple[str, Any]]:
-    for name, value in objective.decisive().items():
-        path = f"objective.{name}"
-        if name == "penalties":
-            yield path, f"{len(value)} of"
-            for number, penalty in enumerate(value):
-                plain = installed(type(penalty))
-                yield from (_public if plain else _held)(f"{path}[{number}]", penalty)
-        else:
-            yield from (_held if name == "task" and not isinstance(value, str) else _public)(path, value)
-
-
-def _held(path: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    yield from _own(path, thing, _attributes(thing))
+    yield from _own(path, thing, held | dict(getattr(thing, "__dict__", {})))
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
@@ -377,7 +363,16 @@ def _name(thing: Any) -> str:
 def _parts(value: Any) -> Iterator[Any]:
     """The parts of a value, in an order that depends on its content only."""
     if isinstance(value, Tensor):
-        yield from _of_tensor(value)
+        yield from (value.dtype, tuple(value.shape), value.layout)
+        if value.requires_grad and value.is_leaf:  # it trains: its values change
+            return
+        numbers = value.detach()
+        if numbers.layout == torch.sparse_coo:
+            numbers = numbers.coalesce()
+            yield from (numbers.indices(), numbers.values())
+            return
+        dense = numbers if numbers.layout == torch.strided else numbers.to_dense()
+        yield _Word(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, np.ndarray):
         yield from (value.dtype.str, tuple(value.shape))
         yield from value.ravel().tolist() if value.dtype.hasobject else [_Word(np.ascontiguousarray(value).tobytes())]
@@ -400,26 +395,22 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, weakref.ref):
         yield value()
     elif isinstance(value, type):
-        yield from _of_class(value)
+        for base in value.__mro__:
+            yield _name(base)
+            for name, part in sorted(vars(base).items()) if not installed(base) else ():
+                special = name.startswith(("__", "_abc_")) or isinstance(part, MemberDescriptorType)
+                if isinstance(part, FunctionType | property | classmethod | staticmethod) or not special:
+                    yield from (name, part)
     elif isinstance(value, nn.Module):
-        yield from _of_module(value)
+        yield from (type(value), value.extra_repr() if installed(type(value)) else "")
+        yield {name: part for name, part in vars(value).items() if not name.startswith("_") and name != "training"}
+        for held in (value._parameters, value._buffers, value._modules):
+            yield dict(held)
+        yield from (*value._forward_pre_hooks.values(), *value._forward_hooks.values())
     else:
         taken = value.__reduce_ex__(4)
         whole = (taken, None, None, (), ()) if isinstance(taken, str) else (*taken, None, None, None)[:5]
         yield from (*whole[:3], list(whole[3] or ()), list(whole[4] or ()))
-
-
-def _of_tensor(value: Tensor) -> Iterator[Any]:
-    yield from (value.dtype, tuple(value.shape), value.layout)
-    if value.requires_grad and value.is_leaf:  # it trains: its values change
-        return
-    whole = value.detach()
-    if whole.layout == torch.sparse_coo:
-        whole = whole.coalesce()
-        yield from (whole.indices(), whole.values())
-        return
-    dense = whole if whole.layout == torch.strided else whole.to_dense()
-    yield _Word(dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _of_function(value: FunctionType) -> Iterator[Any]:
@@ -435,23 +426,6 @@ def _of_function(value: FunctionType) -> Iterator[Any]:
         yield from (name, part)
         if isinstance(part, ModuleType) and not _from_a_package(part.__name__):
             yield from (vars(part)[member] for member in sorted(used & set(vars(part))))
-
-
-def _of_class(value: type) -> Iterator[Any]:
-    for base in value.__mro__:
-        yield _name(base)
-        for name, part in sorted(vars(base).items()) if not installed(base) else ():
-            special = name.startswith(("__", "_abc_")) or isinstance(part, MemberDescriptorType)
-            if isinstance(part, FunctionType | property | classmethod | staticmethod) or not special:
-                yield from (name, part)
-
-
-def _of_module(value: nn.Module) -> Iterator[Any]:
-    yield from (type(value), value.extra_repr() if installed(type(value)) else "")
-    yield {name: part for name, part in vars(value).items() if not name.startswith("_") and name != "training"}
-    for held in (value._parameters, value._buffers, value._modules):
-        yield dict(held)
-    yield from (*value._forward_pre_hooks.values(), *value._forward_hooks.values())
 
 
 def names(part: CodeType) -> set[str]:
