@@ -553,7 +553,7 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
     """
     counts = Counter(cells)
     by_value: dict[str, list[str]] = {}
-    longest = max(map(len, declared.categories))
+    longest = max(map(len, declared.categories), default=0)  # no cell of the table has a value
     truths = {value: truth_of(value) for value in declared.categories}
     words = None not in truths.values() and len({*truths.values()}) == 2
     for value in declared.categories:

@@ -323,6 +323,26 @@ def test_a_column_that_some_clients_have_is_left_out_and_said_as_a_run_ignores_i
         draft(DraftRequest(data, "sex", "extra", Words()), name="own")
 
 
+def test_persons_are_looked_for_among_the_columns_that_all_public_tables_have(tmp_path):
+    rows = [[i % 15, 0, "xyz"[i % 15 % 3], BORN[i % 20], "no", "fm"[i % 15 % 2], i * 7 % 2] for i in range(60)]
+    table = folder(tmp_path, rows) / "1" / "train.csv"
+    table.write_text("".join(f"{line},{at or 'extra'}\n" for at, line in enumerate(table.read_text().splitlines())))
+    text = drafted(tmp_path / "DATA", from_public=True)
+    assert 'name = "id"},   left out: it may identify persons' in text and 'name = "extra"},   left out: only' in text
+
+
+def test_a_column_without_any_cell_is_left_out_of_a_draft(tmp_path):
+    data = folder(tmp_path, [[*row[:2], "", *row[3:]] for row in ROWS])
+    assert '# {name = "job"},   left out: it is empty' in drafted(data, from_public=True)
+
+
+def test_a_public_table_may_lack_the_target_and_the_groups_that_are_given(tmp_path):
+    (tmp_path / "public.csv").write_text("age\n20\n30\n")
+    words = Words(categories={"income": ("a", "b"), "sex": ("m", "f"), "job": ("x", "y")})
+    made = drafted(folder(tmp_path), words, public_table=tmp_path / "public.csv", crossed=("sex", "job"))
+    assert 'target = {name = "income", values = ["a", "b"]' in made and "a group for each combination" in made
+
+
 @pytest.mark.parametrize(
     ("cells", "refused"),
     [
