@@ -1,19 +1,23 @@
 """Modules that are imported when they are first used: reading settings, files or a ledger's rows does not wait.
 
 A module that uses torch in its functions alone has it from here, and names its types for a checker only. What derives
-from torch's classes imports torch itself. A package has the names of its modules from `named`.
+from torch's classes imports torch itself. A package has the names of its modules from `named`, and a file that uses
+many modules, each in one function, has them from `imported_later`.
 """
 
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 
 @contextmanager
@@ -58,6 +62,23 @@ if TYPE_CHECKING:
     import torch as torch
 else:
     torch = Later("torch")
+
+
+def imported_later(spec: ModuleSpec) -> dict[str, Later]:
+    """Modules that a file imports for the type checker, `from package import module as name`, each when first used.
+
+    The checker's imports are the list, so that each module is named once.
+    """
+    source = cast(InspectLoader, spec.loader).get_source(spec.name) or ""
+    imports = re.findall(r"^    from (\S+) import (\w+) as (\w+)$", source, re.MULTILINE)
+    return {name: Later(f"{package}.{module}", _loaded) for package, module, name in imports}
+
+
+def _loaded(name: str) -> ModuleType:
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    with loading():
+        return import_module(name)
 
 
 def named(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], object]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -230,8 +231,6 @@ def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:
 
 def _faults(text: str, folder: Path) -> int:
     """Count the faults that check finds in public tables under a draft."""
-    import tomllib
-
     examination = examining.examine(experiments.parse_experiment(tomllib.loads(text)), folder)
     cells = sum(
         len(file.faults) + file.more + (file.broken is not None) + len(file.absent) + len(file.doubts)

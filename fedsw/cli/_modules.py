@@ -6,32 +6,30 @@ what another one needs.
 
 from __future__ import annotations
 
-import re
-import sys
-from importlib import import_module
-from importlib.abc import InspectLoader
-from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from fedsw._tools.later import Later, loading
+from fedsw._tools.later import imported_later
 
 __all__ = [
     "additive_shapes", "answer_files", "audited", "budgets", "bundles", "cards", "certificates", "client_check",
     "client_states", "code_books", "comparable", "comparison", "comparison_grid", "comparison_page",
     "comparison_table", "data_places", "demo_grid", "description_page", "descriptions", "drafts", "drifting",
     "driver", "examining", "execution", "experiment_code", "experiment_files", "experiments", "exporting",
-    "figures", "following", "installed", "lifetime", "limits", "model_shapes", "node_settings",
-    "observers", "other_tables", "pool", "private_search", "public_rows", "rehearsal", "roll_call", "rosters",
-    "run_accounts", "run_commands", "run_documents", "run_facts", "run_files", "run_folder", "run_grid",
-    "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens", "searching", "selections",
-    "served", "shape_figures", "sources", "synthetic_table", "table_columns", "telemetry", "trained",
-    "understanding", "verbs",
+    "figures", "following", "installed", "lifetime", "limits", "model_shapes",
+    "node_settings", "observers", "other_tables", "pool", "private_search", "progress_bars", "public_rows",
+    "rehearsal", "roll_call", "rosters", "run_accounts", "run_commands", "run_documents", "run_facts", "run_files",
+    "run_folder", "run_grid", "run_pages", "run_plan", "run_progress", "run_status", "run_view", "screens",
+    "searching", "selections", "served", "settings_models", "shape_figures", "sources", "synthetic_table",
+    "table_columns", "telemetry", "trained", "understanding", "verbs",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from rich import progress as progress_bars
+
     from fedsw import audit as audited
     from fedsw import experiment as experiments
     from fedsw._tools import installed as installed
+    from fedsw._tools import settings as settings_models
     from fedsw.cli import columns as table_columns
     from fedsw.cli import demo as demo_grid
     from fedsw.cli import execution as execution
@@ -97,15 +95,4 @@ if TYPE_CHECKING:
     from fedsw.runs.report import screens as screens
     from fedsw.runs.report import shapes as shape_figures
 
-
-def _loaded(name: str) -> ModuleType:
-    if (module := sys.modules.get(name)) is not None:
-        return module
-    with loading():
-        return import_module(name)
-
-
-# The type checker's imports above are also the list of lazy modules: each module is named once.
-_source = cast(InspectLoader, __spec__.loader).get_source(__name__) or ""
-for _package, _module, _name in re.findall(r"^    from (\S+) import (\w+) as (\w+)$", _source, re.MULTILINE):
-    globals()[_name] = Later(f"{_package}.{_module}", _loaded)
+globals().update(imported_later(__spec__))

@@ -20,6 +20,7 @@ from fedsw.cli._modules import (
     experiment_files,
     experiments,
     private_search,
+    progress_bars,
     public_rows,
     rehearsal,
     run_plan,
@@ -196,9 +197,7 @@ def _on_records(
 @contextmanager
 def counting(total: int, *, show: bool) -> Iterator[Callable[[Tried], None]]:
     """A bar that counts the tries of a search that is free."""
-    from rich.progress import Progress
-
-    with Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
+    with progress_bars.Progress(console=Screen(stderr=True), disable=not show, transient=True) as progress:
         task = progress.add_task("trying settings on public twins", total=total)
         yield lambda tried: progress.advance(task)
 

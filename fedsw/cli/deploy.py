@@ -29,6 +29,7 @@ from fedsw.cli._modules import (
     run_folder,
     run_progress,
     served,
+    settings_models,
 )
 from fedsw.cli.options import Clients, Json, Verbs, changes_of, echo, echo_json, found
 from fedsw.cli.run import MetricsPort, run_command, watched
@@ -366,13 +367,11 @@ def add_command(
 
     To remove a site, or change its key, edit the file; every operator does, and all compare the digest again.
     """
-    from fedsw._tools.settings import validated
-
     if not re.fullmatch("[0-9a-f]{64}", key := key.strip().lower()):
         raise typer.BadParameter(
             f"--key {key!r} is no public key: 64 hexadecimal digits, which `fedsw certs roster key` prints at the site"
         )
-    member = validated(rosters.RosterSite, {"name": name, "key": key, "clients": clients})
+    member = settings_models.validated(rosters.RosterSite, {"name": name, "key": key, "clients": clients})
     known = rosters.read_roster(file) if file.exists() else rosters.Roster()
     updated = known.with_member(member)
     file.write_text(updated.text(), encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedsw._tools.exits import Exit
+from fedsw._tools.later import imported_later
 from fedsw._tools.settings import FederationError
 from fedsw.cli.options import RunInterrupted, RunStopped, echo, echo_json, give_up_output, of_system
 from fedsw.experiment.choices import modules_of
@@ -29,10 +30,17 @@ from fedsw.runs.view import read_run, with_shapes
 from fedsw.runs.write import draw_run, write_card
 
 if TYPE_CHECKING:
+    from fedsw.data import made_up as made_up_tables
+    from fedsw.desk.own_data import synthetic_table as synthetic_table
+    from fedsw.desk.use import trained as trained
     from fedsw.experiment import Experiment
     from fedsw.federation.engines import Engine
+    from fedsw.federation.engines import driver as driver
     from fedsw.federation.engines.driver import RunResult
     from fedsw.runs.observer import Observer
+
+# `fedsw show` loads this file, and no run: Flower and torch come with one, after all refusals
+globals().update(imported_later(__spec__))
 
 
 class RunRefused(ValueError):
@@ -69,10 +77,6 @@ _TRIED = 12
 
 def rehearsed(directory: Path) -> None:
     """Try the later uses of a run: its screen, its card, and predictions for a table of made-up cells."""
-    from fedsw.data.made_up import made_up_cells
-    from fedsw.desk.own_data.synthetic_table import write_table
-    from fedsw.desk.use.trained import load
-
     record = read_run(directory)
     summary_screen(record)
     write_card(directory)
@@ -80,12 +84,12 @@ def rehearsed(directory: Path) -> None:
         return
     thresholds = record.experiment.thresholds
     rule = thresholds.rule if thresholds.share and (directory / RunFile.SCORES).is_file() else None
-    model = load(directory, thresholds=rule, allow_modules=modules_of(record.experiment))
+    model = trained.load(directory, thresholds=rule, allow_modules=modules_of(record.experiment))
     columns = record.experiment.data.columns
-    cells = None if columns is None or not model.answers else made_up_cells(columns, _TRIED, seed=0)
+    cells = None if columns is None or not model.answers else made_up_tables.made_up_cells(columns, _TRIED, seed=0)
     if columns is not None and cells is not None:
         table = directory / "made-up.csv"
-        write_table(table, cells, columns)
+        synthetic_table.write_table(table, cells, columns)
         model.predictions(table)
 
 
@@ -110,10 +114,9 @@ def followed(start: Callable[[Observer], RunResult], *, label: str, quiet: bool)
 
 def run_whole(experiment: Experiment, engine: Engine, runs: Path, *, quiet: bool) -> Path:
     """Run an experiment with a progress bar, and return the folder of the completed run."""
-    from fedsw.federation.engines.driver import run  # imports Flower, after all refusals
 
     def start(observer: Observer) -> RunResult:
-        return run(experiment, engine=engine, runs=runs, observer=observer)
+        return driver.run(experiment, engine=engine, runs=runs, observer=observer)
 
     with followed(start, label=experiment.name, quiet=quiet) as result:
         require_whole(result)

@@ -27,13 +27,20 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from fedsw._tools.exits import Exit, of_signal
-from fedsw._tools.files import PART
-from fedsw._tools.text import SPELT, harmless, json_text
+from fedsw._tools.files import PART, same_file
+from fedsw._tools.later import imported_later
+from fedsw._tools.text import SPELT, harmless, installed_version, json_text
 from fedsw.federation.engines import Engine
 from fedsw.runs.report.console import Screen
 
 if TYPE_CHECKING:
+    from fedsw import experiment as experiments
+    from fedsw.experiment import load as experiment_files
+    from fedsw.runs import run_files as run_files
     from fedsw.runs.report.answer import Answer
+
+# not from `fedsw.cli._modules`: that names `execution`, which takes its parts from here
+globals().update(imported_later(__spec__))
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")]
@@ -119,9 +126,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 def found(name: str, runs: Path) -> Path:
     """The folder of a verb's run, printed if it was given by name."""
-    from fedsw.runs.run_files import find_run
-
-    directory = find_run(name, runs)
+    directory = run_files.find_run(name, runs)
     if directory != Path(name).expanduser():
         echo(f"fedsw: the run is {directory}", err=True)
     return directory
@@ -133,15 +138,16 @@ def require_writable(*outputs: Path, force: bool, read: Iterable[Path] = ()) -> 
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
     """
-    from fedsw._tools.files import same_file
-    from fedsw._tools.settings import ExperimentError
-
     inputs = [path.expanduser() for path in read]
     for output in outputs:
         if (same := next((path for path in inputs if same_file(output, path)), None)) is not None:
-            raise ExperimentError(f"{output} is {same}, which is read here, and would be lost; -o names another file")
+            raise experiments.ExperimentError(
+                f"{output} is {same}, which is read here, and would be lost; -o names another file"
+            )
         if output.is_file() and not force:
-            raise ExperimentError(f"{output} is there already; --force writes over it, -o names another file")
+            raise experiments.ExperimentError(
+                f"{output} is there already; --force writes over it, -o names another file"
+            )
 
 
 _FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -160,20 +166,16 @@ def require_format(output: Path, what: Made) -> None:
     Raises:
         ExperimentError: naming the file, before anything is read or spent.
     """
-    from fedsw._tools.settings import ExperimentError
-
     written, ends = _FORMATS[what]
     if (end := output.suffix.lower()) and end not in ends:
-        raise ExperimentError(
+        raise experiments.ExperimentError(
             f"{output} ends with {end}, and {what} is written as {written}: name a file that ends with {ends[0]}"
         )
 
 
 def files_of_run(directory: Path) -> list[Path]:
     """A run's own files, which no output may replace; its card, page and registry entry are made anew."""
-    from fedsw.runs.run_files import RunFile
-
-    made = (RunFile.CARD, RunFile.REGISTRY, RunFile.REPORT)
+    made = (run_files.RunFile.CARD, run_files.RunFile.REGISTRY, run_files.RunFile.REPORT)
     return [path for path in directory.rglob("*") if path.is_file() and path.name not in made]
 
 
@@ -230,9 +232,7 @@ def changes_of(
     changes += [f"federation.clients={clients}"] if clients is not None else []
     changes += [f"seed={seed}"] if seed is not None else []
     if data_dir is not None:
-        from fedsw.experiment.load import in_folder
-
-        changes += in_folder(data_dir)
+        changes += experiment_files.in_folder(data_dir)
     return changes
 
 
@@ -503,9 +503,7 @@ def _short(path: object) -> str:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from fedsw import __version__
-
-        print(f"fedsw {__version__}")
+        print(f"fedsw {installed_version()}")
         raise typer.Exit
 
 

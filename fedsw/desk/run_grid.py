@@ -10,14 +10,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedsw._tools.files import fresh_folder
+from fedsw._tools.later import imported_later
 from fedsw.experiment import Experiment
 from fedsw.experiment.choices import modules_of
 from fedsw.runs.observer import Observer
 from fedsw.runs.progress import Display
 from fedsw.runs.run_files import RunFile, in_order, read_json
+
+if TYPE_CHECKING:  # loaded when a run begins: the grid's list and its bar take no torch
+    from fedsw.desk.baselines import run_baseline as run_baseline
+    from fedsw.federation.engines import driver as driver
+
+globals().update(imported_later(__spec__))
 
 SEEDS = ("data", "partition", "model", "slicing")
 """Sections with a public seed of their own."""
@@ -76,18 +83,13 @@ def finish(
         summary = read_json(directory / RunFile.SUMMARY)
         if summary and is_enough(summary):
             return summary, directory
-    from fedsw.federation.engines.driver import resume
-    from fedsw.federation.engines.driver import run as begin
-
     if run.baseline is not None:
-        from fedsw.desk.baselines.run_baseline import run as run_baseline
-
         fresh = fresh_folder(folder / run.experiment.name)
-        return run_baseline(run.baseline, run.experiment, directory=fresh, arguments=run.arguments)
+        return run_baseline.run(run.baseline, run.experiment, directory=fresh, arguments=run.arguments)
     if begun:
-        result = resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
+        result = driver.resume(begun[-1], observer=observer, allow_modules=modules_of(run.experiment))
     else:
-        result = begin(run.experiment, runs=folder, observer=observer)
+        result = driver.run(run.experiment, runs=folder, observer=observer)
     return result.summary, result.directory
 
 

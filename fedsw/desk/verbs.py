@@ -1,4 +1,7 @@
-"""Verbs by their Python names: what the command prints is what these return. Each imports what it needs when called."""
+"""Verbs by their Python names: what the command prints is what these return. Each loads what it needs when called.
+
+So `fedsw.report` loads nothing that trains, and `fedsw.check` no torch (tests/cli/test_app_startup.py).
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedsw._tools.files import fresh_folder
-from fedsw._tools.later import loading
+from fedsw._tools.later import imported_later
 from fedsw._tools.settings import ExperimentError, FederationError
 from fedsw._tools.text import nearest
 from fedsw.experiment.choices import modules_of
 from fedsw.experiment.load import experiment_of, find_experiment, in_folder
 from fedsw.runs.report.answer import Answer, ByColumn
+from fedsw.runs.report.document import Document, Listed
 from fedsw.runs.run_files import find_run, is_run
 
 if TYPE_CHECKING:
+    from fedsw.data import sources as sources
+    from fedsw.desk import run_grid as run_grid
+    from fedsw.desk.compare import comparison_grid as comparison_grid
+    from fedsw.desk.compare import comparison_page as comparison_page
     from fedsw.desk.compare.comparison_page import Comparison
+    from fedsw.desk.own_data import apart as other_tables
+    from fedsw.desk.own_data import card as cards
+    from fedsw.desk.own_data import description as descriptions
+    from fedsw.desk.own_data import description_page as description_page
+    from fedsw.desk.own_data import draft as drafts
+    from fedsw.desk.own_data import evaluate as evaluating
+    from fedsw.desk.own_data import examine as examining
+    from fedsw.desk.own_data import rehearsal as rehearsal
+    from fedsw.desk.own_data import screen as examination_screen
+    from fedsw.desk.own_data import synthetic_table as synthetic_table
+    from fedsw.desk.planning import public_rows as public_rows
+    from fedsw.desk.planning import run_plan as run_plan
+    from fedsw.desk.planning import search as searching
     from fedsw.desk.planning.search import Tried
+    from fedsw.desk.use import trained as trained
     from fedsw.desk.use.predictions import Asked, OnFaults
     from fedsw.experiment import Experiment
+    from fedsw.federation.engines import driver as driver
+    from fedsw.federation.engines import pool as pool
+    from fedsw.learning.tasks import needs as needs
+    from fedsw.learning.tasks import own_task as own_task
+    from fedsw.privacy.accounting import lifetime as lifetime
+    from fedsw.runs import accounts as run_accounts
+    from fedsw.runs import view as run_view
     from fedsw.runs.observer import Observer
+    from fedsw.runs.report import run_documents as run_documents
+    from fedsw.runs.report import screens as screens
     from fedsw.runs.report.render import Page
 
     Source: TypeAlias = Experiment | str | Path | Mapping[str, Any]
+
+globals().update(imported_later(__spec__))
 
 RUNS = Path("runs")
 
@@ -45,11 +78,6 @@ def check(
     Raises:
         ExperimentError: if nothing says where the files are.
     """
-    from fedsw.data.sources import declared_columns
-    from fedsw.desk.own_data.draft import MOST_GROUPS
-    from fedsw.desk.own_data.examine import examine
-    from fedsw.desk.own_data.screen import as_plain, examination_view, measured_cost
-
     chosen = experiment_of(experiment, settings, data_dir)
     if (own_files := chosen.data.own_files) is not None and own_files.folder is None:
         named = experiment if isinstance(experiment, str | Path) else chosen.name
@@ -57,18 +85,20 @@ def check(
             f"{named} does not say where the clients' files are: add --data-dir DIR, a folder with a folder 0, 1, ... "
             "for each client, or a client's own folder"
         )
-    examination = examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
-    cost, groups = None, len(declared_columns(chosen.data).groups)
-    if estimate and groups > MOST_GROUPS:
+    examination = examining.examine(chosen, Path(chosen.data.data_dir or ".").expanduser(), client)
+    cost, groups = None, len(sources.declared_columns(chosen.data).groups)
+    if estimate and groups > drafts.MOST_GROUPS:
         more = f"{groups} groups: every two are compared, and no time is estimated; edges or fewer values make fewer"
         examination = replace(examination, warnings=(*examination.warnings, more))
     elif estimate and examination.fits and not examination.alone:
         try:
-            cost = measured_cost(chosen, [file.groups for file in examination.files])
+            cost = examination_screen.measured_cost(chosen, [file.groups for file in examination.files])
         except (ExperimentError, FederationError) as fault:  # settings that do not go with so many records
             examination = replace(examination, together=(*examination.together, str(fault)))
-    content = as_plain(chosen, examination, cost)
-    return Answer(content, lambda: examination_view(chosen, examination, cost), content["files"], examination)
+    content = examination_screen.as_plain(chosen, examination, cost)
+    return Answer(
+        content, lambda: examination_screen.examination_view(chosen, examination, cost), content["files"], examination
+    )
 
 
 def describe(
@@ -80,28 +110,27 @@ def describe(
 
     Rows of `to_frame()` are columns. Guarantee: that of the release, `["guarantee"]`.
     """
-    from fedsw.data.sources import require_runnable
-    from fedsw.desk.own_data.description import as_description, described, keep_description
-    from fedsw.desk.own_data.description_page import page_of
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.federation.engines.driver import run
-
     if isinstance(source, str | Path) and is_run(Path(source)):
-        description = described(Path(source), allow_modules)
+        description = descriptions.described(Path(source), allow_modules)
     else:
-        made = as_description(experiment_of(source, settings, data_dir), trust=trust, epsilon=epsilon)
-        require_runnable(made.data, made.federation.clients, named=made.name)
+        made = descriptions.as_description(experiment_of(source, settings, data_dir), trust=trust, epsilon=epsilon)
+        sources.require_runnable(made.data, made.federation.clients, named=made.name)
         modules = modules_of(made)
 
         def tried(folder: Path) -> None:
-            page_of(described(folder, modules), made.name).page()
+            description_page.page_of(descriptions.described(folder, modules), made.name).page()
 
-        rehearse(made, tried)
-        directory = run(made, runs=runs, observer=observer).directory
-        description = described(directory, modules)
-        keep_description(directory, description)
+        rehearsal.rehearse(made, tried)
+        directory = driver.run(made, runs=runs, observer=observer).directory
+        description = descriptions.described(directory, modules)
+        descriptions.keep_description(directory, description)
     content = description.plain()
-    return Answer(content, lambda: page_of(description, description.experiment.name), content["columns"], description)
+    return Answer(
+        content,
+        lambda: description_page.page_of(description, description.experiment.name),
+        content["columns"],
+        description,
+    )
 
 
 def forecast(
@@ -118,26 +147,20 @@ def forecast(
         public_table, other_people, expect: what twins are drawn from; see `fedsw plan --help`.
         seen: called after each training on twins.
     """
-    with loading():
-        from fedsw.desk.planning.public_rows import sizes_by_group, twins_table
-        from fedsw.desk.planning.run_plan import planned
-        from fedsw.learning.tasks.needs import require_possible
-        from fedsw.learning.tasks.own_task import task_of
-
     chosen = experiment_of(experiment, settings, data_dir)
-    require_possible(chosen, task_of(chosen))
-    by_group, assumed = sizes_by_group(chosen, None if records is None else str(records))
-    table, doubt = twins_table(chosen, public_table, expect, others=other_people)
+    needs.require_possible(chosen, own_task.task_of(chosen))
+    by_group, assumed = public_rows.sizes_by_group(chosen, None if records is None else str(records))
+    table, doubt = public_rows.twins_table(chosen, public_table, expect, others=other_people)
     assumed = "; ".join(filter(None, (assumed, doubt)))
-    return as_answer(planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen))
+    return as_answer(run_plan.planned(chosen, by_group, assumed=assumed, table=table, expect=expect, seen=seen))
 
 
 def as_answer(plan: Any) -> Answer:
     """A plan that was made, as an answer."""
-    from fedsw.desk.planning.run_plan import as_plain, planned_view
-
-    content = as_plain(plan)
-    return Answer(content, lambda: planned_view(plan), (content.get("forecast") or {}).get("what_ifs", ()), plan)
+    content = run_plan.as_plain(plan)
+    return Answer(
+        content, lambda: run_plan.planned_view(plan), (content.get("forecast") or {}).get("what_ifs", ()), plan
+    )
 
 
 def compare(
@@ -146,18 +169,13 @@ def compare(
     jobs: int | None = None, runs: Path | str = RUNS,
 ) -> Comparison:  # fmt: skip
     """Run methods side by side on one task, as `fedsw compare`: `to_frame()` is its table, `page()` its page."""
-    from fedsw.desk.compare.comparison_grid import make_grid, run_missing, write_grid
-    from fedsw.desk.compare.comparison_page import read_comparison
-    from fedsw.desk.run_grid import GridProgress
-    from fedsw.federation.engines.pool import cores
-
     options: dict[str, Any] = {"methods": methods, "baselines": baselines, "epsilons": epsilons, "seeds": seeds}
-    grid = make_grid(task, **options, rounds=rounds, settings=settings, nominal=nominal)
+    grid = comparison_grid.make_grid(task, **options, rounds=rounds, settings=settings, nominal=nominal)
     folder = fresh_folder(Path(runs) / "compare" / grid.task)
-    write_grid(folder, grid)
-    with GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=0, quiet=True) as progress:
-        run_missing(folder, grid, jobs=jobs or cores(), watcher=progress)
-    return read_comparison(folder)
+    comparison_grid.write_grid(folder, grid)
+    with run_grid.GridProgress(label=f"compare {grid.task}", cells=len(grid.cells), done=0, quiet=True) as progress:
+        comparison_grid.run_missing(folder, grid, jobs=jobs or pool.cores(), watcher=progress)
+    return comparison_page.read_comparison(folder)
 
 
 def tune(
@@ -172,12 +190,10 @@ def tune(
         metric: the held-out metric to search by; "-NAME": lower is better.
         said: called after each try.
     """
-    from fedsw.desk.planning.search import candidates, metric_of, on_twins, tried_view
-
     changes = [*settings, *in_folder(data_dir)]
-    tried = candidates(find_experiment(str(experiment)), list(tries), changes)
-    record = on_twins(tried, most, *metric_of(tried[0].experiment, metric), said=said)
-    return Answer(record, lambda: tried_view(record), record["tried"])
+    tried = searching.candidates(find_experiment(str(experiment)), list(tries), changes)
+    record = searching.on_twins(tried, most, *searching.metric_of(tried[0].experiment, metric), said=said)
+    return Answer(record, lambda: searching.tried_view(record), record["tried"])
 
 
 def synthesize(
@@ -189,25 +205,22 @@ def synthesize(
 
     `to_frame()` is the table, the page its card. Guarantee: that of the release, which the card says.
     """
-    from fedsw.data.sources import load_held_out, require_runnable
-    from fedsw.desk.own_data.apart import OtherTable
-    from fedsw.desk.own_data.card import made_table, rehearse_table
-    from fedsw.desk.own_data.rehearsal import rehearse
-    from fedsw.desk.own_data.synthetic_table import as_synthesis, learnt
-    from fedsw.federation.engines.driver import run
-
     other = None
     if isinstance(source, str | Path) and is_run(Path(source)):
-        table = learnt(Path(source), allow_modules)
+        table = synthetic_table.learnt(Path(source), allow_modules)
     else:
-        made = as_synthesis(experiment_of(source, settings, data_dir), trust=trust, fair=fair, epsilon=epsilon)
-        require_runnable(made.data, made.federation.clients, named=made.name)
+        made = synthetic_table.as_synthesis(
+            experiment_of(source, settings, data_dir), trust=trust, fair=fair, epsilon=epsilon
+        )
+        sources.require_runnable(made.data, made.federation.clients, named=made.name)
         modules, measured = modules_of(made), made.data.held_out is not None
-        rehearse(made, lambda folder: rehearse_table(learnt(folder, modules), held_out=measured))
-        held_out = load_held_out(made.record_source)  # a file that cannot be read costs nothing
-        table = learnt(run(made, runs=runs, observer=observer).directory, modules)
-        other = None if held_out is None else OtherTable(held_out)
-    drawn = made_table(table, other, None, name="synthetic", rows=rows, draw=draw)
+        rehearsal.rehearse(
+            made, lambda folder: cards.rehearse_table(synthetic_table.learnt(folder, modules), held_out=measured)
+        )
+        held_out = sources.load_held_out(made.record_source)  # a file that cannot be read costs nothing
+        table = synthetic_table.learnt(driver.run(made, runs=runs, observer=observer).directory, modules)
+        other = None if held_out is None else other_tables.OtherTable(held_out)
+    drawn = cards.made_table(table, other, None, name="synthetic", rows=rows, draw=draw)
     names = list(drawn.cells)
     lines = [dict(zip(names, line, strict=True)) for line in zip(*drawn.cells.values(), strict=True)]
     content = {"rows": rows, "epsilon_spent": table.summary["epsilon_spent"], "findings": drawn.said}
@@ -222,21 +235,17 @@ def evaluate(
 
     The metrics have no noise: they are for the holder of the records.
     """
-    from fedsw.desk.own_data.evaluate import evaluate as evaluated_on
-    from fedsw.desk.own_data.evaluate import evaluated_view
-
     folder = None if data_dir is None else Path(data_dir)
-    clients = evaluated_on(find_run(str(run), Path(runs)), folder, client, allow_modules=allow_modules)
+    clients = evaluating.evaluate(find_run(str(run), Path(runs)), folder, client, allow_modules=allow_modules)
     content = [measured.as_dict() for measured in clients]
-    return Answer(content, lambda: evaluated_view(clients), content, clients)
+    return Answer(content, lambda: evaluating.evaluated_view(clients), content, clients)
 
 
 def report(*run: Path | str, operator: bool = False, runs: Path | str = RUNS) -> Page:
     """Make the page of a run, or of several side by side, as `fedsw report` writes it; a notebook shows it."""
-    from fedsw.runs.report.run_documents import page
-    from fedsw.runs.view import read_whole_run
-
-    return page([read_whole_run(find_run(str(name), Path(runs))) for name in run], operator=operator)
+    return run_documents.page(
+        [run_view.read_whole_run(find_run(str(name), Path(runs))) for name in run], operator=operator
+    )
 
 
 def account(*data: str, delta: float | None = None, accounts: Path | str | None = None) -> Answer:
@@ -247,28 +256,24 @@ def account(*data: str, delta: float | None = None, accounts: Path | str | None 
     Raises:
         FileNotFoundError: if there is no account of that name, with those that there are.
     """
-    from fedsw.privacy.accounting.lifetime import DatasetAccount, accounts_folder, accounts_in
-    from fedsw.runs.accounts import account_record, together_record
-    from fedsw.runs.report.screens import account_view, accounts_view, together_view
-
-    folder = accounts_folder() if accounts is None else Path(accounts).expanduser()
+    folder = lifetime.accounts_folder() if accounts is None else Path(accounts).expanduser()
     if not data:
-        records = [account_record(one, delta) for one in accounts_in(folder)]
+        records = [run_accounts.account_record(one, delta) for one in lifetime.accounts_in(folder)]
         content: dict[str, Any] = {"folder": str(folder), "accounts": records}
-        return Answer(content, lambda: accounts_view(records), records)
-    selected = [DatasetAccount(folder, name) for name in data]
+        return Answer(content, lambda: screens.accounts_view(records), records)
+    selected = [lifetime.DatasetAccount(folder, name) for name in data]
     for existing in selected:
         if not existing.state().runs and not existing.path.exists():
-            known = [other.data for other in accounts_in(folder)]
+            known = [other.data for other in lifetime.accounts_in(folder)]
             raise FileNotFoundError(
                 f"no account of data set {existing.data!r} in {folder}; {nearest(existing.data, known)}known: "
                 f"{', '.join(known) or 'none'}"
             )
     if len(selected) == 1:
-        record = account_record(selected[0], delta)
-        return Answer(record, lambda: account_view(record), record["runs"])
-    together = together_record(selected, delta)
-    return Answer(together, lambda: together_view(together), together["accounts"])
+        record = run_accounts.account_record(selected[0], delta)
+        return Answer(record, lambda: screens.account_view(record), record["runs"])
+    together = run_accounts.together_record(selected, delta)
+    return Answer(together, lambda: screens.together_view(together), together["accounts"])
 
 
 def predict(
@@ -280,10 +285,7 @@ def predict(
 
     Args and exceptions: those of `fedsw.load` and `TrainedModel.predictions`.
     """
-    from fedsw.desk.use.trained import load
-    from fedsw.runs.report.document import Document, Listed
-
-    model = load(run, thresholds=thresholds, runs=Path(runs), allow_modules=allow_modules)
+    model = trained.load(run, thresholds=thresholds, runs=Path(runs), allow_modules=allow_modules)
     columns = model.predictions(table, keep=keep, faults=faults)
 
     def view() -> Document:

@@ -22,6 +22,7 @@ from fedsw.data import Records
 from fedsw.data.sources import load_held_out
 from fedsw.desk.baselines.pooled import BaselineGuarantee, BaselineTask, Trained
 from fedsw.experiment import ExperimentError
+from fedsw.federation.engines import driver
 from fedsw.learning import models
 from fedsw.learning.tasks.measures import Measurements, Measuring
 from fedsw.learning.tasks.problem import Problem
@@ -54,8 +55,6 @@ def train(task: BaselineTask) -> Trained:
     group, against their readers; server and clients are trusted. Noise is fedsw's, charged to a ledger each.
     ExperimentError without a finite epsilon, or if the outputs are not one number.
     """
-    from fedsw.federation.engines.driver import run
-
     problem = task.problem
     if problem.dimension != 1 or not np.isfinite(task.epsilon):
         raise ExperimentError(
@@ -64,7 +63,7 @@ def train(task: BaselineTask) -> Trained:
         )
     spent = SHARE * task.epsilon
     privacy = problem.experiment.privacy.model_copy(update={"epsilon": task.epsilon - spent, "delta": task.delta})
-    trained = run(problem.experiment.model_copy(update={"privacy": privacy}), runs=task.folder / "training")
+    trained = driver.run(problem.experiment.model_copy(update={"privacy": privacy}), runs=task.folder / "training")
     model = problem.build_model()
     model.load_state_dict(load_file(trained.directory / RunFile.MODEL))
     maps = _maps(task, model.eval(), spent)

@@ -27,6 +27,7 @@ from fedsw.desk.baselines import scikit
 from fedsw.desk.baselines.scikit import Outside, converged
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment, resolve_delta
 from fedsw.experiment.task_kinds import MODELS, task_facts
+from fedsw.federation.engines import driver
 from fedsw.federation.node.held_records import held_out_records, held_records
 from fedsw.federation.node.simulated import simulating
 from fedsw.federation.server.summary import described
@@ -170,8 +171,6 @@ def _penalised(experiment: Experiment) -> bool:
 
 def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Path]:
     """A task that scikit-learn has no model of: the same run without noise and clips, for more rounds."""
-    from fedsw.federation.engines.driver import run
-
     raw = parse_experiment(experiment.model_dump(), ["privacy.trust=none"]).model_dump()
     rounds = _LONGER * experiment.training.rounds
     raw["training"] |= {"preset": "none", "rounds": rounds}
@@ -179,7 +178,7 @@ def _longer(experiment: Experiment, directory: Path) -> tuple[dict[str, Any], Pa
         longer = parse_experiment(raw, ["clip.mode=none"])
     except ExperimentError:  # its clips are a part of what it is
         longer = parse_experiment(raw)
-    result = run(longer, runs=directory)
+    result = driver.run(longer, runs=directory)
     clips = "without noise or clips" if longer.clip.mode == "none" else "without noise"
     words = f"the same task {clips}, {rounds} rounds, {_LONGER} times the run's, no privacy"
     summary = result.summary | {"reference": words}

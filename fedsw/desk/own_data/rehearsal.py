@@ -14,6 +14,7 @@ from fedsw.data import DeclaredRecords
 from fedsw.data.columns.declaration import Columns
 from fedsw.data.made_up import made_up_inputs, made_up_targets
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
+from fedsw.federation.engines import driver
 from fedsw.runs.accounts import read_ledger
 from fedsw.runs.observer import NoObserver
 from fedsw.runs.run_files import RunFile
@@ -67,8 +68,6 @@ def _refusal(what: str, fault: Exception) -> ExperimentError:
 
 
 def _run(experiment: Experiment, columns: Columns, runs: Path, clients: int) -> Path:
-    from fedsw.federation.engines.driver import run
-
     size = _each(experiment, len(columns.groups), clients)
     records = [
         made_up(
@@ -81,7 +80,7 @@ def _run(experiment: Experiment, columns: Columns, runs: Path, clients: int) -> 
         count = dict.fromkeys(columns.groups, _LEAST)
         held_out = made_up(columns, count, first_unit=2**30, seed=clients)
     trial = on_objects(experiment, _ROUNDS, clients, metrics=held_out is not None)
-    return run(trial, data=records, held_out=held_out, runs=runs, observer=NoObserver()).directory
+    return driver.run(trial, data=records, held_out=held_out, runs=runs, observer=NoObserver()).directory
 
 
 def _each(experiment: Experiment, groups: int, clients: int) -> int:

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import imported_later
 from fedsw._tools.text import number
 from fedsw.data.cells import MISSING, shown
 from fedsw.data.columns.declaration import Columns
@@ -21,6 +22,13 @@ from fedsw.desk.own_data.examine import Examination, Examined
 from fedsw.desk.own_data.understood import listed, of_columns, plain
 from fedsw.experiment import Experiment
 from fedsw.runs.report.document import Conclusion, Document, Listed, Strong
+
+if TYPE_CHECKING:  # loaded for --estimate only: they take torch
+    from fedsw.desk.own_data import rehearsal as rehearsal
+    from fedsw.federation.engines import driver as driver
+    from fedsw.federation.server import settling as settling
+
+globals().update(imported_later(__spec__))
 
 _WARM, _TIMED = 1, 4
 
@@ -36,22 +44,20 @@ class MachineCost:
 
 def measured_cost(experiment: Experiment, sizes: Sequence[Mapping[str, int]]) -> MachineCost:
     """Time and memory of a run, by one of 4 rounds on made-up records of the public sizes."""
-    from fedsw.desk.own_data.rehearsal import made_up, on_objects
-    from fedsw.federation.engines.driver import run
-    from fedsw.federation.server.settling import numbers_of, settled
-
     together = {
         name: sum(client_sizes.get(name, 0) for client_sizes in sizes)
         for name in declared_columns(experiment.data).groups
     }
-    experiment = settled(experiment, numbers_of(experiment, together))
+    experiment = settling.settled(experiment, settling.numbers_of(experiment, together))
     columns = declared_columns(experiment.data)
     counts = [sum(by_group.values()) for by_group in sizes]
     before = [sum(counts[:client]) for client in range(len(counts))]
-    records = [made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)]
+    records = [
+        rehearsal.made_up(columns, by_group, first_unit=first) for by_group, first in zip(sizes, before, strict=True)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for rounds in (_WARM, _TIMED):  # the first one loads libraries
-            result = run(on_objects(experiment, rounds, len(records)), data=records, runs=Path(folder))
+            result = driver.run(rehearsal.on_objects(experiment, rounds, len(records)), data=records, runs=Path(folder))
     seconds, rounds = float(result.summary["seconds"]), experiment.training.rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     how = f"{_TIMED} rounds on made-up records of these sizes took {seconds:.2g} s; {rounds} rounds are asked for"

@@ -17,6 +17,8 @@ from fedsw.desk.own_data.examine import examine
 from fedsw.desk.planning.public_rows import LAWS, drawn, known_sizes, spread_evenly
 from fedsw.experiment import Experiment, ExperimentError, load_experiment, parse_experiment
 from fedsw.experiment.task_kinds import task_facts
+from fedsw.federation.engines import driver
+from fedsw.federation.server.settling import settled
 from fedsw.runs.report.document import Conclusion, Document, Listed, Note
 
 Score = Callable[[Experiment], float]
@@ -88,8 +90,6 @@ def _axis(text: str) -> list[str]:
 
 def _rates(base: Experiment) -> list[str]:
     """Learning rates around the experiment's: with `preset = "auto"` around the planned one."""
-    from fedsw.federation.server.settling import settled
-
     planned = settled(base).training.learning_rate
     return [f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]
 
@@ -102,8 +102,6 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
     """A score that trains on twins of the public sizes with the planned noise, the mean over the laws of a plan."""
 
     def score(experiment: Experiment) -> float:
-        from fedsw.federation.engines.driver import run
-
         ready = _on_objects(experiment, len(sizes))
         columns = declared_columns(ready.data)
         apart = spread_evenly(columns.groups, _HELD_OUT)
@@ -112,7 +110,7 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
             twins = [drawn(columns, by_group, law, seed=client) for client, by_group in enumerate(sizes)]
             held_out = drawn(columns, apart, law, seed=len(sizes))
             with tempfile.TemporaryDirectory() as folder:
-                result = run(ready, data=twins, held_out=held_out, runs=Path(folder))
+                result = driver.run(ready, data=twins, held_out=held_out, runs=Path(folder))
             scores.append(score_of(result.summary, metric, sign))
         return sum(scores) / len(scores)
 
