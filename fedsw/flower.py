@@ -71,7 +71,11 @@ def simulate(
     Returns:
         The server's context, with the ServerApp's state. Errors of the ServerApp are raised here.
     """
-    settings = _run_config(run_config)
+    if run_config is None or isinstance(run_config, Mapping):
+        settings = dict(run_config or {})
+    else:
+        stored = tomllib.loads((Path(run_config) / "pyproject.toml").read_text(encoding="utf-8"))
+        settings = dict(_flat(stored["tool"]["flwr"]["app"].get("config", {})))
     config_of = node_config if callable(node_config) else (lambda number: node_config or {})
     configs = [{"partition-id": i, "num-partitions": nodes, **config_of(i)} for i in range(nodes)]
     grid = _AppGrid(client_app, configs, settings)
@@ -81,13 +85,6 @@ def simulate(
     finally:
         grid.close()
     return server
-
-
-def _run_config(config: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
-    if config is None or isinstance(config, Mapping):
-        return dict(config or {})
-    stored = tomllib.loads((Path(config) / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(_flat(stored["tool"]["flwr"]["app"].get("config", {})))
 
 
 def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -64,7 +64,10 @@ class NodeCheck:
 
 def tried(settings: Callable[[], NodeSettings], *, stock: bool) -> Iterator[NodeCheck]:
     """Try all of it in turn; nothing is sent but a look at the server, no record leaves, nothing is charged."""
-    yield _user()
+    user = f"uid {os.getuid()}, which has no name"
+    with contextlib.suppress(KeyError):
+        user = f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})"
+    yield NodeCheck("user", user)
     try:
         node = settings()
     except _FAULTS as fault:
@@ -104,12 +107,6 @@ def _attempts(node: NodeSettings, *, stock: bool) -> Iterator[tuple[str, str, Ca
         remedy = "install it for this Python, or leave it out of modules"
         yield f"module {module}", remedy, lambda module=module: _module(module)  # type: ignore[misc]
     yield "code", "install Flower of a tested version, or start with --stock", lambda: _code(node, stock=stock)
-
-
-def _user() -> NodeCheck:
-    with contextlib.suppress(KeyError):
-        return NodeCheck("user", f"{pwd.getpwuid(os.getuid()).pw_name} (uid {os.getuid()})")
-    return NodeCheck("user", f"uid {os.getuid()}, which has no name")
 
 
 def _holds_ledgers(folder: Path) -> str:

@@ -165,7 +165,11 @@ def resume(
         RunDirectory(directory).agree_to_charge()
     if go_on:
         RunDirectory(directory).agree_to_go_on()
-    engine = _engine(stored, directory)
+    if stored in ELSEWHERE:
+        command = command_for(directory)
+        raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
+    _require_known(stored)
+    engine = cast(Engine, stored)
     _require_reachable(engine, metrics)
     with handed_again(experiment, model, task), at_hand(experiment, data, held_out, engine=engine) as ready:
         if not (charge_lost or go_on) and (whole := ended(directory, ready)):
@@ -305,14 +309,6 @@ def _require_reachable(engine: Engine, metrics: Mapping[str, Metric] | None) -> 
 def _require_known(engine: str) -> None:
     if engine not in get_args(Engine):
         raise ValueError(f"engine {engine!r} is unknown; choose one of {', '.join(get_args(Engine))}")
-
-
-def _engine(name: str, directory: Path) -> Engine:
-    if name in ELSEWHERE:
-        command = command_for(directory)
-        raise ValueError(f"this run's clients are on other machines; `{command}` goes on (docs/deploy.md)")
-    _require_known(name)
-    return cast(Engine, name)
 
 
 def prepare_served(experiment: Experiment, runs: Path) -> Path:

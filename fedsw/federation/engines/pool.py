@@ -14,7 +14,7 @@ from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fedsw.privacy.accounting.lifetime import Binding, Cost, DatasetAccount
+from fedsw.privacy.accounting.lifetime import Binding, Cost
 from fedsw.runs import checkpoint, recovery
 from fedsw.runs.accounts import kept_account
 from fedsw.runs.directory import RunDirectory
@@ -151,7 +151,13 @@ def settle_run(directory: Path) -> list[str]:
     account = kept_account(directory)
     if account is not None:
         with recovery.held(directory):
-            _settle_server(directory, account)
+            stored = RunDirectory(directory)
+            ledger = recovery.reopened(stored.ledger, stored.summary, checkpoint.load(directory))
+            if ledger is None:
+                account.settle(stored.name(), {}, None)
+            else:
+                with ledger:
+                    account.settle(stored.name(), Cost.of_ledger(ledger), ledger)
         settled.append(account.data)
     for folder in (directory, directory / "clients", *sorted(directory.glob("nodes/*"))):
         settled += Binding.settle_in(folder)
@@ -161,13 +167,3 @@ def settle_run(directory: Path) -> list[str]:
             "client's state folder, or the folder of a ledger"
         )
     return settled
-
-
-def _settle_server(path: Path, account: DatasetAccount) -> None:
-    directory = RunDirectory(path)
-    ledger = recovery.reopened(directory.ledger, directory.summary, checkpoint.load(path))
-    if ledger is None:
-        account.settle(directory.name(), {}, None)
-        return
-    with ledger:
-        account.settle(directory.name(), Cost.of_ledger(ledger), ledger)

@@ -262,7 +262,16 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     try:
         joined = messages.decode(Joined, reply, terms)
     except Malformed as fault:
-        raise FederationError(_unreadable(reply, terms, fault)) from None
+        who = _who(Joined, reply, terms)
+        why = f"{who}'s greeting is unreadable: {fault}"
+        if fault.name == "epsilon":
+            why = f"{who} does not say what its ledger has spent: {fault}"
+        elif fault.name == "record ids" and isinstance(fault.value, int):
+            why = (
+                f"{who} has a record id {fault.value}; a seeded run draws a key for every id up to the largest, and "
+                f"takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
+            )
+        raise FederationError(why) from None
     clients, sizes = joined.clients.numpy(), joined.sizes.numpy()
     if len(clients) == 0 or bool((np.diff(clients) <= 0).any()):
         raise FederationError("a node's greeting names its clients not once each, in ascending order")
@@ -276,19 +285,14 @@ def site_of(node: int, reply: RecordDict, task: Problem) -> Site:
     ids = None if joined.ids is None else tuple(cell.numpy() for cell in joined.ids)
     spent = None if joined.epsilon is None else joined.epsilon.numpy()
     held_out = None if joined.kept is None else joined.kept.numpy()
-    _refuse_other_code(int(clients[0]), joined.code, task)
-    return Site(node, clients, sizes, ids, spent, held_out, joined.answered.numpy())
-
-
-def _refuse_other_code(client: int, code: str | None, task: Problem) -> None:
-    """Refuse a client that states another installed fedsw, if all must have the same."""
     federation, model = task.experiment.federation, task.experiment.privacy.model
-    if (federation.code or model.sites_code) == "same" and code != code_digest():
+    if (federation.code or model.sites_code) == "same" and joined.code != code_digest():
         raise FederationError(
-            f"client {client}'s fedsw has the code {code or '(it states none)'}, and this server's has "
+            f"client {clients[0]}'s fedsw has the code {joined.code or '(it states none)'}, and this server's has "
             f"{code_digest()}: install the same on both, or set federation.code to 'any' and have the clients' "
             "operators allow it (--code)"
         )
+    return Site(node, clients, sizes, ids, spent, held_out, joined.answered.numpy())
 
 
 def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None) -> None:
@@ -306,19 +310,6 @@ def _refuse_invented(site: Site, task: Problem, known: Mapping[int, int] | None)
                 f"{who} says that it has answered attempt {attempt} of round {round_}, {_MOST_FORGOTTEN} or more "
                 "beyond the last one that this run's folder has"
             )
-
-
-def _unreadable(reply: RecordDict, terms: Terms, fault: Malformed) -> str:
-    """Say what is wrong with a greeting's reply, and what to do."""
-    who, value = _who(Joined, reply, terms), fault.value
-    if fault.name == "record ids" and isinstance(value, int):
-        return (
-            f"{who} has a record id {value}; a seeded run draws a key for every id up to the largest, and "
-            f"takes ids from 0 to {MOST_RECORDS - 1}. Mend them, or leave seed out"
-        )
-    if fault.name == "epsilon":
-        return f"{who} does not say what its ledger has spent: {fault}"
-    return f"{who}'s greeting is unreadable: {fault}"
 
 
 def _who(kind: type[Message], reply: RecordDict, terms: Terms) -> str:

@@ -95,7 +95,13 @@ def _all_records(task: Problem, node_config: Mapping[str, Any]) -> Held:
         held = _part(
             load_dataset(experiment.record_source, node_config.get("data-dir")).train, experiment, clients, total
         )
-        _validate(task, held)
+        first, last = held.clients[0], held.clients[-1]
+        try:
+            task.validate(held.records, name=f"client {first}" if first == last else f"clients {first} to {last}")
+        except ValueError:
+            for index, client in enumerate(held.clients):  # all at once is quick; one by one names the one at fault
+                task.validate(held.records.take(np.flatnonzero(held.owner == index)), name=f"client {client}")
+            raise
         return held
     read = _own_files if experiment.data.own_files is not None else _own_objects
     parts, everybodys = read(task, node_config, clients, total)
@@ -124,18 +130,6 @@ def _part(everybody: Records, experiment: Experiment, clients: range, total: int
         return Held(with_substitutes(everybody), owner, numbers)
     rows = np.flatnonzero((owner >= clients.start) & (owner < clients.stop))
     return Held(with_substitutes(everybody.take(rows)), owner[rows] - clients.start, numbers)
-
-
-def _validate(task: Problem, held: Held) -> None:
-    """Check all records at once; on a fault check again client by client, to name the one at fault."""
-    if len(held.clients) == 1:
-        return task.validate(held.records, name=f"client {held.clients[0]}")
-    try:
-        task.validate(held.records, name=f"clients {held.clients[0]} to {held.clients[-1]}")
-    except ValueError:
-        for index, client in enumerate(held.clients):
-            task.validate(held.records.take(np.flatnonzero(held.owner == index)), name=f"client {client}")
-        raise
 
 
 def _own_objects(

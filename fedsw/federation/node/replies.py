@@ -449,7 +449,13 @@ def refusing(message: Message, context: Context, answering: Callable[[Message, C
         code = wire.BUDGET_EXHAUSTED if isinstance(fault, BudgetExhausted) else wire.APP_RAISED
         code = wire.NOT_IN_ROSTER if isinstance(fault, NotInRoster) else code
         reason = str(fault) if code == wire.BUDGET_EXHAUSTED else f"{type(fault).__name__}: {fault}"
-        reported = _reported(fault, _agreed_to(said, context), context.node_config, said)
+        # Records were read for the experiment that was agreed to, or are by the one that this request asks for.
+        settings = str(state_of_node(context)["experiment"]) if STATE in context.state else said
+        try:
+            experiment = Experiment.model_validate_json(settings)
+        except ValueError:
+            experiment = None
+        reported = _reported(fault, experiment, context.node_config, said)
         if not of_one_person(context.node_config) or reported == WITHHELD:
             _say_refused(message, shown(reason) + _remedy(fault, context.node_config))
         return Message(Error(code, reported), reply_to=message)
@@ -494,15 +500,6 @@ def _reported(fault: Exception, experiment: Experiment | None, node_config: Mapp
     return reason_of(text, node_config, tuple(chain(fault)), said=said)
 
 
-def _agreed_to(said: str, context: Context) -> Experiment | None:
-    """The experiment that records were read for: the one agreed to, else the one that a request asks for."""
-    settings = str(state_of_node(context)["experiment"]) if STATE in context.state else said
-    try:
-        return Experiment.model_validate_json(settings)
-    except ValueError:
-        return None
-
-
 def reason_of(
     text: str, node_config: Mapping[str, Any], faults: tuple[BaseException, ...] = (), *, said: str = ""
 ) -> str:
@@ -533,7 +530,8 @@ def _said_by_server(message: Message) -> str:
 def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ...]) -> Iterator[str]:
     """Paths of this machine that a reason may name; callers replace the longest ones first."""
     configured = [str(node_config[key]) for key in _OWN_PATHS if node_config.get(key)]
-    named = [str(name) for fault in faults for name in _files_of(fault)]
+    files = [name for fault in faults if isinstance(fault, OSError) for name in (fault.filename, fault.filename2)]
+    named = [os.fsdecode(name) for name in files if isinstance(name, str | bytes)]
     for path in (*configured, *named, *(os.environ.get(name, "") for name in _OF_ENVIRONMENT)):
         whole = os.path.abspath(os.path.expanduser(path)) if path else ""
         yield from (candidate for candidate in (path, whole, os.path.realpath(whole)) if _is_path(candidate))
@@ -547,8 +545,3 @@ def _known_paths(node_config: Mapping[str, Any], faults: tuple[BaseException, ..
 def _is_path(text: str) -> bool:
     """True if a text in a sentence can only be a path."""
     return len(text) > 1 and (os.sep in text or "." in text.strip("."))
-
-
-def _files_of(fault: BaseException) -> Iterator[str]:
-    if isinstance(fault, OSError):
-        yield from (os.fsdecode(name) for name in (fault.filename, fault.filename2) if isinstance(name, str | bytes))

@@ -152,34 +152,30 @@ def federate(grid: Grid, job: Job) -> dict[str, Any]:
     """
     require_one_client_each(job.experiment.data, job.experiment.federation.clients)
     with telemetry.logging_to(job.directory) as log:  # from the roll call on
-        return _federated(_joined(grid, job, log))
-
-
-def _federated(run: FederatedRun) -> dict[str, Any]:
-    """Run what clients have joined, or go on with it; see `federate`."""
-    job, path = run.job, run.directory.path
-    with (
-        recovery.explaining_storage(path),
-        recovery.held(path),
-        budgeted(run.plan, path, run.name, resume=job.resume) as budget,
-    ):
-        state = _taken_up(run, budget)
-        with run.side:
-            _begin(run, state)
-            try:
-                stopped, held_out = run.carried_on()
-            except BaseException as failure:
-                why = describe_failure(failure)
-                with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
-                    _conclude(run, why, HeldOutMetrics(), accounted=not isinstance(failure, Unaccounted))
-                if isinstance(job.observer, Ending):
-                    with contextlib.suppress(Exception):  # as would an observer's own
-                        job.observer.broke_off(why)
-                raise
-            if (account := budget.settle()) is not None:
-                run.about["account"] = account
-            summary = _conclude(run, stopped, held_out)
-    job.observer.finished(summary)
+        run = _joined(grid, job, log)
+        job, path = run.job, run.directory.path
+        with (
+            recovery.explaining_storage(path),
+            recovery.held(path),
+            budgeted(run.plan, path, run.name, resume=job.resume) as budget,
+        ):
+            state = _taken_up(run, budget)
+            with run.side:
+                _begin(run, state)
+                try:
+                    stopped, held_out = run.carried_on()
+                except BaseException as failure:
+                    why = describe_failure(failure)
+                    with contextlib.suppress(OSError, sqlite3.Error):  # a full disk would hide the failure
+                        _conclude(run, why, HeldOutMetrics(), accounted=not isinstance(failure, Unaccounted))
+                    if isinstance(job.observer, Ending):
+                        with contextlib.suppress(Exception):  # as would an observer's own
+                            job.observer.broke_off(why)
+                    raise
+                if (account := budget.settle()) is not None:
+                    run.about["account"] = account
+                summary = _conclude(run, stopped, held_out)
+        job.observer.finished(summary)
     return summary
 
 
@@ -202,7 +198,17 @@ def _joined(grid: Grid, job: Job, log: logging.Logger) -> FederatedRun:
     sites, lost = gather(grid, task, name, traffic, known=known, roll=roll)
     trust = job.experiment.privacy.model
     plan: FederationPlan = trust.plan(task, sites)
-    _require_said(plan)
+    # One place says what a guarantee is for (the trust model): a plan that differs would be accounted for as another.
+    require_relation("this run's plan", plan.relation, relation_of(job.experiment))
+    for what, planned, said in (
+        ("accountant", plan.accountant, job.experiment.accountant),
+        ("mechanism", plan.mechanism, job.experiment.mechanism),
+    ):
+        if planned != said:
+            raise ValueError(
+                f"the plan of trust {job.experiment.privacy.trust!r} has the {what} {planned!r}, and the trust model "
+                f"says {said!r}: one place says it (TrustModel.{what}). Nothing was spent"
+            )
     selection = directory.read_selection() if job.resume else job.selection
     if selection is not None:
         plan = replace(plan, epsilon=selection.epsilon)
@@ -220,21 +226,6 @@ def _roll(grid: Grid, name: str, job: Job) -> Roll:
     keys = os.environ.get(NODE_KEYS)
     folder = job.directory if job.engine in _WITH_KEYS else None
     return Roll(grid, name, folder, Path(keys) if keys else None)
-
-
-def _require_said(plan: FederationPlan) -> None:
-    """Refuse a plan if its accountant, mechanism or relation differs from the run's stated one: ValueError."""
-    experiment = plan.task.experiment
-    require_relation("this run's plan", plan.relation, relation_of(experiment))
-    for what, planned, said in (
-        ("accountant", plan.accountant, experiment.accountant),
-        ("mechanism", plan.mechanism, experiment.mechanism),
-    ):
-        if planned != said:
-            raise ValueError(
-                f"the plan of trust {experiment.privacy.trust!r} has the {what} {planned!r}, and the trust model says "
-                f"{said!r}: one place says it (TrustModel.{what}). Nothing was spent"
-            )
 
 
 def _taken_up(run: FederatedRun, budget: Budgeted) -> checkpoint.Checkpoint | None:
@@ -269,23 +260,33 @@ def _taken_up(run: FederatedRun, budget: Budgeted) -> checkpoint.Checkpoint | No
             run.require_no_gap(state)
         take_up(directory, run.plan, run.ledger, context.sites, budget, resume=job.resume)
         refused.pop_all()
-    context.earlier = _earlier(run, state)
-    return state
-
-
-def _earlier(run: FederatedRun, state: checkpoint.Checkpoint | None) -> frozenset[int]:
-    """Rounds of which something had arrived before; attempts of a ledger are numbered after."""
     if run.ledger is not None:
-        run.directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
-        return frozenset()
-    done = range(1, 1 + (0 if state is None else state.last.round))  # one that failed then left no line
-    return frozenset((run.context.releases.rounds() - {BEFORE_TRAINING}) or run.made().union(done))
+        # The log of attempts may be lost or cut: what is charged counts as begun, and is numbered after.
+        directory.know_attempts({(entry.round, entry.attempt) for entry in run.ledger.entries()})
+        return state
+    # Rounds of which something had arrived before. One that failed after its release left no line of metrics.
+    done = range(1, 1 + (0 if state is None else state.last.round))
+    context.earlier = frozenset((context.releases.rounds() - {BEFORE_TRAINING}) or run.made().union(done))
+    return state
 
 
 def _begin(run: FederatedRun, state: checkpoint.Checkpoint | None) -> None:
     """Store the guarantee that was promised, and tell the observer that the run begins, with its ledger open."""
-    _keep_promise(run.directory, run.plan, run.ledger, resume=run.job.resume)
-    described = {**describe_plan(run.plan, members=run.clients), "directory": str(run.job.directory)}
+    directory, plan, ledger = run.directory, run.plan, run.ledger
+    if not (run.job.resume and directory.plan.exists()):
+        groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
+        columns = plan.task.experiment.data.columns
+        named = Names(plan.task.groups, load_class_names(plan.task.experiment.record_source), plan.task.positive)
+        names = named if columns is None else names_of(columns)
+        content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
+        directory.write_plan(content)
+    # Rounds that were paid for at one (epsilon, delta) are not followed by rounds at another.
+    if ledger is not None:
+        promised, by = (ledger.budget, ledger.delta), directory.ledger
+    else:
+        promised, by = directory.read_promise(), directory.plan
+    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
+    described = {**describe_plan(plan, members=run.clients), "directory": str(run.job.directory)}
     run.job.observer.started(described)  # with its ledger open: before, there is nothing to go on with
     known = {name: described[name] for name in ("rounds", "clients", "epsilon", "delta")}
     about = {"run": described["name"], "engine": run.job.engine, "resumed": run.job.resume, **known}
@@ -324,22 +325,6 @@ def _conclude(run: FederatedRun, stopped: str, held_out: HeldOutMetrics, *, acco
     ended = telemetry.event("run ended", status=word, epsilon=summary["epsilon_spent"], ledger=sequence)
     run.log.info("run ended", extra=ended)
     return summary
-
-
-def _keep_promise(directory: RunDirectory, plan: FederationPlan, ledger: Ledger | None, *, resume: bool) -> None:
-    """Refuse to go on with another (epsilon, delta) than the run began with: its ledger's, else its plan's."""
-    if not (resume and directory.plan.exists()):
-        groups = dict(zip(plan.task.objective.cells, plan.sizes, strict=True))
-        columns = plan.task.experiment.data.columns
-        named = Names(plan.task.groups, load_class_names(plan.task.experiment.record_source), plan.task.positive)
-        names = named if columns is None else names_of(columns)
-        content = {"epsilon": plan.epsilon, "delta": plan.delta, "groups": groups, "names": names.plain()}
-        directory.write_plan(content)
-    if ledger is not None:
-        promised, by = (ledger.budget, ledger.delta), directory.ledger
-    else:
-        promised, by = directory.read_promise(), directory.plan
-    recovery.require_promised(promised, (plan.epsilon, plan.delta), records=plan.records, by=by)
 
 
 def _ledger(

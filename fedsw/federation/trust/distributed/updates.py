@@ -84,7 +84,11 @@ def asked(plan: SumPlan, content: RecordDict, context: Context) -> DueShare:
         raise RuntimeError("this node gave no nonce for a sum, or has answered it; the server must ask it again")
     promised = context.state.config_records[_NONCE]
     del context.state[_NONCE]
-    request, text = _request(plan, content, context.run_id), str(content.config_records[COHORT][COHORT])
+    # What is asked, the cohort in it, and the node's own plan: masks of sites that differ in any of it do not cancel,
+    # so that noise of unlike plans never adds up to too little.
+    asked_for = (plan.norm, plan.sigma, plan.sizes, plan.colluding, plan.rounds, plan.delta, plan.seed)
+    request = digest_of({**_named(content, context.run_id), "plan": repr(asked_for)})
+    text = str(content.config_records[COHORT][COHORT])
     del content[COHORT]
     ring, cohort = _ring(plan, context), Cohort.read(text)
     for party in cohort.parties:
@@ -130,12 +134,6 @@ def cohort_of(parties: Sequence[Party]) -> ConfigRecord:
 def total(plan: SumPlan, shares: Sequence[Whole]) -> Tensor:
     """The noised sum (n,) of all clients' clipped updates, of the share of every client of a cohort; float64."""
     return summed(shares, _share(plan, len(shares)).step)
-
-
-def _request(plan: SumPlan, content: RecordDict, run: int) -> bytes:
-    """Digest of what a node is asked and of its own plan: noise of unlike plans must not add up to too little."""
-    asked_for = (plan.norm, plan.sigma, plan.sizes, plan.colluding, plan.rounds, plan.delta, plan.seed)
-    return digest_of({**_named(content, run), "plan": repr(asked_for)})
 
 
 def digest(content: RecordDict) -> bytes:
