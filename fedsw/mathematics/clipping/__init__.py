@@ -11,7 +11,6 @@ after every piece of one.
 
 from fedsw.mathematics.clipping._clipped_terms import Term as Term
 from fedsw.mathematics.clipping._clipped_terms import clipped_sum as clipped_sum
-from fedsw.mathematics.clipping._magnitudes import magnitudes as magnitudes
 from fedsw.mathematics.clipping._unchanged import UnsupportedModule as UnsupportedModule
 from fedsw.mathematics.clipping._unchanged import kept as kept
 from fedsw.mathematics.clipping._unchanged import named_globals as named_globals
@@ -20,6 +19,7 @@ from fedsw.mathematics.clipping.clip import Mode as Mode
 from fedsw.mathematics.clipping.clip import Safety as Safety
 from fedsw.mathematics.clipping.clip import clip_cotangents as clip_cotangents
 from fedsw.mathematics.clipping.refusals import check as check
+from fedsw.mathematics.clipping.refusals import magnitudes as magnitudes
 from fedsw.mathematics.clipping.refusals import probe_independence as probe_independence
 from fedsw.mathematics.clipping.refusals import probe_moved as probe_moved
 from fedsw.mathematics.clipping.refusals import record as record

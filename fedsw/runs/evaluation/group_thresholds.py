@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from fedsw.learning.tasks import metrics
 from fedsw.learning.tasks.calibration import LogitCalibration
 from fedsw.learning.tasks.score_counts import BINS, BOTH, ScoreCounts
-from fedsw.runs.evaluation._once_released import OnceReleased, read
-from fedsw.runs.evaluation.held_out_metrics import as_many
+from fedsw.runs.evaluation.held_out_metrics import OnceReleased, as_many, read_once
 from fedsw.runs.run_files import RunFile, read_as, write_json
 from fedsw.runs.view import HeldOutOutputs
 
@@ -69,7 +68,7 @@ def kept(folder: Path) -> Scores | None:
     def made(content: Mapping[str, Any]) -> Scores:
         calibrated = content.get("calibration")
         calibration = None if calibrated is None else LogitCalibration.read(calibrated)
-        scores = Scores(**read(content), calibration=calibration)
+        scores = Scores(**read_once(content), calibration=calibration)
         if scores.values.ndim != 2 or len(scores.records) not in (1, len(scores.values)):
             raise ValueError(f"its values are of shape {scores.values.shape}")
         return scores

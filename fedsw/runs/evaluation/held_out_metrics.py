@@ -22,7 +22,6 @@ from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import BINS, CHANCES, SCORED, Counts, Cut, RegressionSums, Tally
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.evaluation import intervals
-from fedsw.runs.evaluation._once_released import OnceReleased, read
 from fedsw.runs.evaluation.evaluator import HeldOutMetrics
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, UNKNOWN, WHOLE, Gain, Interval, Rate
 from fedsw.runs.evaluation.quality import (
@@ -43,6 +42,52 @@ from fedsw.runs.evaluation.quality import (
 from fedsw.runs.run_files import RunFile, read_as, write_json
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class OnceReleased:
+    """The one release of a kind; everything computed from it is free.
+
+    `values` are noised sums by group, (groups, t), each with noise of standard deviation `sigma`, of `records` by
+    group, (groups,), at a number of `clients`; `attempt` was charged, `spent` is the run's epsilon after it.
+    """
+
+    values: NDArray[np.float64]
+    sigma: float
+    records: NDArray[np.int64]
+    clients: int
+    attempt: int
+    spent: float
+
+    def said(self) -> dict[str, Any]:
+        """The summary's part about the release: without the sums themselves."""
+        return {
+            "sigma": self.sigma,
+            "records": int(self.records.sum()),
+            "clients": self.clients,
+            "attempt": self.attempt,
+        }
+
+    def content(self) -> dict[str, Any]:
+        """All of the release for its file, which `read_once` takes."""
+        return {
+            **self.said(),
+            "values": self.values.tolist(),
+            "records": self.records.tolist(),
+            "epsilon": self.spent,
+        }
+
+
+def read_once(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a release that a file holds; LookupError, TypeError, ValueError for one that is damaged."""
+    return {
+        "values": np.array(content["values"], dtype=np.float64),
+        "sigma": float(content["sigma"]),
+        "records": np.array(content["records"], dtype=np.int64),
+        "clients": int(content["clients"]),
+        "attempt": int(content["attempt"]),
+        "spent": float(content["epsilon"]),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +120,7 @@ def kept(directory: RunDirectory) -> Tallied | None:
     def made(content: Mapping[str, Any]) -> Tallied:
         cut = content.get("cut")
         clips = None if cut is None else Cut.of_flat(torch.tensor(cut).reshape(-1))
-        return Tallied(**read(content), round=int(content["round"]), cut=clips)
+        return Tallied(**read_once(content), round=int(content["round"]), cut=clips)
 
     return read_as(directory.path / RunFile.HELD_OUT, made)
 

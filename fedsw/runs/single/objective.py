@@ -29,7 +29,6 @@ from fedsw.learning.objectives.penalties import NoPenalty, Penalty, expanded
 from fedsw.learning.tasks.compared import compared_by
 from fedsw.learning.tasks.objective import ClippedObjective, Learnt, OutputSlices, in_pieces
 from fedsw.learning.tasks.own_task import MADE_UP, made_up_features, made_up_targets, require_per_record
-from fedsw.learning.tasks.plain_loss import PlainLoss
 from fedsw.learning.tasks.score_counts import COARSE, ScoreCounts, usual
 from fedsw.learning.tasks.task import Inputs, Raw, Task
 from fedsw.mathematics.clipping import unchanged
@@ -39,6 +38,29 @@ from fedsw.privacy.accounting import Charge
 from fedsw.privacy.relations import RELATIONS
 from fedsw.privacy.release import Bounded, Sample
 from fedsw.privacy.sensitivity import SIZES, SLACK, Bound, Sensitivity, worst
+
+
+class PlainLoss(Task):
+    """The task of a network as others train it: cross-entropy of its outputs for classes, squared error for numbers.
+
+    A loss is of one record, whatever the batch: a record may come and go (docs/guarantees/sampling.md).
+    """
+
+    def dimension(self, shape: Shape, model: Model) -> int:
+        """One output for each class, or each number."""
+        return shape.classes or shape.targets
+
+    def outputs(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Probabilities (n, classes), or the numbers (n, t)."""
+        outputs: Tensor = raw.softmax(dim=1) if batch.shape.classes else raw
+        return outputs
+
+    def loss(self, raw: Raw, batch: Inputs) -> Tensor:
+        """Cross-entropy or squared error (n,)."""
+        if batch.shape.classes:
+            return nn.functional.cross_entropy(raw, batch.target, reduction="none")
+        squares: Tensor = (raw - batch.target) ** 2
+        return squares.sum(dim=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader
 from fedsw._tools.settings import whole
 from fedsw.data import Records, as_records
 from fedsw.learning.objectives import Clip
-from fedsw.learning.tasks.plain_loss import PlainLoss
-from fedsw.runs.single.objective import Batch, Objective
+from fedsw.runs.single.objective import Batch, Objective, PlainLoss
 from fedsw.runs.single.trainer import PrivateTrainer
 from fedsw.runs.single.training_plan import plan
 
