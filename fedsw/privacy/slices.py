@@ -100,8 +100,23 @@ def slices_on(features: Tensor, directions: Tensor, *, radius: float) -> Bounded
     Source: docs/guarantees/slices.md.
     """
     rows = _in_the_ball(features, radius)
-    theta = directions.detach().to(rows)
-    _check_isotropic(theta, rows.shape[1])
+    theta, p = directions.detach().to(rows), rows.shape[1]
+    if theta.ndim != 2 or theta.shape[0] != p or theta.shape[1] == 0 or theta.shape[1] % p:
+        raise ValueError(
+            f"directions have shape {tuple(theta.shape)} for features of dimension {p}: expected ({p}, k) with k a "
+            f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (fresh_slices)"
+        )
+    unit_columns(theta, p, tolerance=ISOTROPY)
+    # The Frobenius norm bounds the spectral one, by which a move is longer than in whole orthogonal blocks.
+    identity = torch.eye(p, dtype=theta.dtype, device=theta.device)
+    gap = float(torch.linalg.matrix_norm(theta @ theta.T * (p / theta.shape[1]) - identity))
+    if not gap <= ISOTROPY:
+        raise ValueError(
+            f"directions are not whole orthogonal blocks: (p/k) Theta Theta^T is {gap:.3g} from the identity, at most "
+            f"{ISOTROPY:g} is allowed. Nothing was released; draw them with "
+            "fedsw.mathematics.transport.sliced, or let the client "
+            "draw its own (fresh_slices)"
+        )
     return _bounded(rows, theta, radius)
 
 
@@ -125,21 +140,3 @@ def _in_the_ball(features: Tensor, radius: float) -> Tensor:
 
 def _bounded(rows: Tensor, theta: Tensor, radius: float) -> BoundedSlices:
     return BoundedSlices(Bounded((rows @ theta).cpu(), Sensitivity(2 * radius, "diameter")), theta)
-
-
-def _check_isotropic(theta: Tensor, p: int) -> None:
-    if theta.ndim != 2 or theta.shape[0] != p or theta.shape[1] == 0 or theta.shape[1] % p:
-        raise ValueError(
-            f"directions have shape {tuple(theta.shape)} for features of dimension {p}: expected ({p}, k) with k a "
-            f"multiple of {p}, whole orthogonal blocks. Choose another k, or let the client draw (fresh_slices)"
-        )
-    unit_columns(theta, p, tolerance=ISOTROPY)
-    identity = torch.eye(p, dtype=theta.dtype, device=theta.device)
-    gap = float(torch.linalg.matrix_norm(theta @ theta.T * (p / theta.shape[1]) - identity))
-    if not gap <= ISOTROPY:
-        raise ValueError(
-            f"directions are not whole orthogonal blocks: (p/k) Theta Theta^T is {gap:.3g} from the identity, at most "
-            f"{ISOTROPY:g} is allowed. Nothing was released; draw them with "
-            "fedsw.mathematics.transport.sliced, or let the client "
-            "draw its own (fresh_slices)"
-        )

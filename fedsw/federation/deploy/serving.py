@@ -173,22 +173,18 @@ def keep_connected(node: NodeSettings, home: Path, *, stock: bool, say: Callable
                 port = free_port()
                 refusal.unlink(missing_ok=True)
                 process = processes.start("supernode", supernode_command(node, stock=stock, port=port))
-                code = _followed(process, news, say)
+                code: int | None = None
+                while code is None:
+                    for sentence in [] if news is None else news.fresh():
+                        say(sentence)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        code = process.wait(_LOOK_SECONDS)
                 said = refusal.read_text(encoding="utf-8") if refusal.exists() else f"it ended with code {code}"
                 why = f"{said}; an attempt follows every {RETRY_SECONDS:g} s"
             if why != before:
                 say(why)
             before = why
             time.sleep(RETRY_SECONDS)
-
-
-def _followed(process: subprocess.Popen[bytes], news: RunNotices | None, say: Callable[[str], None]) -> int:
-    """Wait until a node's process ends, saying what its operator should know; returns its exit code."""
-    while True:
-        for sentence in [] if news is None else news.fresh():
-            say(sentence)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_LOOK_SECONDS)
 
 
 def probe(address: str, authority: Path) -> str | None:

@@ -142,7 +142,15 @@ class OnceRun(FederatedRun):
         sketch = experiment.sketch
         if (coded := table_of(experiment)) is not None:
             count, sketches = sketch.stages[number - 2].tables, [stage.stored.sketch for stage in self._stages]
-            learnt = marks_of(self._next_tables(sketches, count), len(coded), sketch.together)
+            columns: tuple[tuple[int, ...], ...]
+            if sketch.together == 2:
+                columns = next_pairs(sketches, count)
+            else:  # by a copy of the generator, with rows moved by what was released
+                moved = copy.deepcopy(self._network)
+                assert isinstance(moved, TableGenerator)
+                move_rows(sketches, moved)
+                columns = next_triples(moved, count)
+            learnt = marks_of(columns, len(coded), sketch.together)
         else:
             untrained = classifier_of(experiment, self.task.shape, seed=sketch.seed + number)
             groups = len(self.task.shape.groups) if sketch.groups else 1
@@ -151,15 +159,6 @@ class OnceRun(FederatedRun):
             learnt = flatten(classifier).detach().cpu().to(torch.float64)
         keep_classifier(self.directory, number, learnt)
         return learnt
-
-    def _next_tables(self, sketches: list[NoisedSketch], count: int) -> tuple[tuple[int, ...], ...]:
-        """Pairs or triples of columns that the next stage measures, by what was released."""
-        if self.task.experiment.sketch.together == 2:
-            return next_pairs(sketches, count)
-        moved = copy.deepcopy(self._network)
-        assert isinstance(moved, TableGenerator)
-        move_rows(sketches, moved)
-        return next_triples(moved, count)
 
     def _obtained(self, stage: Stage, weights: Tensor) -> StoredSketch:
         """A stage's sketch: a stored one, unless it grows (`sketch-local`) and no later stage was learnt from it."""

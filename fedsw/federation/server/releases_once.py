@@ -26,7 +26,7 @@ from fedsw.learning.moments.preparation import Preparation, folded, prepare, sta
 from fedsw.learning.moments.released_moments import Coefficients, Moments, coefficients_of, columns_used, constant_of
 from fedsw.learning.tasks.calibration import calibration_of
 from fedsw.learning.tasks.problem import Problem
-from fedsw.learning.tasks.tally import Cut, RegressionSums, Tally
+from fedsw.learning.tasks.tally import Cut, RegressionSums
 from fedsw.privacy.accounting import BudgetExhausted
 from fedsw.runs import recovery
 from fedsw.runs.directory import RunDirectory
@@ -205,7 +205,15 @@ def measure_kept(
     tally = tally_of(task)
     assert tally is not None
     if tallied is None:
-        cut = _cut_of(task, tally, directory)
+        # Numbers to predict are cut by the released moments of targets, if there are any with noise. A variance that
+        # the noise hides counts as the standard deviation of that noise.
+        cut = tally.cut_at if isinstance(tally, RegressionSums) else None
+        moments = None if cut is None else kept_moments(task, directory)
+        if moments is not None and moments.sigma:
+            shifts = moments.target_mean - moments.layout.middle
+            noise = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
+            variances = np.maximum(np.diag(moments.target_covariance), noise)
+            cut = Cut.about(moments.target_mean.tolist(), variances.tolist())
         weights = theta if cut is None else torch.cat([theta.double(), cut.flat()])
         released = _beside_or_why(context, TallySum, weights, directory, log)
         if isinstance(released, str):
@@ -220,22 +228,6 @@ def measure_kept(
         ), {}
     about = tallied.said() | ({"counted_as": words} if (words := cut_in_words(task, tallied.cut)) else {})
     return held_out_of(task, tally, tallied), {"held_out_release": about}
-
-
-def _cut_of(task: Problem, tally: Tally, directory: RunDirectory) -> Cut | None:
-    """Cut of the numbers to predict: by the released moments of targets, or none at all; None for classes.
-
-    Without noise nothing is cut. A variance that the noise hides counts as the standard deviation of that noise.
-    """
-    if not isinstance(tally, RegressionSums):
-        return None
-    moments = kept_moments(task, directory)
-    if moments is None or not moments.sigma:
-        return tally.cut_at
-    shifts = moments.target_mean - moments.layout.middle
-    noise = np.hypot(moments.noise_of_squares, 2 * shifts * moments.noise_of_targets)
-    variances = np.maximum(np.diag(moments.target_covariance), noise)
-    return Cut.about(moments.target_mean.tolist(), variances.tolist())
 
 
 def release_scores(

@@ -432,11 +432,19 @@ class LocalMethod(AtClients, ABC):
             heard.add(node)
             for member, part in self._answers(by_node[node], reply):
                 answer = self._answer(member, part, kind.up, terms(member))
-                if isinstance(answer, Fault):
-                    self._lose(member, answer, lost, alone=not isinstance(reply, Fault))
-                else:
+                if not isinstance(answer, Fault):
                     take(member, answer)
                     self._rounds.add(round_)
+                    continue
+                # A reply that is a fault is its whole site's; in one that came, a client is missing by itself.
+                site, alone = self._of_node[node], not isinstance(reply, Fault)
+                lost[member.client] = answer.reason
+                self._availability.lose(site, answer.reason, member.client if alone else None)
+                if answer.code == wire.BUDGET_EXHAUSTED:
+                    self._exhausted.lose_client(site, member.client, answer.reason)
+                    self._used_up.add(member.client)
+                lines = event("client lost", client=member.client, code=answer.code)
+                _log.warning("client %d lost: %s", member.client, answer.reason, extra=lines)
 
         content = messages.encode(request, Terms.of(self._task))  # once; it is public
         requests = {
@@ -458,17 +466,6 @@ class LocalMethod(AtClients, ABC):
             return [(member, reply) for member in members]
         replies = messages.unpacked(reply, [member.position for member in members])
         return [(member, replies[member.position]) for member in members]
-
-    def _lose(self, member: Member, fault: Fault, lost: dict[int, str], *, alone: bool) -> None:
-        """Count a client as lost; with its whole site, unless it is `alone` in that."""
-        site = self._of_node[member.node]
-        lost[member.client] = fault.reason
-        self._availability.lose(site, fault.reason, member.client if alone else None)
-        if fault.code == wire.BUDGET_EXHAUSTED:
-            self._exhausted.lose_client(site, member.client, fault.reason)
-            self._used_up.add(member.client)
-        lines = event("client lost", client=member.client, code=fault.code)
-        _log.warning("client %d lost: %s", member.client, fault.reason, extra=lines)
 
     def _answer(self, member: Member, reply: RecordDict | Fault, kind: type[_Noised], terms: Terms) -> _Noised | Fault:
         """A client's release; the epsilon that it reports is remembered first."""

@@ -234,21 +234,22 @@ class Account:
         }
 
     def epsilon(self, delta: float) -> float:
-        """Epsilon of the worst group at delta; that of the last reading is read first, which is cheaper."""
-        if delta not in self._history.epsilons:
-            self._history.epsilons[delta] = self._worst_epsilon(delta)
-        return self._history.epsilons[delta]
-
-    def _worst_epsilon(self, delta: float) -> float:
+        """Epsilon of the worst group at delta."""
+        if delta in self._history.epsilons:
+            return self._history.epsilons[delta]
         if not self._numeric:
-            return max(self.by_group(delta).values())
-        compositions = self._composed()
-        most = compositions[self._worst].epsilon(delta)
-        for group, composition in compositions.items():
-            if group == self._worst or composition.within(most, delta):
-                continue
-            if (epsilon := composition.epsilon(delta)) > most:
-                most, self._worst = epsilon, group
+            most = max(self.by_group(delta).values())
+        else:
+            # The worst group of the last reading is mostly the worst again: that the others are within its epsilon is
+            # quicker to see than what theirs are.
+            compositions = self._composed()
+            most = compositions[self._worst].epsilon(delta)
+            for group, composition in compositions.items():
+                if group == self._worst or composition.within(most, delta):
+                    continue
+                if (epsilon := composition.epsilon(delta)) > most:
+                    most, self._worst = epsilon, group
+        self._history.epsilons[delta] = most
         return most
 
     def _composed(self) -> Mapping[str, Composition]:
@@ -283,16 +284,6 @@ _SUFFIX = ".sqlite"
 def account_beside(path: Path) -> Path:
     """The file beside a ledger that says which account it belongs to, whether it is there or not."""
     return path.with_name(f"{path.name.removesuffix(_SUFFIX)}.account.json")
-
-
-def _belonging(path: Path) -> str | None:
-    """The data set that a ledger's account is of, by the files beside it: its own, or that of its run's folder."""
-    in_run = path.name == files.LEDGER_OF_A_RUN
-    beside = [account_beside(path), *([path.with_name(files.ACCOUNT_OF_A_RUN)] if in_run else [])]
-    for file in beside:
-        if file.exists():
-            return str(json.loads(file.read_text(encoding="utf-8"))["data"])
-    return None
 
 
 class BudgetExhausted(RuntimeError):
@@ -523,7 +514,12 @@ class Ledger:
         """Refuse a charge without a limiter where a file beside the ledger, or its rows, say that it has an account."""
         if self.limiter is not None:
             return
-        data = _belonging(self.path)
+        # The files beside it say the account: its own, or that of its run's folder.
+        beside, data = [account_beside(self.path)], None
+        if self.path.name == files.LEDGER_OF_A_RUN:
+            beside.append(self.path.with_name(files.ACCOUNT_OF_A_RUN))
+        if (account := next((file for file in beside if file.exists()), None)) is not None:
+            data = str(json.loads(account.read_text(encoding="utf-8"))["data"])
         if data is not None or self._counted:
             named = "a data set" if data is None else f"data set {data!r}"
             name = "NAME" if data is None else data
