@@ -29,8 +29,8 @@ AT_ONCE = 32
 """Files that wait for the disk together: it takes hardly longer for many than for one."""
 LEDGER_OF_A_RUN, ACCOUNT_OF_A_RUN = "ledger.sqlite", "account.json"
 """In a run's folder: its ledger, and the last row of its data set's account that it saw."""
-_LOOK_SECONDS = 0.002
-_TRIES = 1000
+_LOOK_SECONDS = 0.002  # between two looks at whether another process still holds a lock
+_TRIES = 1000  # names for a new folder; another process may take each first
 
 
 def replace(path: Path, *content: bytes | memoryview, durable: bool = True) -> None:

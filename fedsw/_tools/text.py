@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-_MOST_DIGITS = 15
+_MOST_DIGITS = 15  # decimal digits that a float64 always keeps
 _ROUND_OFF = 1e-9
 MOST_SHOWN = 500
 """Letters of a text from another machine that are shown here, or of one of ours that is sent there."""

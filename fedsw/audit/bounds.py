@@ -152,8 +152,8 @@ Least = Callable[[float], float]
 With f its trade-off function, the inverse of x -> 1 - f(x): non-decreasing, convex, at most the identity.
 """
 
-_MOST_EPSILON = 60.0
-_LEAST_ERROR = 1e-300
+_MOST_EPSILON = 60.0  # where a search for the largest one that is excluded ends
+_LEAST_ERROR = 1e-300  # and one for the least error
 _ROUND_OFF = 1e-9  # relative, of sums of as many terms as there are guesses
 
 

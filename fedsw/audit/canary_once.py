@@ -40,8 +40,8 @@ from fedsw.privacy.release import Bounded, Paid, Released
 
 _CANDIDATES, _FAR, _AXES = 25, 1e3, 6
 """Genuine records to look for the canary's two values among, how far they are moved, and along how many axes."""
-_OUT_OF_REACH = 1e6
-_AS_GOOD = 0.999
+_OUT_OF_REACH = 1e6  # far beyond the lengths that inputs are cut to
+_AS_GOOD = 0.999  # of the largest squared distance: such a pair is told apart as well
 _NEARLY, _MOST_NUMBERS = 0.95, 2**25
 """The part of mu that is to be shown, and how many numbers are noised for it, of each neighbour: some seconds."""
 

@@ -109,7 +109,7 @@ class Observers:
 _TAGS = ("title", "directory")
 _FOLDER = "fedsw.directory"
 _MOST_METRICS, _MOST_PARAMETERS, _MOST_TAGS = 1000, 100, 100  # of one request to a server
-_LONGEST = 5000
+_LONGEST = 5000  # characters of a tag or a parameter
 
 
 class MlflowObserver:

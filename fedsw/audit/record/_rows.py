@@ -51,8 +51,8 @@ from fedsw.runs.run_files import RunFile, read_json
 
 NAME = "noise against Δ"
 
-EXACT = 1e-9
-_GRID = 1e-3
+EXACT = 1e-9  # relative: the same formula in another order of sums
+_GRID = 1e-3  # relative: what fedsw's own grid may add to ε, as in `cost`
 _LARGEST = 2 * 10**6
 """Records of a group for which every number of them is tried."""
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 REPLAY = "replay"
 INDEPENDENT = "independent accountant"
 
-SAME = 1e-6
+SAME = 1e-6  # relative: rounding of the same numbers elsewhere
 _ELSEWHERE = 0.02
 """What the round-off that another device sets aside adds, at most: `fedsw.privacy.accounting.pld.ROUND_OFF`."""
 _GRID = 1e-3  # what fedsw says its own grid may add to epsilon, at most: docs/guarantees/accounting.md
-_CLOSE = 5e-3
-_LINES = 8
+_CLOSE = 5e-3  # relative: from here on what is above the independent ε is worth a note
+_LINES = 8  # of metrics.jsonl, each of which takes a composition of its own
 
 Steps = Counter[Step]
 
@@ -290,8 +290,8 @@ def lower_bound(steps: Steps, delta: float) -> float:
     return lower_epsilon(steps, delta)
 
 
-_MOST_DIFFERENT = 24
-_ROUNDED = 1e-5
+_MOST_DIFFERENT = 24  # steps, each of which takes a composition of its own
+_ROUNDED = 1e-5  # relative, and up, so that ε never falls
 
 
 def few(steps: Steps) -> Steps:
@@ -308,7 +308,7 @@ def few(steps: Steps) -> Steps:
     return fewer
 
 
-_NODES = 2**20
+_NODES = 2**20  # of a grid, at most
 
 
 def profile(step: Step, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -362,7 +362,7 @@ def _reach(step: Step, least: float) -> float:
     return high
 
 
-_REPLAYED, _RECOMPUTED = 40, 8
+_REPLAYED, _RECOMPUTED = 40, 8  # points of the two curves
 
 
 @house_style()

@@ -46,9 +46,9 @@ STEP = 2.0 ** -(2 * GRID + 7)
 
 MOST_RECORDS = 2**27
 
-_WEIGHTS = (128, 181)
+_WEIGHTS = (128, 181)  # of a square, and of a product of two coordinates: 1 and `SIDE_WEIGHT` in units of 2^-7
 _ONE = 2**GRID
-_CHUNK_NUMBERS = 2**22
+_CHUNK_NUMBERS = 2**22  # products of some records at a time
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,14 @@ LEAST_EIGENVALUE = 1e-6
 """Least eigenvalue of a covariance, as a part of the average: no direction is stretched as if it varied less."""
 
 LEAST_VARIANCE = 1e-10
+"""Least number added to the eigenvalues of a covariance: columns that are constant leave all of them 0."""
+
 USUAL_STEEPNESS = 0.2
+"""Steepness of a sigmoid that one learning rate fits: it is 1/4 in the middle, and less where a class is rare."""
+
 MOST_STRETCHED = 8.0
+"""Most that inputs are stretched for either reason: a step grows with the square."""
+
 LEAST_RESIDUAL = 0.02
 """Least residual that a regression is taken to have, of targets in [0, 1]."""
 

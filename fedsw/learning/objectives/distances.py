@@ -185,7 +185,7 @@ class BetweenGroups(WeightedPenalty):
         for i, j, weight in self._weighted_pairs():
             for cell, other in ((i, j), (j, i)):
                 sides = self._side(sizes, cell, clip), self._side(sizes, other, clip)
-                evenness = 1.0 if d == 1 else spread
+                evenness = 1.0 if d == 1 else spread  # in one dimension all directions are the same
                 totals[cell] += weight * swd_sensitivity(*sides, bound=bound, spread=evenness, order=self.order)
         return tuple(totals)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsw.learning.objectives._weighted_penalty import Clip, WeightedPenalty
 from fedsw.privacy.sensitivity import Sensitivity, loss_sensitivity
 
-_NARROW = 1e-12
+_NARROW = 1e-12  # of all ranks; a slot that is narrower has the value at its end
 
 
 def table_sensitivity(k: int) -> Sensitivity:

@@ -166,7 +166,7 @@ class WeightedSum:
         with its own proof, or with what the user states.
         ``sizes`` are records of every stratum in the batch; a penalty's own clip replaces M and L for it.
         """
-        if len(self.parts) == 1:
+        if len(self.parts) == 1:  # it knows the task loss beside it, and has the clip C of that from the objective
             own_clip = self.penalties[0].clip
             used = clip if own_clip is None else Clip(own_clip.output, own_clip.jacobian, clip.loss)
             return self.parts[0].sensitivities(sizes, used, d=dimensions[0], spread=spreads[0], bound=bound)
@@ -177,6 +177,7 @@ class WeightedSum:
                 sum(size for size, owner in zip(sizes, owners, strict=True) if owner == cell)
                 for cell in range(len(part.cells))
             ]
+            # A coarser penalty has several strata in one cell: what a record moves falls with all of their records.
             alone = part.sensitivities(held, penalty.clip or clip, d=d, spread=spread, bound=bound, alone=True)
             for stratum, owner in enumerate(owners):
                 totals[stratum] += alone[owner]

@@ -133,7 +133,7 @@ class Convolutions:
 
 
 _TRIED_ROWS = 3
-_MIXED = 1e-4
+_MIXED = 1e-4  # relative to numbers of a row's size; a map may compute in float32
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ MOST_COORDINATES = 2**24
 MOST_COUNTS = 4.0
 """With it sums of counts are exact, too."""
 
-_CHUNK_NUMBERS = 2**23
+_CHUNK_NUMBERS = 2**23  # coordinates of some records at a time
 
 
 @dataclass(frozen=True)

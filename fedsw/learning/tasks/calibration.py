@@ -26,7 +26,7 @@ _MOST = 18.0
 
 _SCALES = np.exp(np.linspace(math.log(0.02), math.log(2.0), 40))[:, None, None]
 _RATES = np.linspace(0.01, 0.99, 50)[:, None]
-_LEAST_SHARE = 0.005
+_LEAST_SHARE = 0.005  # keeps the logit of a class finite, whatever noise does to its count
 TELLS = -1.0
 """The least log evidence that a model tells records apart: below it the class shares are predicted. The model was
 trained on the records, so counts must speak against it. Two in three models without signal are given up then, on
@@ -36,7 +36,7 @@ _SPREAD = 0.8
 """Before counts are seen: the standard deviation of a scale's logarithm."""
 _WITHIN = 4
 """Places of a bin among which its records are taken to lie."""
-_STEPS = 60
+_STEPS = 60  # of a bisection, which then ends at the last bit of a float64; of Newton's method at most
 _STILL = 1e-12
 """The longest step of a scale and a shift at which they are at rest."""
 

@@ -134,7 +134,8 @@ class ClippedObjective:
     ) -> Tensor:
         """The sum (r,) on the host; outputs, ranks and contributions stay on the model's device until then."""
         passed = self.forward(model, records, round_, attempt)
-        lie = [len(records)] if self.hides_sizes else list(sizes)  # which sizes then say what sums are divided by
+        # Under additions and removals `sizes` are what sums are divided by, and not how many records lie in the batch.
+        lie = [len(records)] if self.hides_sizes else list(sizes)
         pulled = self.pulled(torch.split(self.outputs(passed), lie), directions, round_, attempt)
         return self.contribution(passed, torch.cat(pulled), self.weighted.task_weight(sum(sizes)))[0]
 

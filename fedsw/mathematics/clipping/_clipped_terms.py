@@ -95,6 +95,7 @@ def _joint_sum(tape: Tape, terms: Sequence[Term], safety: Safety | None, runs: S
 
 def _limits(norms: Tensor, bounds: Tensor, safety: Safety | None) -> Tensor:
     """Largest norm that each record may add in all terms (n,): bound * ||q_i|| summed, with half the clips' margin."""
+    # A clip divides its bound by the margin, and this limit by its root: rounding alone is not cut a second time.
     room = math.sqrt((Safety() if safety is None else safety).shrink)
     most = norms.nan_to_num(nan=0.0, posinf=0.0).mul_(bounds / room)
     return most.nan_to_num_(nan=0.0, posinf=math.inf).sum(0)  # no cotangent weighs nothing, even without a bound

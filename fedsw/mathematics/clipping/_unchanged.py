@@ -52,8 +52,8 @@ _SHIPPED = frozenset({"torch", "fedsw", "numpy"}) | (sys.stdlib_module_names - {
 _DICTS = frozenset({dict, OrderedDict})
 _ABSENT = object()
 _GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
-_LARGE = 2**16
-_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
+_LARGE = 2**16  # bytes, from which memory of an earlier copy is kept
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9  # Py_TPFLAGS_IMMUTABLETYPE and Py_TPFLAGS_HEAPTYPE
 _FOREIGN = ("instancemethod", "cython_function_or_method")
 _BARE = (object, Generic, Protocol, ABC)
 """Bases without a state."""

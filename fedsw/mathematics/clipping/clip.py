@@ -114,6 +114,8 @@ def _spectral(gram: Tensor, q: Tensor, limit: float, eta: float) -> Tensor:
     unit = gram / scale[:, None]  # finite, of at most 1: on NaN or infinity the solver would raise
     values, vectors = _eigh_2x2(unit) if gram.shape[-1] == 2 else _eigh(unit)
     values = values.clamp(min=0)
+    # What float32 lost of the matrix, at most eta of its largest eigenvalue, is added to every eigenvalue: one that was
+    # lost altogether would get the weight 1.
     weights = _weights((values + eta * values.amax(dim=1, keepdim=True)) * scale, limit)
     turned = torch.einsum("nrk,nr->nk", vectors, q)
     return torch.einsum("nrk,nk->nr", vectors, weights * turned)
@@ -146,7 +148,7 @@ def _eigh_2x2(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Closed-form eigendecomposition: LAPACK's costs more than the whole gradient of a small model."""
     a, b, c = gram[:, 0, 0], gram[:, 0, 1], gram[:, 1, 1]
     mean, radius = (a + c) / 2, torch.hypot((a - c) / 2, b)
-    angle = torch.atan2(2 * b, a - c) / 2
+    angle = torch.atan2(2 * b, a - c) / 2  # 0 where both eigenvalues are equal, for which every basis will do
     cos, sin = angle.cos(), angle.sin()
     vectors = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)
     return torch.stack([mean + radius, mean - radius], 1), vectors

@@ -47,8 +47,10 @@ def columns(block: Block, rows: Sequence[Sequence[Tensor | None]], way: Way = "c
     A call with a rule for both factors and rows goes the cheaper way within the memory of the activations, unless
     ``way`` says which, or inputs are ragged.
     """
+    # Of ragged inputs the longest record decides which way is cheaper, and would change the rounding of all others.
     way = "factored" if block.ragged or any(call.rule.ragged for call in block.calls) else way
     pulled = [block.backprops(row) for row in rows]
+    # Memory is counted down call by call, by shapes only: the same for all records, whatever they hold.
     room = max(_FORMED_FLOATS, block.floats)
     calls: list[_Formed | _Factored] = []
     for number, call in enumerate(block.calls):
@@ -100,6 +102,7 @@ class _Factored:
         if self.single is not None:
             return replace(self.single, scale=in_range(weights[:, self.reached[0]]))
         units, scale = _units(_taken(weights, self.reached))
+        # In the precision of the backprops: the part is measured after this rounding, and cut all the same.
         units = units.to(self.deltas[0].dtype)
         shape = (-1, *[1] * (self.deltas[0].dim() - 1))
         delta = self.deltas[0] * units[:, 0].reshape(shape)

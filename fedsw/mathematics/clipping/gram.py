@@ -222,6 +222,7 @@ def cuts(parts: Sequence[RecordTerm], limits: Tensor) -> Tensor:
     for part in parts:
         squares = squares + part.squares().sqrt_().mul_(part.scale).square_()
     norms = squares.sqrt()
+    # A limit of 0 and a norm of 0 make NaN, which gets 0: there is nothing to add.
     room = torch.where(limits < _LEAST_LIMIT, 0.0, limits) / norms
     return torch.where(norms < math.inf, room.clamp(max=1.0), 0.0).nan_to_num(nan=0.0)
 
@@ -263,6 +264,7 @@ class Total:
         """Add some records' parts, each cut to its limit (n,), of those to keep (n,), to (S, r) by runs."""
         if not parts:
             return
+        # Measured once over all calls of the block: a record's parts in different layers share one limit.
         cut = cuts(parts, limits).mul_(keep)
         for part in parts:
             factors = (cut * part.scale).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -277,7 +279,7 @@ class Total:
     def _put(self, total: Tensor, part: RecordTerm, runs: Sequence[int], sums: Mapping[str, Tensor]) -> None:
         """Add sums (S', ...) of these runs."""
         for name, values in sums.items():
-            parameter, start = part.call.place(name)
+            parameter, start = part.call.place(name)  # an attention layer packs three maps in one parameter
             offset = self._offsets[id(parameter)] + start
             rows = slice(runs[0], runs[-1] + 1) if len(runs) == runs[-1] + 1 - runs[0] else list(runs)
             total[rows, offset : offset + values[0].numel()] += values.flatten(1)

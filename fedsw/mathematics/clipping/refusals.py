@@ -588,8 +588,8 @@ def _combine(raw: Any, heads: Heads | None) -> list[Tensor]:
     return combined
 
 
-_MOVED = 0.01
-_TRIES = 8
+_MOVED = 0.01  # deviation of what is added to parameters
+_TRIES = 8  # draws of made-up records, until they differ: of two whole numbers they may not
 
 
 def record(module: nn.Module, *inputs: Any) -> Tape:

@@ -229,6 +229,7 @@ class Tape:
             rows = [[self._below(head, unit) for unit in units(head)] for head in heads]
             ends = list(itertools.accumulate(map(len, rows)))
             for block in self._blocks:
+                # All heads at once: their backprops are both what the clip is made from and what is added.
                 measured = columns(block, [row for head_rows in rows for row in head_rows], self.way)
                 grams = [
                     measured.gram(slice(end - len(head_rows), end)) for end, head_rows in zip(ends, rows, strict=True)
@@ -339,7 +340,7 @@ def leaves(outputs: Iterable[Tensor], sources: dict[Node, Node | None]) -> Itera
     while pending:
         node = pending.pop()
         if node in sources:
-            below = [sources[node]]
+            below = [sources[node]]  # over a recorded call, past its parameters
         else:
             below = [child for child, _ in node.next_functions]
             if hasattr(node, "variable"):
@@ -429,7 +430,7 @@ def recorded(module: nn.Module, every: Mapping[str, nn.Parameter], inputs: Seque
             calls = notes.calls
             form = form or OutputForm.of(returned)
             outputs = tuple(state.apart(output) for output in form.tensors(returned, part.stop - start))
-            state.put_back()
+            state.put_back()  # before the next block runs
             sources = {call.edge.node: call.source for call in calls}
             live = [output for output in outputs if output.requires_grad]
             refuse_strays(leaves(live, sources), names)

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from fedsw._tools.settings import real
 from fedsw.mathematics.transport.given import array, column
 
-_LEAST_WEIGHT = 1e-6
+_LEAST_WEIGHT = 1e-6  # of a group that noise leaves without records: it is mapped, too
 
 Array = NDArray[np.float64]
 

@@ -60,7 +60,7 @@ def _signed(x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
 Array = NDArray[np.float64]
 
 _EVERY = 8  # iterations between two looks at how fast the error falls
-_LARGEST_OMEGA = 1.97
+_LARGEST_OMEGA = 1.97  # over-relaxation diverges from 2 on
 _WORSE = 30.0  # times the least error so far: from there on over-relaxation is given up
 _FAR = 1e100  # scalings beyond it, or below its inverse, go into the kernel
 

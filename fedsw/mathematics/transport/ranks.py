@@ -71,6 +71,7 @@ def means_by_rank(sample: Ranked, other: Tensor, ties: Ties) -> Tensor:
     n, m = sample.values.shape[-1], other.shape[-1]
     if ties == "stable":
         return means_of_slots(n, other)
+    # Equal values share the slots of their block, so that no order among them matters.
     integral, (first, end) = _integral_at_slots(other, n), blocks(sample.values)
     block = integral.gather(-1, end).sub_(integral.gather(-1, first))
     return block.mul_(n / m).div_(end.sub_(first))
@@ -106,6 +107,7 @@ def _pieces(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tenso
 
     Their lengths, the slot of n and the slot of m that each lies in, and before how many pieces each edge is.
     """
+    # Whole numbers: an edge of both samples is one edge, which rounding i/n and j/m could set apart.
     of_mine = torch.arange(n + 1, device=device) * m
     of_its = torch.arange(m + 1, device=device) * n
     edges = torch.unique(torch.cat([of_mine, of_its]))
@@ -184,7 +186,7 @@ def _integral_at_slots(values: Tensor, n: int) -> Tensor:
     m = values.shape[-1]
     sums = values.new_zeros((*values.shape[:-1], m + 1))
     torch.cumsum(values, dim=-1, out=sums[..., 1:])
-    if n == m:
+    if n == m:  # the slots are those of the values
         return sums
     whole, part, below = _slot_edges(n, m, values.device)
     return sums[:, whole] + part * values[:, below]

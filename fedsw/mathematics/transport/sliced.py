@@ -117,7 +117,7 @@ def project(outputs: Tensor, radius: float) -> Tensor:
         return torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0).clamp_(-radius, radius)
     rows = torch.where(torch.isfinite(rows).all(dim=-1, keepdim=True), rows, 0.0)
     scale = rows.abs().amax(dim=-1, keepdim=True)
-    direction = rows / torch.where(scale > 0, scale, 1.0)
+    direction = rows / torch.where(scale > 0, scale, 1.0)  # squares of what is left neither overflow nor vanish
     length = torch.linalg.vector_norm(direction, dim=-1, keepdim=True)
     outside = scale * length > radius
     return torch.where(outside, direction / torch.where(outside, length, 1.0) * radius, rows)
@@ -167,6 +167,7 @@ def w2_squared_of_columns(sample: Tensor, other: Tensor) -> tuple[Tensor, Tensor
 
 def _w2_squared(gaps: Tensor, means: Tensor, other: Tensor, dim: int) -> Tensor:
     """W2^2 along a dimension, of gaps to slot means, of these, and of the other sample, which lies about 0."""
+    # The variance of the other sample within its slots: what slot means leave out of the distance.
     within = other.square().mean(dim=dim) - means.square().mean(dim=dim)
     return gaps.square().mean(dim=dim) + within.clamp(min=0)
 

@@ -45,7 +45,7 @@ Described = Mapping[str, Any]
 """Plain values by their path, and a `Fingerprint` of each object that may hold something private."""
 
 _MOST_NAMED = 4
-_NEAR = 1e-9
+_NEAR = 1e-9  # relative: a number that was written as text and read again
 _KEYED, _KEY, _UNKNOWN = "keyed ", "key", "not described"
 _MOVING = frozenset(
     {"optimizer", "last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "T_cur", "T_i"}

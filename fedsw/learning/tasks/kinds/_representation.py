@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fedsw.data.sources import Shape
 
-_RIDGE = 1e-3
+_RIDGE = 1e-3  # so that the probe has a solution where codes are dependent
 
 
 class Representation(Task):

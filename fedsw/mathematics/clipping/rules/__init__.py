@@ -51,7 +51,7 @@ for _shared, _kinds in _SHIPPED:
 Gradients = Callable[[Any, Tensor, Tensor], Mapping[str, Tensor]]
 """(layer, input (n, ...), backprop (n, ...) of its output) to each record's gradient (n, *shape), by parameter."""
 
-_EXACT = 1e-6
+_EXACT = 1e-6  # of 1 and the largest entry
 
 
 def layer_rule(

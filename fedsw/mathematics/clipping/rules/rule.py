@@ -277,7 +277,7 @@ def all_but_cancelling(*shape: int) -> Tensor:
     return (signs * (1.0 + _NEARLY * places)).reshape(1, *shape)
 
 
-_NEARLY = 2.0**-10
+_NEARLY = 2.0**-10  # the part of a pair that is left where its sites cancel; float32 still has it
 
 
 def reach_of_sites(layer: Any, inputs: Tensor, delta: Tensor, *, sites: Tensor | int) -> Tensor:
