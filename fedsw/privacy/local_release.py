@@ -64,7 +64,7 @@ class RecordRelease:
     and chosen without looking at private records.
 
     Guarantee: with diameter "replacement", what is released of a record is (epsilon, delta)-locally differentially
-    private: for any two values of the record, with noise for a distance of 2 rho, against everybody who sees it, the
+    private: for any two values of the record, with noise for a distance of 2 rho, against all who see it, the
     server included. delta is 0 for Laplace noise. It is for one release of one record: a record that is released
     twice pays twice. "paper" takes the noise for a distance of rho, as RCO's corollaries do (sup ||x||): half of what
     a replacement can move, so it is not a guarantee. Proofs: docs/guarantees/slices.md.

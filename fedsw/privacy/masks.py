@@ -92,6 +92,7 @@ class MaskKey:
             for start in range(0, length, BLOCK):
                 part = total[start : start + BLOCK]
                 words = stream.words(len(part))
+                # Both sites have the same words; one adds them and the other takes them away, mod 2^64.
                 if public < other:
                     part += words
                 else:

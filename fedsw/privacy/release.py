@@ -314,7 +314,7 @@ def pay_together(bills: Sequence[Bill]) -> list[Paid | Exception]:
             _require_charged(bill.ledger, bill.charges, bill.sigma, bill.parts)
         except ValueError as fault:
             outcomes[index] = fault
-    due = [index for index in range(len(bills)) if index not in outcomes]
+    due = [index for index in range(len(bills)) if index not in outcomes]  # the others have charged nothing
     for index, spent in zip(due, spend_together([bills[index] for index in due]), strict=True):
         bill = bills[index]
         parts = {part.name: part for part in bill.parts}
@@ -352,6 +352,7 @@ def _require_charged(ledger: Ledger, charges: Sequence[Charge], sigma: float, pa
                 "nothing was charged"
             )
         require_relation(repr(part.name), part.relation, ledger.relation)
+    # A value's bound is the largest over its groups: the group that it moves most is charged for all of it.
     charged = max(mu_of(charge.sensitivity, sigma) for charge in charges)
     needed = _joint(parts, ledger.mechanism)
     if needed > charged * (1 + _SAME):
@@ -442,6 +443,7 @@ def release_share(
             f"{len(parts)} clients paid for {name!r} at {len(scales)} scales of Gaussian noise"
             f"{'' if gaussian else ', or of another'}; the share is for {share.clients} clients at one"
         )
+    # A cut of every coordinate moves no two vectors further apart. Beyond it the sum could wrap around, mod 2^64.
     value = bounded._take().nan_to_num(0.0, share.most, -share.most).clamp(-share.most, share.most)
     return whole_steps(noised(value, share.scale(scales.pop()), stream, step=share.step), share.step) + mask
 

@@ -166,7 +166,7 @@ def _listed_or_any(value: object) -> object:
 
 _Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 _MADE = ("authority", "own_data")
-"""Fields of the settings that are no option: a file in the folder of `certs`, and true of a client with records."""
+"""Fields of the settings without an option: a file in the folder of `certs`, and true of a client with records."""
 _TYPES: dict[str, Any] = {
     **{
         key_of(name): kind

@@ -219,6 +219,7 @@ def _paid(dues: Sequence[Due]) -> list[Paid | Exception]:
         paid = [index for index, said in results.items() if isinstance(said, Paid)]
         _charged.update({dues[index].ledger: (_run(dues[index].promise.run), dues[index].round) for index in paid})
     finally:
+        # Leaving a ledger remembers its last row beside it, so that an older copy in its place is noticed.
         for index, used in uses.items():
             try:
                 used.__exit__(None, None, None)

@@ -1,7 +1,7 @@
 """From `privacy.epsilon` to noise multipliers (`shares`): of rounds, with moments or without, and of releases beside.
 
 Moments before the rounds and counts of scores after them cost all records of training; sums over records that were kept
-out, these records alone. At the end, the split of a client's own (epsilon, delta) over its rounds, and of a round's
+out cost only these. At the end, the split of a client's own (epsilon, delta) over its rounds, and of a round's
 part between table and contribution.
 """
 
@@ -343,6 +343,7 @@ def together(split: BudgetSplit, of_table: Sensitivity | None, of_contribution: 
     table = of_table.value / split.table
     if not of_contribution.value:
         return Noise(table, 0.0, of_table, of_table, of_contribution)
+    # One step of mu^2 = table^2 + contribution^2, in units of the contribution's noise: the ledger divides by sigma.
     sigma, joint = of_contribution.value / split.contribution, of_contribution + of_table
     value = math.hypot(of_contribution.value, sigma * split.table)
     return Noise(table, sigma, replace(joint, value=value), of_table, of_contribution)

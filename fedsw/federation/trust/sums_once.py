@@ -88,7 +88,7 @@ class Sum(ABC):
             charged anew.
         attempt: the attempt that a client's own ledger knows every release of it by, so that a second one is refused;
             None if it is that of the request.
-        anybody: whether any number of clients is enough, of those that hold records that are in it; else
+        any_number: whether any number of clients is enough, of those that hold records that are in it; else
             `federation.min_clients` must answer.
         late: whether clients that were missing are asked again whenever a run goes on, so that theirs can be added.
         sizes: lengths of a client's answer that the task does not say.
@@ -105,7 +105,7 @@ class Sum(ABC):
     stored: ClassVar[str] = ""
     charged_before: ClassVar[str] = ""
     attempt: ClassVar[int | None] = None
-    anybody: ClassVar[bool] = False
+    any_number: ClassVar[bool] = False
     late: ClassVar[bool] = False
     sizes: Mapping[str, int] = {}
     known: Mapping[str, bytes] = {}
@@ -271,7 +271,7 @@ def own_release(total: Sum, node: Node, round_: int, attempt: int, federation: i
     """The sum over all of a client's records, with noise of its own, once; of units, a row each.
 
     Guarantee: with all else that the run releases, the client's own (epsilon, delta), for the replacement of one of its
-    records, against everybody, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
+    records, against all others, whatever a server sends: charged on disk before the noise is drawn (`own_due`).
     """
     numbered = total.numbered(round_, attempt)
     steps = total.steps(node, range(len(node.clients)), total.stream(node, *numbered, f"{total.purpose} rows"))
@@ -395,8 +395,8 @@ class LocalSums(LocalMethod):
 
         self._collect(
             *(self._exchanged, round_, members, request, lambda member: terms, arrays, releases),
-            late=self._kind.late or self._kind.anybody,
-            least=0 if self._kind.anybody else self._least,
+            late=self._kind.late or self._kind.any_number,
+            least=0 if self._kind.any_number else self._least,
         )
         if not (stored := releases.read()):
             none = f"no client released anything of its {self._kind.called}"
@@ -408,7 +408,7 @@ class LocalSums(LocalMethod):
 
 
 def _released(counted: Any, what: str, settings: str) -> Any:
-    """Return what a run counts of its records; RuntimeError where these settings release nothing of the kind."""
+    """Return what a run counts of its records; RuntimeError if these settings release nothing of the kind."""
     if counted is None:
         raise RuntimeError(f"{what} were asked for, and this node agreed to a run that releases none ({settings})")
     return counted
@@ -555,7 +555,7 @@ class TallySum(Sum):
     """
 
     part, called, purpose, step, weights = TALLY_PART, "kept records", "tally", TALLY_STEP, "theta"
-    stored, anybody = "tally", True
+    stored, any_number = "tally", True
 
     def __init__(self, task: Problem, theta: Tensor, cut: Cut | None = None) -> None:
         super().__init__(task)

@@ -55,7 +55,7 @@ def masked_sum(message: Message, context: Context) -> Message:
     here = (_charged if first else _charged_before)(messages.MASKED_SUM, node, request, context, state)
     table = None if request.tables is None else request.tables.tensor()
     vector = _contribution_of(here, request.theta.tensor(), request.round, request.attempt, table, state)
-    state.clear()
+    state.clear()  # sample and nonce are used up before noise is drawn, whatever comes
     bounded = Bounded(vector, here.attempt.noise.of_contribution)
     return masked_reply(here, masked(here, bounded, "contribution", request, _sent(request)), message)
 

@@ -69,7 +69,7 @@ def charged(node: Node, request: Asked, context: Context, state: State, agree: C
     refused before it is charged, too.
     """
     here = checked(node, request, context, state, agree)
-    for part in here.attempt.parts:
+    for part in here.attempt.parts:  # a grid that could wrap around is refused while nothing is charged
         here.attempt.shares(part.name)
     delta, agreed = delta_of(node.task.experiment, here.cohort.records), here.attempt
     promised, planned = promise(node, delta), most(node, delta)
@@ -78,6 +78,7 @@ def charged(node: Node, request: Asked, context: Context, state: State, agree: C
         for ledger in ledgers_of(node, context, np.flatnonzero(here.there).tolist()).values()
     ]
     said = paid_together(dues)
+    # A site's sum is of all of its clients that are asked: if one cannot pay, nothing leaves. The others stay charged.
     if faults := [outcome for outcome in said if isinstance(outcome, Exception)]:
         raise faults[0]
     here.paid.extend(outcome for outcome in said if isinstance(outcome, Paid))
@@ -117,6 +118,7 @@ def masked(here: Answering[A], bounded: Bounded, name: str, request: Asked, sent
         **sent,
     }
     length = int(np.prod(bounded.shape))
+    # The cohort has every site's nonce: no two attempts share a mask, and the two sums of one differ in their name.
     mask = here.ring.key.mask(here.cohort.others(here.ring.key.public.hex()), digest_of(digested), length)
     stream = node.own_stream(request.round, request.attempt, f"share of {name}")
     share = here.attempt.shares(name)[here.index]

@@ -159,7 +159,7 @@ def noised_contributions(
     of_loss = torch.tensor(weights, dtype=torch.float64)[drawn.owner] if any(weights) else None
     vectors, _ = task.clipped.contributions(batch, q, of_loss, drawn.runs)
     node.batch = None
-    _forget(state, paid)
+    _forget(state, paid)  # before noise is drawn: a batch is answered for once, whatever comes
     of = dict(zip(positions, vectors, strict=True))
     bounded = {position: Bounded(of[position], members[position].noise.of_contribution) for position in paid}
     return outcomes | _released(node, members, bounded, paid, request, "gradient")
@@ -190,6 +190,8 @@ def _begin(
         else:
             outcomes[position] = said
     if paid:
+        # A fresh sample for a fresh payment. Clients of an earlier request for this attempt lose theirs: they have paid
+        # for a sample that is gone, and release nothing more of it.
         state.clear()
         state["key"] = batch_key(node.task, request.round, request.attempt)
     return members, paid, outcomes

@@ -73,9 +73,10 @@ class SlicesPlan:
 def slices_plan(experiment: Experiment, *, dimension: int, rate: float, delta: float) -> SlicesPlan:
     """The noise with which a client at sampling rate `rate` keeps (epsilon, delta) over all its releases of slices.
 
-    Guarantee: (epsilon, delta) for the replacement of one of the client's records, against everybody, by the profile of
-    random slicing, amplified by the client's own sampling and composed over releases (docs/guarantees/accounting.md).
-    With the accountants of other papers it is what they say it is (`fedsw.privacy.accounting.ACCOUNTANTS`).
+    Guarantee: (epsilon, delta) for the replacement of one of the client's records, against all others, by the profile
+    of random slicing, amplified by the client's own sampling and composed over releases
+    (docs/guarantees/accounting.md). With the accountants of other papers it is what they say it is
+    (`fedsw.privacy.accounting.ACCOUNTANTS`).
     """
     releases = experiment.releases
     rate = 1.0 if experiment.own(SliceSettings).once else rate
@@ -103,7 +104,7 @@ def noised_slices(node: Node, theta: Tensor, round_: int, attempt: int, delta: f
     uniformly random order: the place of a row says nothing of its record, which amplification by sampling rests on.
 
     Guarantee: the client's own (epsilon, delta) over all planned releases, for the replacement of one of its records,
-    against everybody; see `slices_plan`.
+    against all others; see `slices_plan`.
 
     The model (r,) is looked at only if the features pass through it. They are detached: private features are never
     differentiated.
