@@ -137,7 +137,16 @@ def init_command(
     target, unit = target or book.with_role("target"), unit or book.with_role("person")
     if code_book_template is not None:
         roles = {**dict.fromkeys(groups, "group"), **({target: "target"} if target else {})}
-        _write_template(code_book_template, folder, {**roles, **({unit: "person"} if unit else {})}, force=force)
+        tables = _tables(folder)
+        require_writable(code_book_template, force=force, read=tables)
+        text, left_out = code_books.template_of(tables[0], {**roles, **({unit: "person"} if unit else {})})
+        code_book_template.write_text(text, encoding="utf-8")
+        for name in left_out:
+            echo(f"{name} looks like an identifier and is left out; if it identifies a row's person, write person")
+        echo(
+            f"{code_book_template}: fill in bounds or categories. Next: fedsw init {folder} --code-book "
+            f"{code_book_template}"
+        )
         return
     if target is None:
         raise experiments.ExperimentError(
@@ -211,16 +220,6 @@ def init_command(
 
 def _tables(folder: Path) -> list[Path]:
     return [source.table for source in data_places.places(folder)]
-
-
-def _write_template(path: Path, folder: Path, roles: dict[str, str], *, force: bool) -> None:
-    tables = _tables(folder)
-    require_writable(path, force=force, read=tables)
-    text, left_out = code_books.template_of(tables[0], roles)
-    path.write_text(text, encoding="utf-8")
-    for name in left_out:
-        echo(f"{name} looks like an identifier and is left out; if it identifies a row's person, write person")
-    echo(f"{path}: fill in bounds or categories. Next: fedsw init {folder} --code-book {path}")
 
 
 def _mark(option: str, mark: str | None, known: tuple[str, ...]) -> str | None:

@@ -426,19 +426,14 @@ def compare_command(
                 err=True,
             )
         _require_data(grid)
-        _rehearse(grid)
+        # each method at its first epsilon is tried on made-up records, before anything is spent
+        for cell in {cell.method: cell for cell in reversed(grid.cells) if cell.baseline is None}.values():
+            rehearsal.rehearse(cell.experiment, execution.rehearsed)
         folder = fresh_folder(runs / "compare" / grid.task)
         comparison_grid.write_grid(folder, grid)
     _run(folder, grid, jobs=jobs, quiet=quiet or as_json)
     with execution.showing(folder, f"fedsw compare --resume {folder}"):
         _show(folder, as_json=as_json, quiet=quiet)
-
-
-def _rehearse(grid: Grid) -> None:
-    """Try a run of each method at its first epsilon on made-up records, before anything is spent."""
-    methods = {cell.method: cell for cell in reversed(grid.cells) if cell.baseline is None}
-    for cell in methods.values():
-        rehearsal.rehearse(cell.experiment, execution.rehearsed)
 
 
 def _run(folder: Path, grid: Grid, *, jobs: int | None, quiet: bool) -> None:

@@ -59,7 +59,13 @@ def budget(
         raise ValueError(
             f"slices is {slices} and dimension is {dimension}; random slices need both, --slices K --dimension D."
         )
-    multiplier = _multiplier(noise_multiplier, noise, diameter)
+    multiplier = noise_multiplier
+    if noise is not None:
+        if noise_multiplier is not None or diameter is None:
+            raise ValueError(f"noise is {noise}; give it with --diameter, and no --noise-multiplier beside it.")
+        if not (0.0 < noise < math.inf and 0.0 < diameter < math.inf):
+            raise ValueError(f"noise is {noise} and diameter is {diameter}; both must be positive and finite.")
+        multiplier = noise / diameter
     known: dict[str, Any] = {"delta": delta, "batch": batch, "steps": steps}
     assumed: dict[str, float] = {}
     if records is not None and sampling_rate is None:
@@ -81,8 +87,12 @@ def budget(
         report = {**report, "assumed": assumed}
     if not compare:
         del report["accountants"]
-    accountants = [_accountants_table(report["accountants"])] if compare else []
-    rows = report.get("accountants", ())
+    rows, cells = report.get("accountants", ()), list[tuple[str, ...]]()
+    for row in rows:  # one that is not installed has no epsilon
+        holds = "–" if row["epsilon"] is None else "yes" if row["guarantee"] else "no"
+        cells.append((row["name"], upward(row["epsilon"], 5), holds, row["note"]))
+    heads = ("accountant", "ε", "a guarantee?", "what it is")
+    accountants = [Listed.of("Accountants", heads, cells, left=(heads[0], *heads[2:]), whole=heads[:3])] * compare
     return Answer(report, lambda: Document("", begins=(named(_rows(report)), *accountants)), rows)
 
 
@@ -131,23 +141,18 @@ def _rate(sampling_rate: float | None, records: int | None, batch: int | None) -
     return batch / records
 
 
-def _multiplier(noise_multiplier: float | None, noise: float | None, diameter: float | None) -> float | None:
-    if noise is None:
-        return noise_multiplier
-    if noise_multiplier is not None or diameter is None:
-        raise ValueError(f"noise is {noise}; give it with --diameter, and no --noise-multiplier beside it.")
-    if not (0.0 < noise < math.inf and 0.0 < diameter < math.inf):
-        raise ValueError(f"noise is {noise} and diameter is {diameter}; both must be positive and finite.")
-    return noise / diameter
-
-
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     epsilon, lowest = upward(report["epsilon"], 5), downward(max(0.0, report["bracket"]["lower"]), 5)
+    through = ""
+    if (slicing := report.get("slicing")) is not None:
+        through = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
+        if "diameter" in slicing:
+            through += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
     yield (
         "guarantee",
         f"ε = {epsilon} at δ = {upward(report['delta'], 6)} for {report['relation']} neighbours, after "
         f"{report['steps']} steps of {report['sampling']} sampling at rate {report['sampling_rate']:g} with noise "
-        f"multiplier {report['noise_multiplier']:.6g}{_through(report.get('slicing'))}",
+        f"multiplier {report['noise_multiplier']:.6g}{through}",
     )
     yield "solved for", _SOLVED[report["solved"]]
     if assumed := report.get("assumed"):
@@ -158,21 +163,3 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "assumed", f"{numbers}; give --delta, --batch, --steps for others"
     yield "bracket", f"{lowest} ≤ ε ≤ {epsilon}: no accountant that knows only the rate and the multiplier can go below"
     yield "convention", str(report["convention"])
-
-
-def _through(slicing: Mapping[str, Any] | None) -> str:
-    if slicing is None:
-        return ""
-    words = f", features of dimension {slicing['d']} through {slicing['k']} {slicing['scheme']} directions"
-    if "diameter" in slicing:
-        words += f", diameter {slicing['diameter']:g} and σ = {slicing['sigma']:.6g}"
-    return words
-
-
-def _accountants_table(accountants: list[Mapping[str, Any]]) -> Listed:
-    rows = []
-    for accountant in accountants:  # one that is not installed has no epsilon
-        holds = "–" if accountant["epsilon"] is None else "yes" if accountant["guarantee"] else "no"
-        rows.append((accountant["name"], upward(accountant["epsilon"], 5), holds, accountant["note"]))
-    headings = ("accountant", "ε", "a guarantee?", "what it is")
-    return Listed.of("Accountants", headings, rows, left=(headings[0], *headings[2:]), whole=headings[:3])

@@ -67,13 +67,9 @@ class Columns(Declared):
         return separator
 
     @model_validator(mode="after")
-    def _numbers_to_predict(self) -> Columns:
-        for number in self.targets:
-            number.reader.require_target(number)
-        return self
-
-    @model_validator(mode="after")
-    def _told_apart(self) -> Columns:
+    def _readable(self) -> Columns:
+        for target in self.targets:
+            target.reader.require_target(target)
         for number in (None, *self.features, *self.targets):
             if (spelling := self.spelling_of(number)).decimal == spelling.thousands:
                 subject = "numbers" if number is None else f"column {number.name!r}"
@@ -102,10 +98,23 @@ class Columns(Declared):
                 f"column {self.unit!r} is the unit, which identifies persons, and has another role too; a column has "
                 "one role"
             )
-        if self.sensitive is not None:
-            for feature in self.features:
-                if self.sensitive.name in feature.columns:
-                    _require_agreement(self.sensitive, feature)
+        # the column of the groups may be an input as well: the two declarations of it must both hold
+        if (groups := self.sensitive) is None:
+            return self
+        for feature in (feature for feature in self.features if groups.name in feature.columns):
+            if feature.categories and groups.values and set(feature.categories) != set(groups.values):
+                raise ValueError(
+                    f"column {groups.name!r} has values {list(groups.values)} as group and categories "
+                    f"{list(feature.categories)} as input; declare the same"
+                )
+            if feature.low is None or feature.high is None:
+                continue
+            if groups.low is not None and (groups.low, groups.high) != (feature.low, feature.high):
+                raise ValueError(
+                    f"column {groups.name!r} is from {groups.low:g} to {groups.high:g} as group and from "
+                    f"{feature.low:g} to {feature.high:g} as input; leave low and high out of sensitive"
+                )
+            groups.require_within(feature.low, feature.high)
         return self
 
     @property
@@ -191,23 +200,6 @@ class Columns(Declared):
             return tuple(number.model_copy(update=free) if number.outside == "cut" else number for number in numbers)
 
         return self.model_copy(update={"features": as_read(self.features), "targets": as_read(self.targets)})
-
-
-def _require_agreement(group: Group, feature: Feature) -> None:
-    """Refuse a group that is an input too, if the two declarations of the column cannot both hold."""
-    if feature.categories and group.values and set(feature.categories) != set(group.values):
-        raise ValueError(
-            f"column {group.name!r} has values {list(group.values)} as group and categories "
-            f"{list(feature.categories)} as input; declare the same"
-        )
-    if feature.low is None or feature.high is None:
-        return
-    if group.low is not None and (group.low, group.high) != (feature.low, feature.high):
-        raise ValueError(
-            f"column {group.name!r} is from {group.low:g} to {group.high:g} as group and from {feature.low:g} to "
-            f"{feature.high:g} as input; leave low and high out of sensitive"
-        )
-    group.require_within(feature.low, feature.high)
 
 
 def read_columns(path: Path) -> Columns:
@@ -306,10 +298,27 @@ def coded_columns(
             )
         if not (is_group and group_in_cell):
             edges = group.edges if is_group and group is not None else ()
-            coded += _of_feature(feature, first, bins, edges)
+            missing = feature.missing[0] if feature.missing else None
+            if feature.categories:
+                coded.append(Coded(feature.name, "feature", first, values=feature.categories, missing=missing))
+            else:
+                number = {name: getattr(feature, name) for name in Number.model_fields}
+                named = (Number.model_validate({**number, "name": name}) for name in feature.columns)
+                coded += [
+                    _of_number(single, "feature", first + at, bins, edges, missing) for at, single in enumerate(named)
+                ]
         first += feature.inputs
     if group is not None and not group_in_cell and all(group.name not in column.columns for column in columns.features):
-        coded.append(_of_group(group))
+        if group.values:
+            coded.append(Coded(group.name, "group", 0, values=group.values))
+        elif group.low is None or group.high is None:
+            raise ExperimentError(
+                f"column {group.name!r} has edges {[number_text(edge) for edge in group.edges]} and no bounds; numbers "
+                "of the outer groups are to be made up: declare low and high of sensitive, public ones"
+            )
+        else:
+            ends = Number(name=group.name, low=group.low, high=group.high)
+            coded.append(Coded(group.name, "group", 0, edges=(group.low, *group.edges, group.high), number=ends))
     coded += [_of_number(number, "target", at, bins) for at, number in enumerate(columns.targets)]
     if with_class and columns.target is not None:
         coded.append(Coded(columns.target.name, "class", 0, values=columns.classes))
@@ -332,15 +341,6 @@ def ranges(coded: tuple[Coded, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(zip(ends[:-1], ends[1:], strict=True))
 
 
-def _of_feature(feature: Feature, first: int, bins: int, edges: tuple[float, ...]) -> list[Coded]:
-    missing = feature.missing[0] if feature.missing else None
-    if feature.categories:
-        return [Coded(feature.name, "feature", first, values=feature.categories, missing=missing)]
-    number = {name: getattr(feature, name) for name in Number.model_fields}
-    named = (Number.model_validate({**number, "name": name}) for name in feature.columns)
-    return [_of_number(single, "feature", first + at, bins, edges, missing) for at, single in enumerate(named)]
-
-
 def _of_number(
     number: Number, role: str, first: int, bins: int, cuts: tuple[float, ...] = (), missing: str | None = None
 ) -> Coded:
@@ -349,31 +349,15 @@ def _of_number(
             f"column {number.name!r} has no bounds, and a sketch of tables cuts its range into codes: declare low and "
             "high, public ones"
         )
-    edges = _edges(*limits, bins, cuts, number.edges, whole=number.reader.whole)
+    # The last code holds its upper edge as well: of whole numbers it would hold two, unless the end is one above them.
+    (low, high), whole = limits, number.reader.whole
+    start, end = (float(math.ceil(low)), math.floor(high) + 1.0) if whole else (low, high)
+    if whole and end - start <= 2 * bins and not number.edges:
+        edges = tuple(start + step for step in range(int(end - start) + 1))
+    else:
+        span = end - start
+        inner = [start + span * part / bins for part in range(1, bins)] + [start + span * 2.0**-fine for fine in _FINE]
+        inner.append(start + 1 if whole else start + span * LOWEST)
+        rounded = {float(math.ceil(edge)) if whole else edge for edge in (*(number.edges or inner), *cuts)}
+        edges = (start, *sorted(edge for edge in rounded if start < edge < end), end)
     return Coded(number.name, role, first, edges=edges, number=number, missing=missing)
-
-
-def _of_group(group: Group) -> Coded:
-    if group.values:
-        return Coded(group.name, "group", 0, values=group.values)
-    if group.low is None or group.high is None:
-        raise ExperimentError(
-            f"column {group.name!r} has edges {[number_text(edge) for edge in group.edges]} and no bounds; numbers of "
-            "the outer groups are to be made up: declare low and high of sensitive, public ones"
-        )
-    number = Number(name=group.name, low=group.low, high=group.high)
-    return Coded(group.name, "group", 0, edges=(group.low, *group.edges, group.high), number=number)
-
-
-def _edges(
-    low: float, high: float, bins: int, cuts: tuple[float, ...], declared: tuple[float, ...], *, whole: bool
-) -> tuple[float, ...]:
-    end = math.floor(high) + 1.0 if whole else high
-    start = float(math.ceil(low)) if whole else low
-    if whole and end - start <= 2 * bins and not declared:
-        return tuple(start + step for step in range(int(end - start) + 1))
-    span = end - start
-    inner = [start + span * part / bins for part in range(1, bins)] + [start + span * 2.0**-fine for fine in _FINE]
-    inner.append(start + 1 if whole else start + span * LOWEST)
-    rounded = {float(math.ceil(edge)) if whole else edge for edge in (*(declared or inner), *cuts)}
-    return (start, *sorted(edge for edge in rounded if start < edge < end), end)

@@ -184,10 +184,6 @@ class Number(Declared):
                     f"column {self.name!r} has edges {list(self.edges)}; give low and high, and edges that increase, "
                     "each above low and at most high"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _of_its_kind(self) -> Number:
         self.reader.require(self)
         return self
 

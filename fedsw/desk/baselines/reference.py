@@ -108,8 +108,16 @@ def well_trained(problem: Problem, records: Records, *, any_kind: bool = False, 
 def refusal(name: str, experiment: Experiment) -> str | None:
     """Say why there is no reference of that name for an experiment, with the remedy; None if there is one."""
     data = experiment.data
-    if data.account is not None and (reason := _against_account(data.account, experiment)):
-        return reason
+    if data.account is not None and not _supervised(experiment):
+        return (
+            "the reference without privacy would be a run that spends all of the account of data set "
+            f"{data.account!r}; leave data.account out, or the reference"
+        )
+    if data.account is not None and account_named(data.account).state().epsilon is not None:
+        return (
+            f"the account of data set {data.account!r} has a limit, under which nothing is made without noise; leave "
+            "the reference out"
+        )
     if data.own_files is not None and data.own_files.folder is None:
         return "the reference without privacy takes the records of all clients in one place: set data.data_dir"
     if name == NAMES[1] and (not _supervised(experiment) or _penalised(experiment)):
@@ -143,21 +151,6 @@ def run_reference(name: str, experiment: Experiment, *, directory: Path) -> tupl
     summary = _summary(problem, fitted, held_out, records, time.perf_counter() - began)
     folder.write_summary(summary | {"engine": f"baseline {name}", "begun": folder.begun()})
     return folder.read_summary(), directory
-
-
-def _against_account(account: str, experiment: Experiment) -> str | None:
-    """Say why a data set that has an account has no reference; None if it may have one."""
-    if not _supervised(experiment):
-        return (
-            f"the reference without privacy would be a run that spends all of the account of data set {account!r}; "
-            "leave data.account out, or the reference"
-        )
-    if account_named(account).state().epsilon is not None:
-        return (
-            f"the account of data set {account!r} has a limit, under which nothing is made without noise; leave the "
-            "reference out"
-        )
-    return None
 
 
 def _supervised(experiment: Experiment) -> bool:

@@ -89,10 +89,24 @@ def make_grid(
     _require(chosen, budgets, seeds, settings)
     shared = [*settings, *([f"training.rounds={rounds}"] if rounds is not None else [])]
     cells = tuple(cell for method in chosen for cell in _cells_of(task, method, budgets, seeds, shared, nominal))
-    left_out = tuple(dict.fromkeys(cell.method for cell in cells if methods is None and _spends_all(cell)))
+    # a run without noise would put an infinite epsilon into the account of the data set: only who names it runs it
+    spends_all = (
+        cell.method
+        for cell in cells
+        if cell.experiment.data.account is not None
+        and cell.baseline is None
+        and trust_model(cell.experiment.privacy.trust).fixed_epsilon is not None
+    )
+    left_out = tuple(dict.fromkeys(spends_all)) if methods is None else ()
     cells = tuple(cell for cell in cells if cell.method not in left_out)
     chosen = tuple(name for name in chosen if name not in left_out)
-    _require_measured(task, cells)
+    for data in (cell.experiment.data for cell in cells):
+        if data.own and data.held_out is None and not data.held_out_released:
+            raise ExperimentError(
+                f"{task} names no held-out records, and methods are compared on them: set data.held_out to a table at "
+                "the server that holds nobody's private record (--set data.held_out=held-out.csv), or let clients keep "
+                "some (data.held_out_fraction, with data.held_out_to 'everybody')"
+            )
     name = Path(task).stem if is_own(task) else task
     return Grid(name, chosen, budgets, seeds, nominal, cells, about, left_out)
 
@@ -173,12 +187,6 @@ def _cell(name: str, method: str, epsilon: float, seed: int, experiment: Experim
     )
 
 
-def _spends_all(cell: Cell) -> bool:
-    """Say whether a cell is a run without noise that an account counts."""
-    data, trust = cell.experiment.data, trust_model(cell.experiment.privacy.trust)
-    return data.account is not None and cell.baseline is None and trust.fixed_epsilon is not None
-
-
 def _read_cell(raw: dict[str, Any]) -> Cell:
     epsilon = to_float(raw["epsilon"])
     if epsilon is None:
@@ -211,18 +219,6 @@ def _require(methods: Sequence[str], epsilons: Sequence[float], seeds: int, sett
                     f"setting {setting!r}: {'.'.join(fixed)} is part of what the method {method!r} is; leave it out, "
                     "or compare without that method"
                 )
-
-
-def _require_measured(task: str, cells: Sequence[Cell]) -> None:
-    """Refuse to compare where nothing is measured."""
-    for cell in cells:
-        data = cell.experiment.data
-        if data.own and data.held_out is None and not data.held_out_released:
-            raise ExperimentError(
-                f"{task} names no held-out records, and methods are compared on them: set data.held_out to a table at "
-                "the server that holds nobody's private record (--set data.held_out=held-out.csv), or let clients keep "
-                "some (data.held_out_fraction, with data.held_out_to 'everybody')"
-            )
 
 
 def _overlap(keys: tuple[str, ...], others: tuple[str, ...]) -> bool:
@@ -263,9 +259,9 @@ def run_missing(
 
 def run_cell(folder: Path, cell: Cell) -> bool:
     """Train one cell under `folder`/runs and leave its result, or the reason why there is none."""
-    return attempt(functools.partial(_make, folder), functools.partial(write_failure, folder), cell)
 
+    def make(cell: Cell) -> None:
+        summary, directory = finish(cell, folder / "runs")
+        write_result(folder, cell, summary=summary, directory=directory)
 
-def _make(folder: Path, cell: Cell) -> None:
-    summary, directory = finish(cell, folder / "runs")
-    write_result(folder, cell, summary=summary, directory=directory)
+    return attempt(make, functools.partial(write_failure, folder), cell)

@@ -108,15 +108,17 @@ def wide_limits(drawn: tuple[float, float], metric: str, error: float | None) ->
 @house_style()
 def draw_all_samples(folder: Path, table: Mapping[str, Any]) -> Figure | None:
     """Samples of each method at its largest epsilon, first seed: points over held-out ones, or rows of images."""
-    made = [(_label(row, table), read_run(folder / row["directories"][0]).outputs) for row in _largest(table)]
+    rows = [methods[-1] for group in table["groups"] for methods in _by_method(group["rows"])]
+    rows.sort(key=lambda row: list(table["methods"]).index(row["method"]))
+    made = [(_label(row, table), read_run(folder / row["directories"][0]).outputs) for row in rows]
     samples = [(label, outputs) for label, outputs in made if outputs is not None]
     references = [outputs.extra.get("reference") for _, outputs in samples]
     planar = [reference is not None and reference.shape[1] == 2 for reference in references]
     clouds = [sample for sample, is_planar in zip(samples, planar, strict=True) if is_planar]
     if clouds:
         columns = min(_MOST_COLUMNS, len(clouds))
-        rows = -(-len(clouds) // columns)
-        figure, panels = new_panels(rows, columns, size=(3.0 * columns, 3.2 * rows + 0.6))
+        high = -(-len(clouds) // columns)
+        figure, panels = new_panels(high, columns, size=(3.0 * columns, 3.2 * high + 0.6))
         for axes, (label, outputs) in zip(panels, clouds, strict=False):
             draw_cloud(axes, outputs.values, outputs.extra["reference"])
             axes.set_title(label, fontsize="small")
@@ -180,11 +182,6 @@ def _by_method(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     for row in rows:
         methods.setdefault(row["method"], []).append(row)
     return [sorted(group, key=lambda row: float(row["epsilon_asked"])) for group in methods.values()]
-
-
-def _largest(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    rows = [methods[-1] for group in table["groups"] for methods in _by_method(group["rows"])]
-    return sorted(rows, key=lambda row: list(table["methods"]).index(row["method"]))
 
 
 def _label(row: Mapping[str, Any], table: Mapping[str, Any]) -> str:

@@ -14,7 +14,6 @@ from fedsw._tools.settings import ExperimentError
 from fedsw._tools.text import nearest
 from fedsw.data.columns.column import Spelling
 from fedsw.data.columns.date import date_in
-from fedsw.data.columns.kind import ColumnKind
 from fedsw.data.columns.number import as_number
 from fedsw.data.columns.registered import KINDS
 from fedsw.data.columns.values import normal
@@ -134,7 +133,22 @@ def _rows(path: Path) -> tuple[bool, Iterator[tuple[str, Mapping[str, Any]]]]:
     except UnicodeDecodeError:
         raise ExperimentError(f"{path} is not UTF-8; save the code book as UTF-8") from None
     if path.suffix.lower() == ".json":
-        return _objects(path, text)
+        try:
+            objects = json.loads(text)
+        except ValueError as fault:
+            raise ExperimentError(f"{path} is no JSON: {fault}") from None
+        if isinstance(objects, dict) and ("fields" in objects or "resources" in objects):
+            return True, of_schema(str(path), objects)
+        if not isinstance(objects, list) or not all(isinstance(entry, dict) for entry in objects):
+            raise ExperimentError(
+                f'{path} is no list of objects; write [{{"column": "age", "low": 0, "high": 120}}, ...]'
+            )
+        entries = {f"{path}, entry {number}": entry for number, entry in enumerate(objects, start=1)}
+        for where, entry in entries.items():
+            _require_fields(tuple(entry), where)
+        return False, iter(
+            (where, {name.strip().lower(): value for name, value in entry.items()}) for where, entry in entries.items()
+        )
     if path.suffix.lower() == ".sps":
         return True, of_spss(str(path), text)
     if text.lstrip('"').lower().startswith(REDCAP):
@@ -151,36 +165,18 @@ def _lines(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise ExperimentError(f"{path}, line {reader.line_num} has not as many cells as the first line")
         if any(cell.strip() for cell in row.values()):
             cells = {name.strip().lower(): cell for name, cell in row.items()}
-            if separator != ",":  # a table of commas cannot have decimal commas unquoted; a spreadsheet's other one has
-                cells |= {name: _with_points(cell) for name, cell in cells.items() if name in _NUMBERS}
+            # A spreadsheet that parts cells by another mark writes decimal commas: points take their place in cells
+            # of numbers only.
+            for name in () if separator == "," else _NUMBERS & cells.keys():
+                parts = [part.strip() for part in cells[name].split(_BETWEEN)]
+                if all(
+                    as_number(part) is not None or as_number(part, Spelling(",")) is not None for part in parts if part
+                ):
+                    cells[name] = cells[name].replace(",", ".")
             yield f"{path}, line {reader.line_num}", cells
 
 
-_NUMBERS = ("low", "high", "fill", "edges")
-
-
-def _with_points(cell: str) -> str:
-    """The same with decimal points, where its numbers have decimal commas."""
-    parts = [part.strip() for part in cell.split(_BETWEEN)]
-    commas = all(as_number(part) is not None or as_number(part, Spelling(",")) is not None for part in parts if part)
-    return cell.replace(",", ".") if commas else cell
-
-
-def _objects(path: Path, text: str) -> tuple[bool, Iterator[tuple[str, Mapping[str, Any]]]]:
-    try:
-        objects = json.loads(text)
-    except ValueError as fault:
-        raise ExperimentError(f"{path} is no JSON: {fault}") from None
-    if isinstance(objects, dict) and ("fields" in objects or "resources" in objects):
-        return True, of_schema(str(path), objects)
-    if not isinstance(objects, list) or not all(isinstance(entry, dict) for entry in objects):
-        raise ExperimentError(f'{path} is no list of objects; write [{{"column": "age", "low": 0, "high": 120}}, ...]')
-    for number, entry in enumerate(objects, start=1):
-        _require_fields(tuple(entry), f"{path}, entry {number}")
-    return False, iter(
-        (f"{path}, entry {number}", {name.strip().lower(): value for name, value in entry.items()})
-        for number, entry in enumerate(objects, start=1)
-    )
+_NUMBERS = frozenset(("low", "high", "fill", "edges"))
 
 
 def _require_fields(names: Sequence[str], where: str) -> None:
@@ -263,7 +259,14 @@ def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str,
     if low and not reader.bounded:
         yield f"column {column!r} is of kind {reader.name!r}, which has no bounds; leave them out"
     elif low and high:
-        yield from _faults_of_bounds(column, reader, low, high)
+        if (odd := next((bound for bound in (low, high) if reader.bound_of(bound) is None), None)) is not None:
+            what = "a date, as 2024-05-31" if reader.stored == "days" else "a number, as 17 or 0.5"
+            yield f"a bound of {column!r} is {odd!r}; write {what}"
+        else:
+            try:
+                require_order(f"column {column!r}", reader, low, high)
+            except ExperimentError as fault:
+                yield str(fault)
     if categories and not reader.listing:
         yield f"column {column!r} has categories, and kind {kind!r}; write 'text'"
     if text["format"] and not reader.formatted:
@@ -273,18 +276,6 @@ def _faults(column: str, kind: str, text: Mapping[str, str], lists: Mapping[str,
     for edge in lists["edges"]:
         if as_number(edge) is None:
             yield f"an edge of {column!r} is {edge!r}; write numbers, as 30|50"
-
-
-def _faults_of_bounds(column: str, reader: ColumnKind, low: str, high: str) -> Iterator[str]:
-    for bound in (low, high):
-        if reader.bound_of(bound) is None:
-            what = "a date, as 2024-05-31" if reader.stored == "days" else "a number, as 17 or 0.5"
-            yield f"a bound of {column!r} is {bound!r}; write {what}"
-            return
-    try:
-        require_order(f"column {column!r}", reader, low, high)
-    except ExperimentError as fault:
-        yield str(fault)
 
 
 def _as_text(value: Any) -> str:

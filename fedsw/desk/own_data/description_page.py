@@ -41,8 +41,14 @@ def page_of(description: Description, name: str) -> Document:
         for column in columns
         if column.edges
     ]
+    # shares by class, and their noise, unless there are too many classes to be read
+    by_class = (*(f"and {name}" for name in description.classes), "± of these")
     numbers: list[Part] = [
-        Listed.of(column.name, ("bin", "share", "± (95 %)", *_by_class(description, column)), _rows(column))
+        Listed.of(
+            column.name,
+            ("bin", "share", "± (95 %)", *(by_class if 0 < len(column.by_class) <= _MOST_CLASSES else ())),
+            _rows(column),
+        )
         for column in columns
     ]
     begins: list[Part] = [
@@ -68,13 +74,6 @@ def page_of(description: Description, name: str) -> Document:
             PageSection.of("Numbers", numbers),
         ),
     )
-
-
-def _by_class(description: Description, column: DescribedColumn) -> tuple[str, ...]:
-    """Headings of the shares by class, and of their noise; none if there are too many classes to be read."""
-    if not 0 < len(column.by_class) <= _MOST_CLASSES:
-        return ()
-    return (*(f"and {name}" for name in description.classes), "± of these")
 
 
 def _rows(column: DescribedColumn) -> list[tuple[str, ...]]:

@@ -352,7 +352,7 @@ class ColumnAnswers:
                 _require_two("sensitive", request.group, group)
         crossed = tuple(of(column, classes=True) for column in request.crossed)
         if crossed:
-            combined = _combined(request, crossed, known)
+            combined = _sized_combinations(request, crossed, known)
         if regression and request.positive is not None:
             raise ExperimentError(f"--positive names a class, and {request.target!r} holds numbers; leave it out")
         if not regression:
@@ -546,7 +546,7 @@ def _require_two(role: str, column: str, declared: ColumnAnswer) -> None:
         )
 
 
-def _combined(
+def _sized_combinations(
     request: DraftRequest, parts: Sequence[ColumnAnswer], known: Known
 ) -> tuple[Sequence[str], Sequence[str]] | None:
     """The groups of several columns that have enough public rows, and those with fewer; None if sizes are not known.

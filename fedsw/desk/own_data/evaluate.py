@@ -90,7 +90,17 @@ def evaluate(
     """
     stored = read_run(directory).experiment
     require_allowed_code(stored, allow_modules, stored=directory)
-    experiment = _with_files(stored, data_dir).on_host()
+    if not stored.data.held_out_fraction:
+        raise ExperimentError(
+            "this run kept no records out of training (data.held_out_fraction = 0); set it for the next one, or name a "
+            "table at the server with data.held_out"
+        )
+    if stored.data.own_files is None:
+        raise ExperimentError(f"evaluate reads clients' files, and this run's records came from {stored.data.label!r}")
+    folder = stored.data.data_dir if data_dir is None else str(data_dir.expanduser())
+    if folder is None:
+        raise ExperimentError("this run does not say where the clients' files are: add --data-dir DIR")
+    experiment = stored.with_sections(data={"data_dir": folder}).on_host()
     task = Problem.from_experiment(experiment)
     model = _model(task, directory / RunFile.MODEL)
     with simulating():
@@ -99,21 +109,6 @@ def evaluate(
     if len(parts) > 1:
         parts.append(("all clients", np.ones(len(records.owner), dtype=bool)))
     return tuple(_evaluated(name, task, model, records.records.take(rows)) for name, rows in parts)
-
-
-def _with_files(experiment: Experiment, data_dir: Path | None) -> Experiment:
-    spec = experiment.data
-    if not spec.held_out_fraction:
-        raise ExperimentError(
-            "this run kept no records out of training (data.held_out_fraction = 0); set it for the next one, or name a "
-            "table at the server with data.held_out"
-        )
-    if spec.own_files is None:
-        raise ExperimentError(f"evaluate reads clients' files, and this run's records came from {spec.label!r}")
-    folder = spec.data_dir if data_dir is None else str(data_dir.expanduser())
-    if folder is None:
-        raise ExperimentError("this run does not say where the clients' files are: add --data-dir DIR")
-    return experiment.with_sections(data={"data_dir": folder})
 
 
 def _places(experiment: Experiment, client: int | None) -> dict[str, Any]:

@@ -95,7 +95,12 @@ class Observations:
         """Yield the chunks as they are, and look at each on its way."""
         for chunk in chunks:
             for column in self._listing.keys() & chunk.cells.keys():
-                self._count_listed(column, chunk.cells[column])
+                # the cells of each declared value are counted, each different cell read once
+                (kind, declared), cells = self._listing[column], chunk.cells[column]
+                values, codes = (cells.values, cells.codes) if isinstance(cells, Distinct) else (cells, slice(None))
+                places = kind.read(values, declared, self._spelling)[codes]
+                numbers = places[~np.isnan(places)].astype(np.int64)
+                self.listed[column] += np.bincount(numbers, minlength=len(declared.listed))
             if self._rows is not None:
                 # Numbers are looked at as they are: to sort a million of them for their values takes seconds.
                 known = {
@@ -111,15 +116,6 @@ class Observations:
                     if column not in self._declared or named_as_identifier(column):
                         self._seen.setdefault(column, _Seen()).add(by_value(known[column]))
             yield chunk
-
-    def _count_listed(self, column: str, cells: Any) -> None:
-        """Count the cells of each declared value of a column."""
-        kind, declared = self._listing[column]
-        values, codes = (cells.values, cells.codes) if isinstance(cells, Distinct) else (cells, None)
-        places = kind.read(values, declared, self._spelling)
-        places = places if codes is None else places[codes]
-        numbers = places[~np.isnan(places)].astype(np.int64)
-        self.listed[column] += np.bincount(numbers, minlength=len(declared.listed))
 
     def _look_at_points(self, column: str, chunk: Chunk) -> None:
         """Look at the form of a column's numbers: three digits behind every point are thousands or decimals."""
@@ -160,34 +156,28 @@ class Observations:
             )
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each such column; where there is none, one for rows that equal others."""
-        named = list(self._identifiers())
-        yield from named
-        if not named and self._rows is not None and (repeats := self._rows.repeats) is not None:
-            yield f"{self._table}: {repeats}. Name the column that identifies persons: unit in [data]"
-
-    def _identifiers(self) -> Iterator[str]:
+        """Yield a warning for each column that looks like an identifier; else one if rows equal others."""
         candidates = [column for column in self._marks if column not in self._labels]
         persons = {repeated.column: repeated for repeated in persons_in(self._marks, candidates)}
-        for column, repeated in persons.items():
-            yield (
-                f"{self._table}: column {column!r} seems to identify persons: {repeated.words}. If rows with one "
-                f"value are of one person, each of them is protected alone, and the person less than epsilon says: set "
-                f"unit = {column!r} in [data]"
-            )
+        seems = {
+            column: f"seems to identify persons: {repeated.words}. If rows with one value are"
+            for column, repeated in persons.items()
+        }
         for column, seen in self._seen.items():
-            if column in persons:
-                continue
             values = seen.values
-            if values == seen.given:
+            if column in persons or values == seen.given:
                 continue
             unnamed = seen.given >= _LEAST_ROWS and values * _MOST_EACH >= seen.given and not seen.forms
             if named_as_identifier(column) or (unnamed and column not in self._declared):
-                yield (
-                    f"{self._table}: column {column!r} looks like an identifier, and its {values} values are in "
-                    f"{seen.given} rows. If rows with one value are of one person, each of them is protected alone, "
-                    f"and the person less than epsilon says: set unit = {column!r} in [data]"
-                )
+                rows = f"its {values} values are in {seen.given} rows"
+                seems[column] = f"looks like an identifier, and {rows}. If rows with one value are"
+        for column, words in seems.items():
+            yield (
+                f"{self._table}: column {column!r} {words} of one person, each of them is protected alone, and the "
+                f"person less than epsilon says: set unit = {column!r} in [data]"
+            )
+        if not seems and self._rows is not None and (repeats := self._rows.repeats) is not None:
+            yield f"{self._table}: {repeats}. Name the column that identifies persons: unit in [data]"
 
 
 def _are_numbers(cells: Any) -> bool:
@@ -327,8 +317,20 @@ def examine(experiment: Experiment, folder: Path, client: int | None = None) -> 
     units = [None if counted is None else counted.unit_numbers for _, counted in read]
     if columns.unit is not None and (refusal := shared_units(units, range(len(units)), columns.unit)):
         together += (refusal,)
-    warned = () if alone else (*_absent_classes(experiment, columns, files), *_at_one_client(files), *remarks)
-    return Examination(files, together, alone, warned)
+    if alone:
+        return Examination(files, together, alone)
+    warned = list[str]()
+    if "label" not in fixed_by_neighbours(experiment):  # else it is a fault
+        for name in _held_by_no_file(files, "classes", columns.classes):
+            warned.append(f"no client holds a record of the class {name!r}: the model can hardly learn it")
+    if len(files) > 1 and all(file.broken is None for file in files):
+        for column in files[0].listed:  # values of one client only may be another's in another spelling
+            if only := at_one_client({file.name: file.listed[column] for file in files}):
+                warned.append(
+                    f"column {column!r} has {only}. If two of its values are one in two spellings, declare it, as in "
+                    'same = {no = ["nein", "0"]}'
+                )
+    return Examination(files, together, alone, (*warned, *remarks))
 
 
 def _examined(
@@ -387,13 +389,6 @@ def _held_by_no_file(files: Sequence[Examined], what: str, names: Sequence[str])
     return [name for name in names if sum(getattr(file, what).get(name, 0) for file in files) == 0]
 
 
-def _absent_classes(experiment: Experiment, columns: Columns, files: Sequence[Examined]) -> Iterator[str]:
-    """Yield a warning for each declared class of which no client holds a record."""
-    if "label" not in fixed_by_neighbours(experiment):
-        for name in _held_by_no_file(files, "classes", columns.classes):
-            yield f"no client holds a record of the class {name!r}: the model can hardly learn it"
-
-
 _CHANCE = 1e-4
 """Probability below which a value that one client alone has is spoken of: one that is rare everywhere is not."""
 
@@ -410,24 +405,11 @@ def at_one_client(counts: Mapping[str, Mapping[str, int]]) -> str:
         others = sum(totals.values()) - totals[client]
         if others and math.exp(-counts[client][value] * others / totals[client]) < _CHANCE:
             alone[client].append(value)
-    return "; ".join(f"{_quoted(values)} at {client} alone" for client, values in alone.items() if values)
-
-
-def _at_one_client(files: Sequence[Examined]) -> Iterator[str]:
-    """Yield a warning for each column with values of one client only, which may be another's in other spelling."""
-    if len(files) < 2 or any(file.broken is not None for file in files):
-        return
-    for column in files[0].listed:
-        if alone := at_one_client({file.name: file.listed[column] for file in files}):
-            yield (
-                f"column {column!r} has {alone}. If two of its values are one in two spellings, declare it, as in "
-                'same = {no = ["nein", "0"]}'
-            )
-
-
-def _quoted(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _MOST_QUOTED} more" if len(values) > _MOST_QUOTED else ""
-    return ", ".join(map(repr, values[:_MOST_QUOTED])) + more
+    said = []
+    for client, values in ((client, values) for client, values in alone.items() if values):
+        more = f" and {len(values) - _MOST_QUOTED} more" if len(values) > _MOST_QUOTED else ""
+        said.append(f"{', '.join(map(repr, values[:_MOST_QUOTED]))}{more} at {client} alone")
+    return "; ".join(said)
 
 
 _MOST_QUOTED = 5

@@ -86,13 +86,17 @@ def fidelity(
     few, few_one, few_other = (item.part(0, min(_MOST, len(item))) for item in (synthetic, one, other))
     marginals, halves = _variations(made, real, sizes, 1), _mean(_variations(first, second, sizes, 1))
     pairs, pairs_of_halves = (_mean(_variations(*sides, sizes, 2)) for sides in ((made, real), (first, second)))
+    worst = (0.0, "", "")
+    for i, j in itertools.combinations(range(len(sizes)), 2):
+        strengths = [_cramers_v(_counts(codes, (i, j), sizes).reshape(sizes[i], sizes[j])) for codes in (made, real)]
+        worst = max(worst, (abs(strengths[0] - strengths[1]), names[i], names[j]))
     return Fidelity(
         records=len(held_out),
         marginals=dict(zip(names, marginals, strict=True)),
         marginals_of_halves=halves,
         pairs=pairs,
         pairs_of_halves=pairs_of_halves,
-        correlations=_correlations(made, real, sizes, names),
+        correlations=worst,
         sw2=_sliced(few, few_other),
         sw2_of_halves=_sliced(few_one, few_other),
         nearest=_nearest(few, few_other),
@@ -126,14 +130,6 @@ def _variations(one: _Codes, other: _Codes, sizes: list[int], together: int) -> 
 
 def _mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else 0.0
-
-
-def _correlations(one: _Codes, other: _Codes, sizes: list[int], names: list[str]) -> tuple[float, str, str]:
-    worst = (0.0, "", "")
-    for i, j in itertools.combinations(range(len(sizes)), 2):
-        strengths = [_cramers_v(_counts(codes, (i, j), sizes).reshape(sizes[i], sizes[j])) for codes in (one, other)]
-        worst = max(worst, (abs(strengths[0] - strengths[1]), names[i], names[j]))
-    return worst
 
 
 def _cramers_v(law: NDArray[np.float64]) -> float:

@@ -36,7 +36,10 @@ class Understood:
 
 def of_answer(column: str, role: str, declared: ColumnAnswer) -> Understood:
     """The line of a column as a draft declares it."""
-    look = "fill in" if declared.doubt or _is_blank(declared) else ""
+    kind = None if declared.kind is None else KINDS.get(declared.kind)
+    listing, bounded = kind is not None and kind.listing, kind is not None and kind.bounded
+    blank = kind is None or (listing and not declared.categories) or (bounded and declared.low is None)
+    look = "fill in" if declared.doubt or blank else ""
     odd = [cell for cell in declared.missing if cell not in MISSING or _may_be_value(cell, declared.categories)]
     if odd and declared.source.startswith("read off"):
         look = look or f"taken for missing: {', '.join(map(repr, odd[:_MOST_VALUES]))}"
@@ -51,13 +54,6 @@ def _may_be_value(marker: str, values: Sequence[str]) -> bool:
     return letters and (
         marker == "None" or all(len(value) <= 3 and value.isupper() == marker.isupper() for value in values)
     )
-
-
-def _is_blank(declared: ColumnAnswer) -> bool:
-    if declared.kind is None:
-        return True
-    kind = KINDS.get(declared.kind)
-    return (kind.listing and not declared.categories) or (kind.bounded and declared.low is None)
 
 
 def _of_answer(declared: ColumnAnswer) -> Iterator[str]:

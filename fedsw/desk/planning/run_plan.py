@@ -388,10 +388,12 @@ def _forecast(
         {*_EPSILONS, *([epsilon_asked] if epsilon_asked is not None and math.isfinite(epsilon_asked) else [])}
     )
     sizes = [max(4, round(total * factor)) for factor in _FACTORS]
-    changed = {epsilon: _at(experiment, epsilon) for epsilon in epsilons}
-    asked = {(size, epsilon): strength(size, changed[epsilon]) for size in sizes for epsilon in epsilons}
+    trust = trust_model(experiment.privacy.trust).with_noise or experiment.privacy.trust
+    noised = {"noise_multiplier": None, "trust": trust}
+    changed = {epsilon: experiment.with_sections(privacy={"epsilon": epsilon, **noised}) for epsilon in epsilons}
+    strengths_at = {(size, epsilon): strength(size, changed[epsilon]) for size in sizes for epsilon in epsilons}
     # twins are trained at the strengths between which one is asked for, and at no others
-    least, most = min(here, *asked.values()), max(here, *asked.values())
+    least, most = min(here, *strengths_at.values()), max(here, *strengths_at.values())
     first = max(0, bisect.bisect_right(strengths, least) - 1)
     last = min(len(strengths) - 1, bisect.bisect_left(strengths, most))
     measured = trained(strengths=strengths[min(first, last) : last + 1])
@@ -402,14 +404,9 @@ def _forecast(
         share_left=measured.at(here),
         range=(min(alone), max(alone)),
         strength=here,
-        what_ifs=tuple(WhatIf(*numbers, measured.at(found)) for numbers, found in asked.items()),
+        what_ifs=tuple(WhatIf(*numbers, measured.at(signal)) for numbers, signal in strengths_at.items()),
         log_loss=measured.log_loss_at(here),
     )
-
-
-def _at(experiment: Experiment, epsilon: float) -> Experiment:
-    trust = trust_model(experiment.privacy.trust).with_noise or experiment.privacy.trust
-    return experiment.with_sections(privacy={"epsilon": epsilon, "noise_multiplier": None, "trust": trust})
 
 
 def _plan_of(problem: Problem, by_group: Mapping[str, int]) -> FederationPlan:
@@ -475,10 +472,14 @@ def rows(plan: Planned) -> Iterator[tuple[str, str]]:
         yield f"stage {position}", f"{share}: μ = {upward(stage.mu)}, σ/Δ = {number(stage.multiplier)}"
     forecast = plan.forecast
     if forecast is not None and plan.multiplier:
-        yield "signal", _signal(forecast.strength)
+        words = "the noise will be felt" if forecast.strength >= _FELT else "mostly noise"
+        words = "the signal can stand well above the noise" if forecast.strength >= _CLEAR else words
+        times = f"over all rounds it is {number(forecast.strength)} times the noise, if all gradients point one way"
+        yield "signal", f"{words}: {times}"
         yield "without privacy", _learnt(forecast)
         yield "forecast", _kept(forecast) + _with_penalty(plan)
-        if _may_be_counts(plan.experiment):
+        columns = plan.experiment.data.columns
+        if columns is not None and any(target.low == 0 for target in columns.targets):  # as of counts and costs
             yield "means", _OF_COUNTS
         if forecast.log_loss is not None:
             yield "probabilities", _probabilities(plan, *forecast.log_loss)
@@ -530,13 +531,6 @@ _FITS = (
     "[thresholds] fits where the group may be read of every record that is predicted: it costs less accuracy for as "
     "much parity. A penalty (alpha) fits where it may not; both go together"
 )
-
-
-def _signal(strength: float) -> str:
-    words = "the noise will be felt" if strength >= _FELT else "mostly noise"
-    if strength >= _CLEAR:
-        words = "the signal can stand well above the noise"
-    return f"{words}: over all rounds it is {number(strength)} times the noise, if all gradients point one way"
 
 
 def settings_text(values: Mapping[str, Any]) -> str:
@@ -632,12 +626,6 @@ def _with_penalty(plan: Planned) -> str:
         return f"; of which α = {number(alpha)} leaves nothing that can be told"
     left = max(0.0, min(1.0, weighed.gain / without.gain)) * min(1.0, plan.forecast.share_left)
     return f"; with α = {number(alpha)}, in groups of these sizes, {100 * left:.0f} %"
-
-
-def _may_be_counts(experiment: Experiment) -> bool:
-    """Say whether what is predicted are numbers from 0, as counts and costs are, by its declaration."""
-    columns = experiment.data.columns
-    return columns is not None and any(number.low == 0 for number in columns.targets)
 
 
 _OF_COUNTS = (

@@ -48,7 +48,16 @@ def candidates(path: Path, tries: Sequence[str], settings: Sequence[str] = ()) -
     that is not an experiment, before anything is run.
     """
     base = load_experiment(path, settings)
-    axes = [_axis(text) for text in tries] or [_rates(base)]
+    axes = list[list[str]]()
+    for text in tries:
+        key, sign, values = text.partition("=")
+        choices = [value.strip() for value in values.split(",") if value.strip()]
+        if not sign or not key.strip() or not choices:
+            raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
+        axes.append([f"{key.strip()}={value}" for value in choices])
+    if not axes:  # around the experiment's rate: with `preset = "auto"` around the planned one
+        planned = settled(base).training.learning_rate
+        axes = [[f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]]
     if (count := math.prod(map(len, axes))) > MOST:
         raise ExperimentError(f"--try asks for {count} combinations, above {MOST}; give fewer values")
     return [
@@ -80,20 +89,6 @@ def score_of(summary: Mapping[str, Any], metric: str, sign: float) -> float:
     return -math.inf if value is None or math.isnan(value) else sign * value
 
 
-def _axis(text: str) -> list[str]:
-    key, sign, values = text.partition("=")
-    choices = [value.strip() for value in values.split(",") if value.strip()]
-    if not sign or not key.strip() or not choices:
-        raise ExperimentError(f"--try {text!r} cannot be read; write --try section.key=value,value")
-    return [f"{key.strip()}={value}" for value in choices]
-
-
-def _rates(base: Experiment) -> list[str]:
-    """Learning rates around the experiment's: with `preset = "auto"` around the planned one."""
-    planned = settled(base).training.learning_rate
-    return [f"training.learning_rate={planned * factor:.3g}" for factor in _FACTORS]
-
-
 _HELD_OUT = 4000
 _SEED = 1
 
@@ -102,7 +97,14 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
     """A score that trains on twins of the public sizes with the planned noise, the mean over the laws of a plan."""
 
     def score(experiment: Experiment) -> float:
-        ready = _on_objects(experiment, len(sizes))
+        # on Python objects, one a unit, outside every account; seeded, so that all meet the same draws
+        raw = experiment.model_dump(mode="json")
+        raw["data"]["columns"]["unit"] = None
+        none = dict.fromkeys(("data_dir", "held_out", "account", "unit"))
+        raw["data"] |= {"source": "object", "held_out_to": "operator", **none}
+        raw["data"]["held_out_overlap"] = "allow"  # twins are nobody: equal rows give nothing away
+        raw["federation"]["clients"], raw["seed"] = len(sizes), _SEED
+        ready = parse_experiment(raw)
         columns = declared_columns(ready.data)
         apart = spread_evenly(columns.groups, _HELD_OUT)
         scores = []
@@ -115,17 +117,6 @@ def score_on_twins(sizes: Sequence[Mapping[str, int]], metric: str, sign: float)
         return sum(scores) / len(scores)
 
     return score
-
-
-def _on_objects(experiment: Experiment, clients: int) -> Experiment:
-    """The experiment on Python objects, one a unit, outside every account; seeded, so that all meet the same draws."""
-    raw = experiment.model_dump(mode="json")
-    raw["data"]["columns"]["unit"] = None
-    none = dict.fromkeys(("data_dir", "held_out", "account", "unit"))
-    raw["data"] |= {"source": "object", "held_out_to": "operator", **none}
-    raw["data"]["held_out_overlap"] = "allow"  # twins are nobody: equal rows give nothing away
-    raw["federation"]["clients"], raw["seed"] = clients, _SEED
-    return parse_experiment(raw)
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,11 @@ class TrainedModel(Short):
                 "declared columns, so no table can be read for it; give features as the model takes them to "
                 "fedsw.load(run).outputs, or train on tables of your own (`fedsw init`)"
             )
-        self._require_other_names(keep)
+        reserved = {"row", self._predicted, *self.names()}
+        if taken := [name for name in keep if name in reserved]:
+            raise ExperimentError(
+                f"column {taken[0]!r} is to be kept, and the answer has a column of that name; rename it in the table"
+            )
         inputs = read_given(source, self.columns, grouped=bool(self.thresholds.by_group), keep=keep, faults=faults)
         values = self.outputs(inputs.features).numpy()
         if not (finite := np.isfinite(values).all(axis=1)).all():
@@ -229,14 +233,6 @@ class TrainedModel(Short):
             )
         columns = {"row": inputs.rows, **inputs.beside}
         return columns | (self._of_classes(values, inputs) if answer.classifies else self._of_numbers(values))
-
-    def _require_other_names(self, keep: Sequence[str]) -> None:
-        """Refuse a column to keep that a column of the answer would take the place of."""
-        reserved = {"row", self._predicted, *self.names()}
-        if taken := [name for name in keep if name in reserved]:
-            raise ExperimentError(
-                f"column {taken[0]!r} is to be kept, and the answer has a column of that name; rename it in the table"
-            )
 
     @property
     def _predicted(self) -> str:
