@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from fedsw.privacy.accounting.lifetime import (
     LimitReached,
     Reservation,
     TakenRun,
-    of_replacement,
     room,
     total_epsilon,
 )
@@ -178,6 +177,10 @@ def _keep(directory: Path, account: DatasetAccount, head: Head) -> None:
     write_json(directory / RunFile.ACCOUNT, {"data": account.data, "file": str(account.path.resolve()), **asdict(head)})
 
 
+_FEW = 8
+"""Profiles that are composed one by one for a person's page."""
+
+
 @dataclass(frozen=True)
 class RunLedgers:
     """The ledgers of a run, each opened and replayed once.
@@ -186,28 +189,23 @@ class RunLedgers:
     row. If clients have their own ledgers, groups are clients, totals are the worst client's, and `clients` has those
     of each. `unit` is the privacy unit of epsilon: a record, or the column of unit ids.
 
-    ``cost`` is that of all releases to a record, by group or by client. ``steps`` are those of each group in the worst
-    ledger; ``claimed`` are its epsilons if the run is the best of several.
+    ``cost`` is that of all releases to a record, by group and by client.
     """
 
     account: dict[str, Any]
     cost: Cost
-    steps: Mapping[str, Mapping[Step, int]]
-    claimed: Mapping[str, float]
 
-    def meanings(self) -> dict[str, Meaning]:
-        """Meaning of the releases so far for a person, by group: bounds on guessing which of two records is theirs.
+    def meaning(self) -> Meaning:
+        """Meaning of the releases so far for a person: bounds on guessing which of two records is theirs.
 
-        They hold for a replacement, also if the run's guarantee is for additions and removals. They follow from the
-        composed releases; of the best of several runs, from its (epsilon, delta) only. If clients have their own
-        ledgers they are of the client that spent most.
+        Guarantee: they hold in every group, at every client, whose profiles may cross; also for a replacement where the
+        run's guarantee is for additions and removals. They follow from the composed releases: of each part of the cost,
+        or of what covers more than `_FEW`. Of the best of several runs they follow from its (epsilon, delta) only.
         """
-        if self.claimed:
-            return {g: Meaning.of_claim(epsilon, self.account["delta"]) for g, epsilon in self.claimed.items()}
-        return {
-            group: Meaning.of_steps((of_replacement(step), times) for step, times in steps.items())
-            for group, steps in self.steps.items()
-        }
+        if self.account["selection"]:
+            return Meaning.of_claim(self.account["epsilon"], self.account["delta"])
+        parts = self.cost.parts if len(self.cost.parts) <= _FEW else (self.cost.steps,)
+        return Meaning.of_any(map(Meaning.of_steps, parts))
 
 
 def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = None) -> RunLedgers:
@@ -225,12 +223,11 @@ def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = Non
     path = directory / RunFile.LEDGER
     by_client = {} if path.exists() else {client.stem.replace("-", " "): client for client in client_ledgers(directory)}
     accounts: dict[str, dict[str, Any]] = {}
-    steps, parts = dict[str, dict[str, dict[Step, int]]](), list[Counts]()
+    parts = list[Counts]()
     for client, of in (by_client or {"": path}).items():
         called = UNNAMED if client else names
         with Ledger.open(of, read_only=True) as ledger:
-            by_group, taken = ledger.epsilon_by_group(), ledger.steps_by_group()
-            steps[client] = {names.cell(group): counts for group, counts in taken.items()}
+            by_group = ledger.epsilon_by_group()
             parts += Cost.beside_others(ledger).parts
             accounts[client] = {
                 "epsilon": ledger.replay(),
@@ -246,7 +243,6 @@ def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = Non
                 "entries": [{**asdict(entry), "group": called.cell(entry.group)} for entry in ledger.entries()],
             }
     worst = max(accounts, key=lambda client: float(accounts[client]["epsilon"]))
-    claimed = accounts[worst]["epsilon_by_group"] if accounts[worst]["selection"] else {}
     account = {**accounts[worst], "directory": str(directory), "unit": unit or "record"}
     if by_client:
         account |= {
@@ -264,7 +260,7 @@ def read_ledgers(directory: Path, names: Names = UNNAMED, unit: str | None = Non
                 for entry in one["entries"]
             ],
         }
-    return RunLedgers(account, Cost.of(parts), steps[worst], claimed)
+    return RunLedgers(account, Cost.of(parts))
 
 
 def read_ledger(directory: Path) -> dict[str, Any]:

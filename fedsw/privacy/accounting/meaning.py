@@ -51,6 +51,18 @@ class Meaning:
             tuple(map(float, points)), tuple(float(delta - seen * math.expm1(point - epsilon)) for point in points)
         )
 
+    @classmethod
+    def of_any(cls, meanings: Iterable[Meaning]) -> Self:
+        """Bounds that hold by each of several profiles, one or more, whichever is a person's: profiles may cross.
+
+        Between two points a profile is at most the chord over e^epsilon, in which it is convex; beyond the last, at
+        most what it is there.
+        """
+        known = list(meanings)
+        epsilons = np.unique(np.concatenate([each.epsilons for each in known]))
+        deltas = [np.interp(np.exp(epsilons), np.exp(each.epsilons), each.deltas) for each in known]
+        return cls(tuple(map(float, epsilons)), tuple(map(float, np.max(deltas, axis=0))))
+
     @property
     def advantage(self) -> float:
         """Largest difference between the true and the false positive rate of any test."""

@@ -39,35 +39,29 @@ _LITTLE = 1e-5
 """Tenths of a percent by which a privacy profile on points may be too large at most: rounding up ignores them."""
 
 
-def worst_meaning(view: RunView) -> tuple[str, Meaning] | None:
-    """Meaning of a run's releases for a person of the group with the largest bounds, and that group among several.
-
-    None without noise, and before the first release.
-    """
-    if view.spending is None or view.experiment.privacy.guarantee.unprotected or not view.spending.steps:
+def meaning_of(view: RunView) -> Meaning | None:
+    """Meaning of a run's releases for a person, in whichever group; None without noise, and before the first."""
+    if view.spending is None or view.experiment.privacy.guarantee.unprotected or not view.spending.account["entries"]:
         return None
-    meanings = view.spending.meanings()
-    group, meaning = max(meanings.items(), key=lambda item: item[1].advantage)
-    return (group if len(meanings) > 1 else ""), meaning
+    return view.spending.meaning()
 
 
-def in_a_sentence(view: RunView, worst: tuple[str, Meaning] | None) -> str:
+def in_a_sentence(view: RunView, meaning: Meaning | None) -> str:
     """How often the best attacker guesses right."""
     if view.experiment.privacy.guarantee.unprotected:
         return "No record is protected: no noise was added. Readers of the model may learn about single records."
-    if worst is None:
+    if meaning is None:
         return "No release is on record yet, and nothing was spent."
     return (
         "An adversary with everything that this run released, and with all other records, guesses right which of two "
-        f"{_subject(view)} in at most {percent(worst[1].success(0.5)).removesuffix(' %')} of 100 cases; by chance it "
+        f"{_subject(view)} in at most {percent(meaning.success(0.5)).removesuffix(' %')} of 100 cases; by chance it "
         "would be 50."
     )
 
 
-def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[Part]:
+def for_a_person(view: RunView, key: str, meaning: Meaning) -> list[Part]:
     """An attacker's advantage, beliefs before and after, with a sentence for each, and rates of a test."""
     delta = to_float(view.summary.get("delta")) or float(view.plan.get("delta", 1e-6))
-    where = f", in the group {group}, for which the bounds are largest" if group else ""
     rows, says = [], []
     for prior in PRIORS:
         often, nearly_always = percent(meaning.posterior(prior, _OFTEN)), percent(meaning.posterior(prior, delta))
@@ -81,8 +75,9 @@ def for_a_person(view: RunView, key: str, group: str, meaning: Meaning) -> list[
     rates = [(f"{100 * rate:g} %", percent(meaning.true_positive_rate(rate))) for rate in _RATES]
     return [
         "An adversary sees everything that was released, knows all other records, and asks which of two "
-        f"{_subject(view)}{where}. For every test, the true positive rate is at most {percent(meaning.advantage)} "
-        "above the false positive rate. Bounds are by the privacy loss of all releases together.",
+        f"{_subject(view)}, in whichever group and at whichever client. For every test, the true positive rate is at "
+        f"most {percent(meaning.advantage)} above the false positive rate. Bounds are by the privacy loss "
+        "of all releases together.",
         Listed(
             "Belief before, and at most after",
             FactTable.of(

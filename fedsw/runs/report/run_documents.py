@@ -27,7 +27,7 @@ from fedsw.runs.report.document import (
 )
 from fedsw.runs.report.figures import Picture, picture
 from fedsw.runs.report.metric_names import measured_cell, metric_name, ordered_metrics
-from fedsw.runs.report.person import for_a_person, in_a_sentence, worst_meaning
+from fedsw.runs.report.person import for_a_person, in_a_sentence, meaning_of
 from fedsw.runs.report.plots import PICTURES, draw_metrics, draw_privacy, draw_runs, draw_worth, pictures_of
 from fedsw.runs.report.shapes import contributions, draw_shapes, shapes_in_words
 from fedsw.runs.view import OPERATORS, RunView, require_whole
@@ -258,7 +258,7 @@ def article(whole: RunView, *, name: str, key: str, operator: bool, what_ifs: Wh
     """The page of a run: what its guarantee covers, and for its `operator` the rest."""
     view = whole if operator else whole.shareable()
     summary, experiment, model = view.summary, view.experiment, view.experiment.privacy.model
-    meaning, figures = worst_meaning(view), [*_outputs(view, key)]
+    meaning, figures = meaning_of(view), [*_outputs(view, key)]
     rows = [f"{metric}: the model {model}, a constant {constant}" for metric, model, constant in facts.worth(view).rows]
     says = "; ".join((*rows[:2], "")) + "all numbers are in the tables."
     worth = [*_drawn(draw_worth(view), f"{key}-worth", "Worth, with intervals of 95 %.", says)]
@@ -294,7 +294,7 @@ def article(whole: RunView, *, name: str, key: str, operator: bool, what_ifs: Wh
                     "Who is protected from whom",
                     [Listed.of("The trust model", ("question", "answer"), trusted), *_guarantee(view)],
                 ),
-                ("What ε means for a person", [] if meaning is None else for_a_person(view, key, *meaning)),
+                ("What ε means for a person", [] if meaning is None else for_a_person(view, key, meaning)),
                 ("Budget over the rounds", [named(budget, "Budget"), *_over_rounds(view, key)]),
                 ("What it is worth", [*_worth(view), *(figure for figure in figures if figure != first)]),
                 *_released_beside(view),

@@ -79,3 +79,32 @@ def test_more_certainty_never_lowers_the_posterior():
         assert (
             prior <= found.posterior(prior, 0.05) <= found.posterior(prior, 0.01) <= found.posterior(prior, 1e-6) <= 1
         )
+
+
+def test_bounds_for_any_group_are_each_groups_own_where_profiles_cross():
+    groups = [Meaning.of_steps({Step(1.0, 0.75): 1}), Meaning.of_steps({Step(0.01, 1.7): 200})]
+    counted, trained = groups
+    assert counted.advantage > trained.advantage and counted.shift(1e-5) < trained.shift(1e-5)
+    found = Meaning.of_any(groups)
+    deltas = dict(zip(found.epsilons, found.deltas, strict=True))
+    for group in groups:
+        assert all(deltas[epsilon] >= delta for epsilon, delta in zip(group.epsilons, group.deltas, strict=True))
+    assert found.advantage == counted.advantage
+    for chance in (0.01, 1e-5):
+        most = max(group.shift(chance) for group in groups)
+        assert most - 1e-3 <= found.shift(chance) <= most + 0.05
+    for rate in (0.001, 0.1, 0.9):
+        most = max(group.true_positive_rate(rate) for group in groups)
+        assert most - 1e-3 <= found.true_positive_rate(rate) <= most + 0.01
+    for prior in (0.02, 0.4, 0.9):
+        most = max(group.success(prior) for group in groups)
+        assert most - 0.01 <= found.success(prior) <= most + 1e-9
+    assert Meaning.of_any(groups[:1]) == counted
+
+
+@pytest.mark.parametrize("mus", [(0.5, 2.0), (2.0, 0.1, 0.7)])
+def test_chords_between_points_are_above_the_exact_profile(mus):
+    found, mu = Meaning.of_any(Meaning.of_steps({Step(1.0, mu): 1}) for mu in mus), max(mus)
+    for epsilon, delta in zip(found.epsilons, found.deltas, strict=True):
+        above, below = (math.erfc((epsilon / mu + half) / math.sqrt(2)) / 2 for half in (-mu / 2, mu / 2))
+        assert delta >= above - math.exp(epsilon) * below

@@ -17,6 +17,7 @@ from fedsw._tools.text import measured, upward
 from fedsw.cli.app import main
 from fedsw.privacy.accounting import Charge, Ledger, Step
 from fedsw.privacy.accounting.lifetime import Cost, total_epsilon
+from fedsw.privacy.accounting.meaning import Meaning
 from fedsw.privacy.accounting.selection import Repetitions, Selection
 from fedsw.runs.accounts import read_ledgers
 from fedsw.runs.report import person, run_documents
@@ -84,7 +85,7 @@ def test_the_page_says_what_the_summary_says(name, request, quick):
     accuracy = measured(summary["held_out"]["accuracy"], summary["held_out_intervals"]["accuracy"])
     for part in (summary["guarantee"]["statement"], summary["guarantee"]["against"], accuracy, *summary["warnings"]):
         assert re.sub(r"\s+", " ", part) in found.text, part
-    meaning = max(read_whole_run(directory).spending.meanings().values(), key=lambda each: each.advantage)
+    meaning = read_whole_run(directory).spending.meaning()
     assert percent(meaning.advantage) in found.text and percent(meaning.posterior(0.5, 0.01)) in found.text
     assert "did not complete" not in found.text and "For the operator" not in found.text
 
@@ -175,6 +176,20 @@ def test_the_best_of_several_runs_counts_with_its_selection_beside_others(tmp_pa
         ledger.spend(0, 0, [Charge("all", 1.0, 0.1)], 1.0)
     alone = total_epsilon([Cost.one({Step(1.0, 0.1): 1})], 1e-4)
     assert total_epsilon([read_ledgers(tmp_path).cost], 1e-4) > 1.5 * alone
+
+
+def test_what_is_said_to_a_person_holds_at_every_client_not_only_where_most_was_spent(tmp_path):
+    taken = [(Step(1.0, 0.5), 1), (Step(0.01, 2.5), 20)]
+    for client, (step, times) in enumerate(taken):
+        (path := tmp_path / "nodes" / str(client) / f"client-{client}.sqlite").parent.mkdir(parents=True)
+        with Ledger.create(path, groups=("all",), delta=1e-4, epsilon=9.0) as ledger:
+            for round in range(times):
+                ledger.spend(round, 0, [Charge("all", step.sampling_rate, step.mu)], 1.0)
+    spending, meanings = read_ledgers(tmp_path), [Meaning.of_steps({step: times}) for step, times in taken]
+    first, second = (one["epsilon"] for one in spending.account["clients"].values())
+    assert first < second == spending.account["epsilon"]
+    assert spending.meaning().advantage == meanings[0].advantage > meanings[1].advantage
+    assert spending.meaning().shift(1e-5) >= meanings[1].shift(1e-5) - 1e-3 > meanings[0].shift(1e-5)
 
 
 def test_what_strangers_wrote_is_text(central, tmp_path, quick):
