@@ -120,7 +120,7 @@ STATE = Path("client-state")
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text without control characters: it may come from a folder that somebody sent."""
+    """Print a text without control characters: it may come from a received folder."""
     typer.echo(harmless(text), err=err, nl=nl)
 
 

@@ -126,7 +126,14 @@ def as_records(
         )
     source = called(source)
     if isinstance(source, DeclaredRecords):
-        return _redeclared(source, columns, arguments)
+        if again := [name for name, value in arguments.items() if value is not None]:
+            raise ExperimentError(f"{again[0]} is given, and these records are declared already; leave it out")
+        if columns is not None and (differences := difference(columns, source.columns)):
+            raise BadRecords(
+                f"records from {source.kind} were read under other columns: {differences}; read them with "
+                "as_records(..., columns=...), or declare groups= and classes= alike for every client"
+            )
+        return source
     table = tabulated(source, names=names)
     read_off: tuple[str, ...] = ()
     if columns is None:
@@ -148,17 +155,6 @@ def called(source: object) -> object:
             f"{kind_of(source)} returned a function again, {kind_of(table)}; return the records themselves"
         )
     return table
-
-
-def _redeclared(records: DeclaredRecords, columns: Columns | None, arguments: Mapping[str, object]) -> DeclaredRecords:
-    if again := [name for name, value in arguments.items() if value is not None]:
-        raise ExperimentError(f"{again[0]} is given, and these records are declared already; leave it out")
-    if columns is not None and (differences := difference(columns, records.columns)):
-        raise BadRecords(
-            f"records from {records.kind} were read under other columns: {differences}; read them with as_records(..., "
-            "columns=...), or declare groups= and classes= alike for every client"
-        )
-    return records
 
 
 class _Declaring:

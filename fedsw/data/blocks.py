@@ -194,11 +194,12 @@ def _coded(column: Any) -> Distinct | None:
 
 
 def _table(arrow: Any, block: bytes, layout: ColumnLayout) -> Any:
-    text, number = _types()
+    types: Any = importlib.import_module("pyarrow")
+    text, number = types.dictionary(types.int32(), types.string()), types.float64()
     named = {index: name for name, index in layout.places.items()}
     names = [named.get(index, f"\0{index}") for index in range(layout.width)]
     return arrow.read_csv(
-        importlib.import_module("pyarrow").BufferReader(block),
+        types.BufferReader(block),
         arrow.ReadOptions(column_names=names, block_size=len(block) + 1),
         arrow.ParseOptions(delimiter=layout.separator, double_quote=False, ignore_empty_lines=False),
         arrow.ConvertOptions(
@@ -211,11 +212,6 @@ def _table(arrow: Any, block: bytes, layout: ColumnLayout) -> Any:
 
 
 @functools.cache
-def _types() -> tuple[Any, Any]:
-    arrow = importlib.import_module("pyarrow")
-    return arrow.dictionary(arrow.int32(), arrow.string()), arrow.float64()
-
-
 def _is_utf8(block: bytes) -> bool:
     try:
         return block.isascii() or bool(block.decode("utf-8"))

@@ -40,7 +40,12 @@ def places(folder: Path) -> list[Place]:
     _require_numbered(folder)
     numbers = sorted(int(child.name) for child in folder.iterdir() if child.is_dir() and child.name.isdecimal())
     if tables_in(folder):
-        _require_no_second_set(folder, numbers)
+        # a table of all clients beside tables of each: one or the other would be silently ignored
+        if (held := next((number for number in numbers if tables_in(folder / str(number))), None)) is not None:
+            raise BadRecords(
+                f"{folder} has {find_table(folder).name}, for all clients together, and "
+                f"{find_table(folder / str(held))} of client {held}: keep the one or the other"
+            )
         return [Place(None, find_table(folder))]
     if not numbers:
         raise FileNotFoundError(
@@ -67,16 +72,6 @@ def _require_numbered(folder: Path) -> None:
         f"{folder} has clients' tables in {', '.join(child.name for child in named)}, and clients' folders are called "
         f"0, 1, ...: cd {shlex.quote(str(folder))} && {moves}"
     )
-
-
-def _require_no_second_set(folder: Path, numbers: Sequence[int]) -> None:
-    """Refuse a table of all clients beside tables of each: one or the other would be silently ignored."""
-    held = next((number for number in numbers if tables_in(folder / str(number))), None)
-    if held is not None:
-        raise BadRecords(
-            f"{folder} has {find_table(folder).name}, for all clients together, and {find_table(folder / str(held))} "
-            f"of client {held}: keep the one or the other"
-        )
 
 
 def require_places(files: Sequence[Place], folder: Path, clients: int) -> None:

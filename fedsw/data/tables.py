@@ -64,7 +64,12 @@ def tables_in(folder: Path) -> list[Path]:
 
 def what_is_in(folder: Path) -> str:
     """List what a folder holds, as the end of a message that something is missing there; "" for an empty folder."""
-    names = sorted(map(_shown_in, (child for child in folder.iterdir() if not child.name.startswith("."))))
+    names = []
+    for child in (child for child in folder.iterdir() if not child.name.startswith(".")):
+        lost = child.is_symlink() and not child.exists()
+        where = f", a link to {child.readlink()}, which is not there" if lost else "/" * child.is_dir()
+        names.append(f"{child.name}{where}")
+    names.sort()
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     ways = {way for name in names for ends, way in _CONVERTED.items() if name.lower().endswith(ends)}
     return f"; it has {', '.join(names[:_MOST_NAMED])}{more}{''.join(sorted(ways))}" if names else ""
@@ -77,13 +82,6 @@ _CONVERTED = {
     ".sas7bdat": ": pandas.read_sas(file).to_parquet(table) makes a table of it",
 }
 """Ways to a table from files that are not read, by the ends of their names."""
-
-
-def _shown_in(child: Path) -> str:
-    """The name of what is in a folder; of a link that leads nowhere, where it leads."""
-    if child.is_symlink() and not child.exists():
-        return f"{child.name}, a link to {child.readlink()}, which is not there"
-    return child.name + "/" * child.is_dir()
 
 
 def read_units(path: Path, columns: Columns) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,20 +112,18 @@ def read_rows(path: Path) -> list[tuple[int, ...] | None]:
     A record with a `?` in a column that may have one is None, as is one that never worked. Blank lines and lines that
     start with `|` are not records.
     """
-    return [_adult_row(fields, f"{path}, line {line}") for line, fields in _adult_fields(path)]
-
-
-def _adult_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    rows: list[tuple[int, ...] | None] = []
     for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if text.strip() and not text.startswith("|"):
-            yield line, [field.strip() for field in text.split(",")]
-
-
-def _adult_row(fields: Sequence[str], where: str) -> tuple[int, ...] | None:
-    if len(fields) != len(COLUMNS):
-        raise ValueError(f"{where}: {len(fields)} fields; an Adult record has {len(COLUMNS)} ({', '.join(COLUMNS)})")
-    values = [_adult_value(column, field, where) for column, field in zip(COLUMNS, fields, strict=True)]
-    return None if None in values else tuple(value for value in values if value is not None)
+        if not text.strip() or text.startswith("|"):
+            continue
+        fields, where = [field.strip() for field in text.split(",")], f"{path}, line {line}"
+        if len(fields) != len(COLUMNS):
+            raise ValueError(
+                f"{where}: {len(fields)} fields; an Adult record has {len(COLUMNS)} ({', '.join(COLUMNS)})"
+            )
+        values = [_adult_value(column, field, where) for column, field in zip(COLUMNS, fields, strict=True)]
+        rows.append(None if None in values else tuple(value for value in values if value is not None))
+    return rows
 
 
 def _adult_value(column: str, field: str, where: str) -> int | None:
@@ -198,10 +196,25 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     Source: M. Redmond, UCI 2009; groups, target and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     folder = find_data("communities", data_dir)
-    names = _community_names(folder / "communities.names")
+    path, listed = folder / "communities.data", folder / "communities.names"
+    lines = listed.read_text(encoding="utf-8", errors="replace").splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("@attribute") and len(line.split()) > 1]
+    if len(names) != _COMMUNITY_COLUMNS or _RACE_COLUMN not in names:
+        raise ValueError(
+            f"{listed}: {len(names)} attributes; Communities and Crime has {_COMMUNITY_COLUMNS}, {_RACE_COLUMN} among "
+            "them"
+        )
     group = names.index(_RACE_COLUMN)
     inputs_kept = [index for index in range(_FIRST_INPUT, _TARGET) if index not in _INCOMPLETE and index != group]
-    rows = _community_rows(folder / "communities.data", [*inputs_kept, group, _TARGET], names)
+    read, columns = list[list[float]](), [*inputs_kept, group, _TARGET]
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        fields, where = text.split(","), f"{path}, line {number}"
+        if not text.strip():
+            continue
+        if len(fields) != _COMMUNITY_COLUMNS:
+            raise ValueError(f"{where}: {len(fields)} fields; a community has {_COMMUNITY_COLUMNS}")
+        read.append([_within(fields[index], f"{where}, column {names[index]}", 0, 1) for index in columns])
+    rows = np.array(read, dtype=np.float64).reshape(-1, len(columns))
     records = Records(
         features=torch.from_numpy(rows[:, : len(inputs_kept)].astype(np.float32)),
         sensitive=torch.from_numpy((rows[:, -2] > _RACE_CUT).astype(np.int64)),
@@ -211,32 +224,6 @@ def communities(data_dir: str | Path | None = None, *, split_seed: int = 0) -> D
     train, test = held_out_split(records, 0.3, split_seed, str(folder))
     features = tuple(names[index] for index in inputs_kept)
     return Dataset(name="communities", train=train, test=test, feature_names=features, groups=GROUPS, classes=())
-
-
-def _community_names(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    names = [line.split()[1] for line in lines if line.startswith("@attribute") and len(line.split()) > 1]
-    if len(names) != _COMMUNITY_COLUMNS or _RACE_COLUMN not in names:
-        raise ValueError(
-            f"{path}: {len(names)} attributes; Communities and Crime has {_COMMUNITY_COLUMNS}, {_RACE_COLUMN} among "
-            "them"
-        )
-    return names
-
-
-def _community_rows(path: Path, columns: list[int], names: list[str]) -> npt.NDArray[np.float64]:
-    """The given columns of every line (n, c), each in [0, 1]."""
-    rows = []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        fields = text.split(",")
-        if not text.strip():
-            continue
-        if len(fields) != _COMMUNITY_COLUMNS:
-            raise ValueError(f"{path}, line {number}: {len(fields)} fields; a community has {_COMMUNITY_COLUMNS}")
-        rows.append(
-            [_within(fields[index], f"{path}, line {number}, column {names[index]}", 0, 1) for index in columns]
-        )
-    return np.array(rows, dtype=np.float64).reshape(-1, len(columns))
 
 
 def _within(text: str, where: str, low: float, high: float) -> float:
@@ -277,7 +264,12 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     Source: L. Wightman, LSAC 1998; target, groups and split sizes of Xian, Li, Kamath, Zhao 2024.
     """
     path = find_data("law-school", data_dir) / _STUDENTS
-    rows = [(index, row) for index, row in enumerate(_student_rows(path)) if row["race1"] in RACES]
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        needed = {"lsat", "zfygpa", "zgpa", "male", "parttime", "fam_inc", "tier", "race1", "ugpa"}
+        if missing := sorted(needed - set(reader.fieldnames or ())):
+            raise ValueError(f"{path}: no column {', '.join(missing)}; the Law School file has them")
+        rows = [(index, row) for index, row in enumerate(reader) if row["race1"] in RACES]
     inputs = np.array([_student_inputs(row, f"{path}, line {index + 2}") for index, row in rows], dtype=np.float32)
     grades = np.array([_number(row, "ugpa", f"{path}, line {index + 2}", LOWEST, HIGHEST) for index, row in rows])
     records = Records(
@@ -288,15 +280,6 @@ def law_school(data_dir: str | Path | None = None, *, split_seed: int = 0) -> Da
     )
     train, test = held_out_split(records, 0.3, split_seed, str(path))
     return Dataset(name="law-school", train=train, test=test, feature_names=FEATURES, groups=RACES, classes=())
-
-
-def _student_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        needed = {"lsat", "zfygpa", "zgpa", "male", "parttime", "fam_inc", "tier", "race1", "ugpa"}
-        if missing := sorted(needed - set(reader.fieldnames or ())):
-            raise ValueError(f"{path}: no column {', '.join(missing)}; the Law School file has them")
-        return list(reader)
 
 
 def _student_inputs(row: Mapping[str, str], where: str) -> Sequence[float]:

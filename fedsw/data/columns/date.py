@@ -49,7 +49,13 @@ class DateKind(IntegerKind):
             raise ValueError(f"column {column.name!r} has categories and kind 'date'; leave one of them out")
         limits = self.bounds(column)
         if limits is not None:
-            self._require_calendar(column, limits)
+            try:
+                self.values(np.array(limits), column)
+            except OverflowError:
+                raise ValueError(
+                    f"column {column.name!r} has bounds from {limits[0]:g} to {limits[1]:g} days after {column.since}, "
+                    "which are no days of the calendar; write them as dates"
+                ) from None
         if column.format is None:
             return
         if limits is None:
@@ -65,15 +71,6 @@ class DateKind(IntegerKind):
                 f"column {column.name!r} has format {column.format!r}, which writes {odd} as {written!r}, {what}; "
                 "name a format with a year of four digits, a month and a day, or bounds of which it can write every day"
             )
-
-    def _require_calendar(self, column: DeclaredColumn, limits: tuple[float, float]) -> None:
-        try:
-            self.values(np.array(limits), column)
-        except OverflowError:
-            raise ValueError(
-                f"column {column.name!r} has bounds from {limits[0]:g} to {limits[1]:g} days after {column.since}, "
-                "which are no days of the calendar; write them as dates"
-            ) from None
 
     def _unwritable(self, column: DeclaredColumn, limits: tuple[float, float]) -> datetime.date | None:
         """The first date within the bounds that the format does not write so that it reads it again."""
@@ -91,7 +88,14 @@ class DateKind(IntegerKind):
         if isinstance(cells, np.ndarray) and cells.dtype.kind == "M":
             days = cells.astype("datetime64[D]").astype(np.int64) + (EPOCH.toordinal() - since)
             return np.where(np.isnat(cells), np.nan, days)
-        return mapped(cells, lambda cell: _as_days(cell, column.format, since), np.float64)
+
+        def days_of(cell: Any) -> float:
+            if isinstance(cell, datetime.date):
+                return np.nan if cell != cell else float(cell.toordinal() - since)
+            date = date_in(cell.strip(), column.format) if isinstance(cell, str) else None
+            return np.nan if date is None else float(date.toordinal() - since)
+
+        return mapped(cells, days_of, np.float64)
 
     def write(self, values: Numbers, column: DeclaredColumn, spelling: Spelling) -> list[str]:
         """Dates in the format."""
@@ -203,10 +207,3 @@ def _days_between(value: Any, since: Any) -> Any:
     if isinstance(date, datetime.date) and isinstance(since, datetime.date):
         return float(date.toordinal() - since.toordinal())
     return value
-
-
-def _as_days(cell: Any, written: str | None, since: int) -> float:
-    if isinstance(cell, datetime.date):
-        return np.nan if cell != cell else float(cell.toordinal() - since)
-    date = date_in(cell.strip(), written) if isinstance(cell, str) else None
-    return np.nan if date is None else float(date.toordinal() - since)

@@ -135,7 +135,10 @@ class Values:
         self._empty = -1 if spelt.empty is None else self._places[spelt.empty]
         self._folded = {folded(value): index for value, index in self._places.items()} if spelt.letters == "any" else {}
         self._alike: dict[str, int] = {}
-        self._opposite = not exact and _are_opposite(declared)
+        # two values, a word for true and its opposite for false: every such word is then one of them
+        words = [value.lower() for value in declared]
+        opposite = any(word in TRUE and FALSE[TRUE.index(word)] in words for word in words)
+        self._opposite = not exact and len(words) == 2 and opposite
         if self._opposite:
             truths = {value.lower() in TRUE: index for value, index in self._places.items()}
             self._alike = {"true": truths[True], "1": truths[True], "false": truths[False], "0": truths[False]}
@@ -168,14 +171,6 @@ def alike(text: str, truth: bool = False) -> str:
     if whole is None:
         return text
     return whole[2] if whole[2] == "0" else whole[1] + whole[2]
-
-
-def _are_opposite(declared: Sequence[str]) -> bool:
-    """Say whether there are two values, a word for true and its opposite for false."""
-    if len(declared) != 2:
-        return False
-    words = [value.lower() for value in declared]
-    return any(word in TRUE and FALSE[TRUE.index(word)] in words for word in words)
 
 
 def doubled(declared: Sequence[str]) -> tuple[str, str] | None:
