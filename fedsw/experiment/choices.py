@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic import Field, SerializeAsAny
 
+from fedsw._tools.later import torch
 from fedsw._tools.own_objects import is_held, is_reference, load_object
 from fedsw._tools.section import PositiveInt, Seed
 from fedsw._tools.settings import ExperimentError
@@ -168,9 +169,7 @@ def _is_shipped(key: str, reference: str) -> bool:
         return False
     if key == "objective.task":
         return isinstance(getattr(loaded, "facts", None), Facts)
-    from torch import nn
-
-    return issubclass(loaded, nn.Module)
+    return issubclass(loaded, torch.nn.Module)
 
 
 _SHIPPED_METRICS = re.compile(

@@ -9,14 +9,20 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import imported_later
 from fedsw.data.columns.declaration import Columns
 from fedsw.desk.own_data.described_column import DescribedColumn
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.trust import trust_models
 from fedsw.runs.directory import RunDirectory
 from fedsw.runs.run_files import RunFile, read_json, write_json
+
+if TYPE_CHECKING:  # its torch takes longer than all else here, and columns that were kept need none of it
+    from fedsw.desk.own_data import _histograms as histograms
+
+globals().update(imported_later(__spec__))
 
 __all__ = [
     "DescribedColumn",
@@ -184,7 +190,7 @@ def described(directory: Path, modules: Collection[str] = ()) -> Description:
     if columns is None or (experiment.sketch.kind, experiment.sketch.crossed) != ("table", "class"):
         raise ExperimentError(f"{directory} is no run of `fedsw describe`")
     summary = read_json(directory / RunFile.SUMMARY) or {}
-    counted = _kept(directory) or _counted(experiment, directory)
+    counted = _kept(directory) or histograms.columns_of(experiment, directory)
     if summary.get("status") != "completed" or counted is None:
         raise ExperimentError(f"{directory} has not ended ({summary.get('status')}): `fedsw resume {directory}`")
     return Description(experiment, counted[0], columns.classes, counted[1], summary)
@@ -215,9 +221,3 @@ def _kept(directory: Path) -> tuple[tuple[DescribedColumn, ...], int] | None:
 def _digest(directory: Path) -> str | None:
     path = directory / RunFile.SKETCH
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def _counted(experiment: Experiment, directory: Path) -> tuple[tuple[DescribedColumn, ...], int] | None:
-    from fedsw.desk.own_data._histograms import columns_of  # whose torch takes longer than all else here
-
-    return columns_of(experiment, directory)

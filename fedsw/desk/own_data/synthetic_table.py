@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedsw._tools import files
+from fedsw._tools.later import imported_later
 from fedsw._tools.text import measured, number
 from fedsw.data import Records
 from fedsw.data.columns.declaration import Columns
@@ -28,6 +29,12 @@ from fedsw.runs.evaluation import intervals
 from fedsw.runs.evaluation.intervals import LEVEL, SURE, Gain, Interval
 from fedsw.runs.evaluation.quality import area_under_curve, units_of
 from fedsw.runs.run_files import RunFile, read_json
+
+if TYPE_CHECKING:  # loaded when a table is held against others: drawing one takes no scikit-learn
+    from sklearn import ensemble as ensemble
+    from sklearn import linear_model as linear_model
+
+globals().update(imported_later(__spec__))
 
 STEPS = 800
 """Optimizer steps of the generator; post-processing, so they cost time and nothing else. Chosen on Adult."""
@@ -213,9 +220,6 @@ def usefulness(synthetic: Records, real: Records, tested: Records, classes: int)
 
 
 def _of_numbers(origins: Mapping[str, Records], tested: Records) -> Usefulness:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from sklearn.linear_model import Ridge
-
     wanted, units = _first(tested), units_of(tested)
     always = np.square(wanted - wanted.mean())
     scale = float(always.mean()) or 1.0
@@ -227,7 +231,10 @@ def _of_numbers(origins: Mapping[str, Records], tested: Records) -> Usefulness:
         values = make().fit(records.features.numpy(), _first(records)).predict(tested.features.numpy())
         return np.asarray(values, dtype=np.float64)
 
-    kinds = {"linear": Ridge, "gradient boosting": lambda: HistGradientBoostingRegressor(random_state=0)}
+    kinds = {
+        "linear": linear_model.Ridge,
+        "gradient boosting": lambda: ensemble.HistGradientBoostingRegressor(random_state=0),
+    }
     return _compared(kinds, predicted, origins, "R2", 0.0, around, len(tested))
 
 
@@ -237,9 +244,6 @@ def _first(records: Records) -> Array:
 
 
 def _of_classes(origins: Mapping[str, Records], tested: Records, classes: int) -> Usefulness:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.linear_model import LogisticRegression
-
     wanted, units = tested.target.numpy(), units_of(tested)
     most = int(np.bincount(wanted, minlength=classes).argmax())
 
@@ -254,8 +258,8 @@ def _of_classes(origins: Mapping[str, Records], tested: Records, classes: int) -
         return chances
 
     kinds = {
-        "logistic regression": lambda: LogisticRegression(max_iter=500),
-        "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
+        "logistic regression": lambda: linear_model.LogisticRegression(max_iter=500),
+        "gradient boosting": lambda: ensemble.HistGradientBoostingClassifier(random_state=0),
     }
     if classes == 2:
         return _compared(kinds, predicted, origins, "AUC", 0.5, _around_area(wanted, units), len(tested))
