@@ -35,7 +35,7 @@ from fedsw.runs.directory import RunDirectory
 from fedsw.runs.releases import stored_classifier, stored_sketch
 from tests.audit.record.test_record import change_lines, failed
 from tests.federation.distributed.sites import RUN, Sites, masked
-from tests.federation.distributed.test_masked_round_attacks import uniform
+from tests.federation.distributed.test_site_attacks import uniform
 from tests.federation.local_runs import attempts_in, kind_of, parameters_of
 from tests.federation.sketch_runs import SKETCH, sketched
 from tests.federation.sketch_runs import exact as exact_sum

@@ -17,13 +17,13 @@ from fedsw.federation.trust.distributed import (
     attempt_cost as budget,
 )
 from fedsw.federation.trust.distributed import (
-    masked_round as client,
-)
-from fedsw.federation.trust.distributed import (
     masked_rounds as server,
 )
 from fedsw.federation.trust.distributed import (
     ranked,
+)
+from fedsw.federation.trust.distributed import (
+    site as client,
 )
 from fedsw.learning.objectives import histograms as tables
 from fedsw.learning.tasks.problem import Problem

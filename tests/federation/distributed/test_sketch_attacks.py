@@ -28,7 +28,7 @@ from fedsw.privacy.masks import MaskKey, digest_of, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 from tests.federation.distributed.sites import RUN, Refused, Sites, masked
-from tests.federation.distributed.test_masked_round_attacks import uniform
+from tests.federation.distributed.test_site_attacks import uniform
 from tests.laws.attacks.canaries import shown_mu
 from tests.noises import require_gaussian
 

@@ -1,6 +1,6 @@
 """Trust model `distributed` at the server: it adds up masked numbers, and learns nothing but their sum.
 
-`masked_round` is the site's side.
+`site` is the site's side.
 """
 
 from __future__ import annotations

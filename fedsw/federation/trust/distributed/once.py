@@ -1,6 +1,6 @@
 """Trust model `distributed` where a sum leaves once: masked sums of moments, sketches, scores and kept records.
 
-At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of `masked_round` among them.
+At its end `ROUNDS` and `SKETCHED` say which function answers which message, those of rounds among them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fedsw.federation.node.roster import require_keys
 from fedsw.federation.trust import Once, Sides
 from fedsw.federation.trust.context import Context
 from fedsw.federation.trust.distributed import attempt_cost as budget
-from fedsw.federation.trust.distributed import masked_round as client
 from fedsw.federation.trust.distributed import site
 from fedsw.federation.trust.distributed.attempt_cost import Agreed, attempts_at_one, delta_of, planned_shares
 from fedsw.federation.trust.distributed.masked_rounds import MaskedRounds, MaskedSums, Sums, make_plan, summed_scale
@@ -107,8 +106,8 @@ ROUNDS = Sides(
     MaskedRounds,
     {
         messages.READY: site.ready,
-        messages.MASKED_TABLES: client.masked_tables,
-        messages.MASKED_SUM: client.masked_sum,
+        messages.MASKED_TABLES: site.masked_tables,
+        messages.MASKED_SUM: site.masked_sum,
         **ONCE.handlers,
     },
     ONCE,

@@ -15,7 +15,7 @@ from fedsw._tools.randomness import Stream
 from fedsw.federation.messages import MASKED_TABLES
 from fedsw.federation.node.own_ledger import AlreadyAnswered
 from fedsw.federation.trust.distributed import attempt_cost
-from fedsw.federation.trust.distributed import masked_round as client
+from fedsw.federation.trust.distributed import site as client
 from fedsw.federation.trust.distributed.members import Cohort, Party
 from fedsw.privacy.masks import MaskKey, digest_of, summed
 from tests.federation.distributed.sites import RUN, Refused, Sites, experiment_of
@@ -184,7 +184,7 @@ def test_a_request_that_was_answered_leaves_the_sample_as_it_is(sites, monkeypat
     monkeypatch.setattr(client, "charged", lambda *given: None)
     monkeypatch.setattr(client, "note", answered)
     with pytest.raises(AlreadyAnswered):
-        client._charged(MASKED_TABLES, node, asked, None, state)
+        client._first_sum(MASKED_TABLES, node, asked, None, state)
     assert state == {"key": b"of the first sum"} and node.batch == "of the first sum"
 
 
