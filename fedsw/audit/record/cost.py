@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsw._tools.later import imported_later
 from fedsw._tools.text import downward, upward
 from fedsw.audit.finding import Check, Faults, square_of
 from fedsw.audit.record._folder import HELD_OUT, Book, Folder, Row, real, without_ledgers
@@ -27,7 +28,12 @@ from fedsw.privacy.accounting.selection import Selection, renyi_of_best
 from fedsw.runs.report.figures import colour, house_style, marker, new_panels
 
 if TYPE_CHECKING:
+    from dp_accounting import dp_event as dp_event
+    from dp_accounting.pld import pld_pmf as pld_pmf
+    from dp_accounting.pld import pld_privacy_accountant as pld_privacy_accountant
     from matplotlib.figure import Figure
+
+globals().update(imported_later(__spec__))  # of the extra `compare`: without it the checks that take it say so
 
 REPLAY = "replay"
 INDEPENDENT = "independent accountant"
@@ -240,8 +246,6 @@ def recomputed(steps: Steps, delta: float, accountant: str = "pld") -> Recompute
         return Recomputed(epsilon_by(accountant, steps, delta), 0.0, f"the accountant {accountant} itself")
     if accountant != "pld":
         return Recomputed(lower_bound(steps, delta), 0.0, f"what no account can be below: {accountant} is a user's own")
-    from dp_accounting import dp_event
-
     reduced = Steps()
     for step, times in steps.items():
         reduced[step.reduced] += times
@@ -267,9 +271,9 @@ def _by(steps: frozenset[tuple[Step, int]], delta: float, accountant: str) -> Re
 
 def _of_events(events: Sequence[tuple[Any, int]], delta: float, width: float, kind: str) -> Recomputed:
     """By the library's own accountant, on a grid of that width; its error by one twice as wide."""
-    from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-
-    coarse, fine = (PLDAccountant(value_discretization_interval=grid) for grid in (2 * width, width))
+    coarse, fine = (
+        pld_privacy_accountant.PLDAccountant(value_discretization_interval=grid) for grid in (2 * width, width)
+    )
     for event, times in events:
         coarse.compose(event, times)
         fine.compose(event, times)
@@ -322,8 +326,6 @@ def profile(step: Step, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _composed(steps: Steps, delta: float, width: float) -> float:
-    from dp_accounting.pld import pld_pmf
-
     total: Any = None
     for step, times in steps.items():
         highest = math.ceil(_reach(step, 1e-6 * delta / sum(steps.values())) / width)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import dataclass
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -125,31 +127,27 @@ def _least_doubt(squared: float, noise: float, numbers: int, one: Means, other: 
 
 def _exceeds(seen: float, numbers: int, shift: float) -> float:
     """Probability that a noncentral chi-squared number is larger."""
-    from scipy.stats import ncx2, norm
-
     if max(seen, shift) > _LARGE:
-        return float(norm.sf((seen - numbers - shift) / math.sqrt(2 * numbers + 4 * shift)))
-    return float(ncx2.sf(seen, numbers, shift))
+        return float(scipy.stats.norm.sf((seen - numbers - shift) / math.sqrt(2 * numbers + 4 * shift)))
+    return float(scipy.stats.ncx2.sf(seen, numbers, shift))
 
 
 def _interval(squared: float, noise: float, numbers: int, doubt: float) -> tuple[float, float]:
     """The distances (low, high) under which so large a squared difference is not too rare on either side."""
     if noise == 0:
         return math.sqrt(squared), math.sqrt(squared)
-    from scipy.optimize import brentq
-    from scipy.stats import ncx2, norm
-
     seen = squared / noise**2
     if seen > _LARGE:
         shift = max(0.0, seen - numbers)
-        error = float(norm.isf(doubt / 2)) * math.sqrt(2 * numbers + 4 * shift)
+        error = float(scipy.stats.norm.isf(doubt / 2)) * math.sqrt(2 * numbers + 4 * shift)
         return noise * math.sqrt(max(0.0, shift - error)), noise * math.sqrt(shift + error)
     most = 4 * (seen + numbers) + 100 * math.log(1 / doubt) + 100  # far above what any noncentrality here can be
 
     def solved(wanted: float) -> float:
-        if ncx2.cdf(seen, numbers, 0.0) <= wanted:
+        if scipy.stats.ncx2.cdf(seen, numbers, 0.0) <= wanted:
             return 0.0
-        return float(brentq(lambda shift: ncx2.cdf(seen, numbers, shift) - wanted, 0.0, most, xtol=1e-6))
+        law = functools.partial(scipy.stats.ncx2.cdf, seen, numbers)
+        return float(scipy.optimize.brentq(lambda shift: law(shift) - wanted, 0.0, most, xtol=1e-6))
 
     return noise * math.sqrt(solved(1 - doubt / 2)), noise * math.sqrt(solved(doubt / 2))
 

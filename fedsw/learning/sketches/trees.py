@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor, nn
 
@@ -196,17 +197,15 @@ def spanning_tree(weights: dict[Pair, float], columns: int) -> tuple[list[int], 
 
     Source: Chow, Liu 1968.
     """
-    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
-
     matrix = np.zeros((columns, columns))
     for (i, j), weight in weights.items():
         matrix[i, j] = -max(0.0, weight)
-    edges = minimum_spanning_tree(matrix)
+    edges = scipy.sparse.csgraph.minimum_spanning_tree(matrix)
     parents, order = [NONE] * columns, list[int]()
     for root in range(columns):
         if root in order:
             continue
-        reached, before = breadth_first_order(edges, root, directed=False)
+        reached, before = scipy.sparse.csgraph.breadth_first_order(edges, root, directed=False)
         order += reached.tolist()
         for column in reached[1:].tolist():
             parents[column] = int(before[column])

@@ -38,21 +38,15 @@ for which torch loads its compiler, and that takes seconds."""
 
 def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     """The model of an experiment on data of a shape, with these ``outputs``; ExperimentError if it misfits a sketch."""
-    if experiment.stages:
-        return _of_measured(experiment, shape, outputs)
-    spec = experiment.model
-    made: nn.Module = MODELS.get(spec.kind).make(spec, ModelSizes(width_of(experiment, shape), outputs, shape.classes))
-    return made
-
-
-def _of_measured(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
-    """A generator that is called with noise and a sketch's cells."""
-    spec, cells, coded = experiment.model, cells_of_sketch(experiment, shape), table_of(experiment)
+    spec, make = experiment.model, MODELS.get(experiment.model.kind).make
+    if not experiment.stages:
+        made: nn.Module = make(spec, ModelSizes(width_of(experiment, shape), outputs, shape.classes))
+        return made
+    # A generator, which is called with noise and a sketch's cells.
+    cells, coded = cells_of_sketch(experiment, shape), table_of(experiment)
     codes = () if coded is None else tuple(ranges(coded))
     try:
-        model: nn.Module = MODELS.get(spec.kind).make(
-            spec, ModelSizes(codes[-1][1] if codes else shape.features, outputs, cells, codes)
-        )
+        model: nn.Module = make(spec, ModelSizes(codes[-1][1] if codes else shape.features, outputs, cells, codes))
     except ExperimentError:
         raise
     except ValueError as fault:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.later import Later
 from fedsw._tools.settings import real, whole
 from fedsw.mathematics.transport.given import positive, sample
+
+if TYPE_CHECKING:
+    import pywt
+else:  # PyWavelets is part of the `app` extra
+    pywt = Later("pywt")
 
 Shape = Literal["image", "vector"]
 
@@ -40,8 +46,6 @@ def wavelet_denoise(
 
     Source: Chang, Yu, Vetterli 2000 (BayesShrink).
     """
-    import pywt  # only here: PyWavelets is part of the `app` extra
-
     deviation, released = positive(deviation, "deviation"), sample(released, "released rows")
     thresholds = [real(threshold, "a threshold") for threshold in thresholds]
     if shape not in get_args(Shape):

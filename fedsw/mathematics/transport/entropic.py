@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsw._tools.later import Later
 from fedsw._tools.settings import real, whole
 from fedsw.mathematics.transport.given import array, positive, require_finite, samples
+
+if TYPE_CHECKING:
+    import ot
+else:  # it takes a second to import, and few runs need it
+    ot = Later("ot")
 
 
 def l1_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -145,7 +151,11 @@ class _Scaling:
         error = float(np.abs(self._u * rows - 1.0 / n).sum())
         self._u = _towards(self._u, 1.0 / (n * rows), omega)
         self._v = _towards(self._v, 1.0 / (m * (self._u @ self._kernel)), omega)
-        self._absorb()
+        if not (min(self._u.min(), self._v.min()) > 1.0 / _FAR and max(self._u.max(), self._v.max()) < _FAR):
+            self._f += np.log(self._u)
+            self._g += np.log(self._v)
+            self._kernel = np.exp(self._logs + self._f[:, None] + self._g)
+            self._u, self._v = np.ones_like(self._u), np.ones_like(self._v)
         return error
 
     def settled(self) -> float:
@@ -158,15 +168,6 @@ class _Scaling:
         plan: Array = self._kernel * self._u[:, None]
         plan *= self._v
         return plan
-
-    def _absorb(self) -> None:
-        both = max(self._u.max(), self._v.max()), min(self._u.min(), self._v.min())
-        if both[1] > 1.0 / _FAR and both[0] < _FAR:
-            return
-        self._f += np.log(self._u)
-        self._g += np.log(self._v)
-        self._kernel = np.exp(self._logs + self._f[:, None] + self._g)
-        self._u, self._v = np.ones_like(self._u), np.ones_like(self._v)
 
 
 def _towards(old: Array, new: Array, omega: float) -> Array:
@@ -243,8 +244,6 @@ def entropic_loss(
 
 def plain_loss(generated: Tensor, released: Tensor, *, order: Order) -> EntropicMatching:
     """W_p^p with cost ||x - y||_p^p of (n, d) and (m, d), by the network simplex: it fits the noise, too."""
-    import ot  # only here and below: it takes a second to import, and few runs need it
-
     with torch.no_grad():
         costs = _costs(generated, released, order)
     n, m = costs.shape
@@ -295,8 +294,6 @@ def _sinkhorn(
         else:
             plan = plain_plan(costs, regulariser, fixed)
         if not math.isfinite(_marginal_error(plan)):
-            import ot
-
             costs = costs - costs.min(axis=1, keepdims=True)
             n, m = costs.shape
             threshold = tolerance / math.sqrt(max(n, m))  # POT's is an l2 norm

@@ -296,17 +296,13 @@ def _slices(points: Tensor, directions: Tensor) -> Tensor:
         if d > _FEW:
             slices[:, part] = _exact(points[:, part], parts, bits)
         else:
-            slices[:, part] = _one_by_one(points[:, part], directions.T.unsqueeze(-1))
+            rows, columns = directions.T.unsqueeze(-1), points[:, part]
+            total = rows[:, 0] * columns[0]
+            product = torch.empty_like(total)
+            for r in range(1, d):
+                total += torch.mul(rows[:, r], columns[r], out=product)
+            slices[:, part] = total
     return slices
-
-
-def _one_by_one(points: Tensor, rows: Tensor) -> Tensor:
-    """Projections (k, w) of points (d, w) on directions (k, d, 1), coordinate by coordinate."""
-    total = rows[:, 0] * points[0]
-    product = torch.empty_like(total)
-    for r in range(1, len(points)):
-        total += torch.mul(rows[:, r], points[r], out=product)
-    return total
 
 
 def _exact(points: Tensor, parts: Tensor, bits: int) -> Tensor:

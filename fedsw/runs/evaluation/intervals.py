@@ -228,8 +228,7 @@ def curve_area(area: float, positives: int, negatives: int, level: float = LEVEL
         shape = 1 + mid * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return abs(theta - area) - z * math.sqrt(theta * (1 - theta) * shape / (positives * negatives))
 
-    from scipy.optimize import brentq
-
+    brentq = scipy.optimize.brentq
     low = 0.0 if area <= 0 else brentq(beyond, 0.0, area - _BESIDE * area)
     high = 1.0 if area >= 1 else brentq(beyond, area + _BESIDE * (1 - area), 1.0)
     return Interval(float(low), float(high))
@@ -306,9 +305,7 @@ def _root(below: Callable[[float], float], wanted: float) -> float:
         return 0.0
     if below(1.0) >= wanted:
         return 1.0
-    from scipy.optimize import brentq
-
-    return float(brentq(lambda p: below(p) - wanted, 0.0, 1.0, xtol=1e-7))
+    return float(scipy.optimize.brentq(lambda p: below(p) - wanted, 0.0, 1.0, xtol=1e-7))
 
 
 def _exact(count: float, total: float, level: float) -> Interval:

@@ -19,14 +19,21 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fedsw._tools import files
+from fedsw._tools.later import Later
 from fedsw._tools.text import harmless
 from fedsw.runs.group_names import UNNAMED
 from fedsw.runs.view import RunView
 
 if TYPE_CHECKING:
+    import matplotlib
+    from matplotlib import figure as figure_module
     from matplotlib.axes import Axes
+    from matplotlib.backends import backend_agg
     from matplotlib.figure import Figure
-    from PIL.Image import Image
+    from PIL import Image as pillow
+else:  # many a page has no figure
+    matplotlib, figure_module = Later("matplotlib"), Later("matplotlib.figure")
+    backend_agg, pillow = Later("matplotlib.backends.backend_agg"), Later("PIL.Image")
 
 
 # Okabe and Ito's palette: distinct with any kind of colour vision.
@@ -64,19 +71,14 @@ def house_style(*, formulas: bool = False) -> Iterator[None]:
     No text inside is parsed as mathematics, unless all of it is the project's (`formulas`), for example matplotlib's
     labels of a logarithmic axis.
     """
-    import matplotlib
-
     with matplotlib.rc_context(_STYLE | ({} if formulas else _NO_FORMULAS)):
         yield
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
     """An empty figure, made without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = figure_module.Figure(figsize=size, layout="constrained")
+    backend_agg.FigureCanvasAgg(figure)
     return figure
 
 
@@ -97,27 +99,23 @@ def save(figure: Figure, path: Path, *, most: int = MOST_BYTES) -> Path:
 
 def compact(picture: bytes, *, most: int = MOST_BYTES) -> bytes:
     """Encode a picture again as a PNG with a palette, and with fewer pixels if it would have more than `most` bytes."""
-    from PIL import Image
-
-    with Image.open(BytesIO(picture)) as opened:
+    with pillow.open(BytesIO(picture)) as opened:
         if opened.format == "PNG" and opened.mode == "P" and len(picture) <= most:
             return picture
-        white = Image.new("RGBA", opened.size, "white")
-        pixels = Image.alpha_composite(white, opened.convert("RGBA")).convert("RGB")
+        white = pillow.new("RGBA", opened.size, "white")
+        pixels = pillow.alpha_composite(white, opened.convert("RGBA")).convert("RGB")
     scale = 1.0
     encoded = _with_palette(pixels)
     while len(encoded) > most:
         scale *= _SMALLER
         size = max(1, round(pixels.width * scale)), max(1, round(pixels.height * scale))
-        encoded = _with_palette(pixels.resize(size, Image.Resampling.LANCZOS))
+        encoded = _with_palette(pixels.resize(size, pillow.Resampling.LANCZOS))
     return encoded
 
 
-def _with_palette(picture: Image) -> bytes:
+def _with_palette(picture: pillow.Image) -> bytes:
     """Encode with a palette from a tree, where a rare colour keeps a place of its own (a median cut mixes classes)."""
-    from PIL.Image import Dither, Quantize
-
-    small = picture.quantize(_PALETTE, method=Quantize.FASTOCTREE, dither=Dither.NONE)
+    small = picture.quantize(_PALETTE, method=pillow.Quantize.FASTOCTREE, dither=pillow.Dither.NONE)
     # The tree takes the mean of white and what is nearly white, which shows on a white page.
     small.putpalette([value if value < _WHITE else 255 for value in small.getpalette() or ()])
     content = BytesIO()
@@ -205,14 +203,12 @@ def draw_latent(view: RunView) -> Figure | None:
     outputs = view.outputs
     if outputs is None:
         return None
-    from matplotlib import colormaps
-
     figure, (axes,) = new_panels(1, 1, size=(5.0, 4.6))
     codes, names, one = outputs.values, view.names, outputs.values.shape[1] == 1
     for label in np.unique(outputs.target):
         points = codes[outputs.target == label]
         named = names.label(int(label)) if names.classes else str(label)
-        look: dict[str, Any] = {"color": colormaps["tab10"](int(label) % 10), "label": named}
+        look: dict[str, Any] = {"color": matplotlib.colormaps["tab10"](int(label) % 10), "label": named}
         if one:
             axes.hist(points[:, 0], range=limits_of(codes), bins=_BINS, histtype="step", density=True, **look)
         else:
@@ -279,8 +275,6 @@ class Picture(NamedTuple):
 
 def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
     """A figure as an element of a page, with its own name; `says` is the text alternative."""
-    import matplotlib
-
     written = StringIO()
     with house_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

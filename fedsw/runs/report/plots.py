@@ -54,7 +54,13 @@ def pictures_of(view: RunView, allow_modules: Collection[str]) -> tuple[str, ...
 @house_style()
 def draw_metrics(view: RunView) -> Figure | None:
     """Held-out loss and metrics over the rounds, one panel each; training loss if the run recorded it."""
-    curves = _metric_curves(view)
+    history = view.history
+    held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
+    keys = [key for key in ordered_metrics(held_out[-1], view.names) if key != "round"] if held_out else []
+    curves = {metric_name(key, view.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
+    training = _curve(history, "training_loss")
+    if len(training[0]):
+        curves["training loss (unsafe)"] = training
     if not curves:
         return None
     figure, panels = _grid(len(curves), size=(3.0, 2.2), more=(0.4, 0.5))
@@ -245,15 +251,6 @@ def _grid(count: int, *, size: tuple[float, float], more: tuple[float, float]) -
     for axes in panels[count:]:
         axes.set_axis_off()
     return figure, panels
-
-
-def _metric_curves(view: RunView) -> dict[str, Curve]:
-    history = view.history
-    held_out = [{**row["held_out"], "round": row["round"]} for row in history if row.get("held_out")]
-    keys = [key for key in ordered_metrics(held_out[-1], view.names) if key != "round"] if held_out else []
-    curves = {metric_name(key, view.names): _curve(held_out, key) for key in keys[:_MOST_PANELS]}
-    training = _curve(history, "training_loss")
-    return {**curves, "training loss (unsafe)": training} if len(training[0]) else curves
 
 
 def _curve(history: Sequence[Mapping[str, Any]], key: str) -> Curve:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsw._tools.text import number
+from fedsw._tools.text import number, to_float
 from fedsw.runs.report._parts import FactTable
 from fedsw.runs.report.figures import colour, house_style, new_panels
 
@@ -38,7 +38,7 @@ def draw_shapes(shapes: Sequence[ShapeFunction], name: str) -> Figure | None:
             values, band = shape.values[:many, output], shape.band[:many, output]
             axes.fill_between(at, values - band, values + band, color=colour(output), alpha=0.2, linewidth=0)
             axes.plot(at, values, "o-" if shape.places else "o", color=colour(output), markersize=3)
-        if shape.places is None or _is_no_number(shape.labels[0]):
+        if shape.places is None or to_float(shape.labels[0]) is None:  # a date
             shown = slice(None, many, -(-many // _MOST_LABELS))
             axes.set_xticks(at[shown], [label[:10] for label in shape.labels[shown]], rotation=45, fontsize=6)
         axes.set_title(shape.column, fontsize=8)
@@ -46,15 +46,6 @@ def draw_shapes(shapes: Sequence[ShapeFunction], name: str) -> Figure | None:
     which = "each column" if len(shapes) == all_of_them else f"each of the first {len(shapes)} of {all_of_them} columns"
     figure.suptitle(f"{name}: what {which} adds{noise}")
     return figure
-
-
-def _is_no_number(label: str) -> bool:
-    """Say whether a knot's label is a date."""
-    try:
-        float(label)
-    except ValueError:
-        return True
-    return False
 
 
 def shapes_in_words(shapes: Sequence[ShapeFunction]) -> str:
