@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -69,9 +70,13 @@ def beside_of(figure: Figure, beside: Beside) -> list[tuple[Mapping[str, Value],
     return [(point, Computation(figure.id, beside.compute, {**beside.settings, **point})) for point in points]
 
 
+_loaded = functools.cache(load_experiment)
+"""Experiments as they are read: a page asks for the runs of its figures again for every table, picture and claim."""
+
+
 def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
     path = find_experiment(series.experiment)
-    base = load_experiment(path, series.set)
+    base = _loaded(path, tuple(series.set))
     for values in itertools.product(*series.over.values()):
         point = {short(key): value for key, value in zip(series.over, values, strict=True)}
         chosen = dict(zip(series.over, values, strict=True))
@@ -91,7 +96,7 @@ def _cells(series: Series, seeds: int | None) -> Iterator[Cell]:
                 series=series.name,
                 point=point,
                 seed=seed,
-                experiment=load_experiment(path, [FULL_EVALUATION, *series.set, *at, *own]),
+                experiment=_loaded(path, (FULL_EVALUATION, *series.set, *at, *own)),
                 measures=series.measures,
                 baseline=series.baseline,
                 arguments=series.arguments | arguments,

@@ -92,7 +92,7 @@ def save(figure: Figure, path: Path, *, most: int = MOST_BYTES) -> Path:
     """Write a figure as a PNG file of at most `most` bytes."""
     files.new_folder(path.parent)
     drawn = BytesIO()
-    figure.savefig(drawn, format="png")
+    figure.savefig(drawn, format="png", pil_kwargs={"compress_level": 0})  # it is encoded again at once
     files.replace(path, compact(drawn.getvalue(), most=most), durable=False)
     return path
 
