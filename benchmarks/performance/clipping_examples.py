@@ -24,7 +24,7 @@ LARGEST = {"MLP": 4096, "LeNet": 4096, "ResNet-GN": 1024, "transformer": 1024}
 def measure(quick: bool) -> list[dict[str, object]]:
     settle()
     rows: list[dict[str, object]] = []
-    for name in NETWORKS:
+    for name in ("MLP", "transformer") if quick else NETWORKS:
         for batch in (4,) if quick else (64, 512, 4096):
             batch = min(batch, LARGEST[name])
             turns = 1 if quick else 9 if batch < 1000 else 3
