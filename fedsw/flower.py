@@ -321,7 +321,7 @@ def _updates_ledger(plan: SumPlan, context: Context) -> Ledger:
     """The node's ledger of this plan, made at the first message."""
     if STATE not in context.node_config:
         raise ValueError(f"this node's configuration names no {STATE!r}: a folder for its ledger, which is kept")
-    folder = files.private_folder(Path(str(context.node_config[STATE])))
+    folder = files.private_folder(files.kept_folder(context.node_config[STATE], STATE))
     path = folder / f"updates-{context.node_config.get('partition-id', 'own')}.sqlite"
     ledger = Ledger.open(path) if path.exists() else Ledger.create(path, plan)
     try:

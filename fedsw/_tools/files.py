@@ -82,6 +82,19 @@ def private(path: Path) -> Path:
     return path
 
 
+def kept_folder(named: object, setting: str) -> Path:
+    """A folder whose files must be found by a later process; ValueError for a relative path, `setting` names it.
+
+    Guarantee: it is the same folder wherever a process is started, so that none begins a ledger that is there.
+    """
+    if not (folder := Path(str(named))).is_absolute():
+        raise ValueError(
+            f"{setting} is {str(folder)!r}, which is another folder wherever a process is started, and there it would "
+            "forget what was spent; write the whole path"
+        )
+    return folder
+
+
 def private_folder(path: Path) -> Path:
     """Make a folder that only its owner can enter, as `new_folder`; one that is there is closed to others."""
     new_folder(path).chmod(PRIVATE_FOLDER)

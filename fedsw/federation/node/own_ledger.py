@@ -70,7 +70,8 @@ def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: i
         return None if data is None else DatasetAccount.of_client(accounts_folder(), data, client)
     if (named := node_config.get(ACCOUNT)) is None:
         return None
-    folder = accounts_folder() if (chosen := node_config.get(ACCOUNTS)) is None else Path(str(chosen))
+    chosen = node_config.get(ACCOUNTS)
+    folder = accounts_folder() if chosen is None else files.kept_folder(chosen, ACCOUNTS)
     several = "num-clients" in node_config
     return DatasetAccount.of_client(folder, str(named), client) if several else DatasetAccount(folder, str(named))
 
@@ -258,11 +259,15 @@ class Promise:
 
 
 def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
-    """Folder of a node for what must outlive its process: `state-dir`, else $FEDSW_STATE; an error without either."""
-    named = node_config.get("state-dir") or os.environ.get(STATE_VARIABLE)
-    if not named:
-        raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")
-    return Path(str(named))
+    """Folder of a node for what must outlive its process: `state-dir`, else $FEDSW_STATE; an error without either.
+
+    ValueError for a relative path.
+    """
+    if own := node_config.get("state-dir"):
+        return files.kept_folder(own, "state-dir")
+    if named := os.environ.get(STATE_VARIABLE):
+        return files.kept_folder(named, STATE_VARIABLE)
+    raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")
 
 
 def ledger_path(node_config: Mapping[str, Any], client: int) -> Path:

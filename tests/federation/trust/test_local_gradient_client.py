@@ -230,6 +230,17 @@ def test_the_ledger_is_where_the_node_says_or_the_environment_and_nowhere_else(t
     assert account.ledger_path(named, 2) == tmp_path / "own" / "client-2.sqlite"
 
 
+def test_what_is_kept_is_in_the_same_folder_wherever_a_node_is_started(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="state-dir is 'state', which is another folder wherever a process is started"):
+        account.ledger_path({"state-dir": "state"}, 2)
+    monkeypatch.setenv("FEDSW_STATE", "./state")
+    with pytest.raises(ValueError, match="FEDSW_STATE is 'state', which is another folder"):
+        account.ledger_path({}, 2)
+    named = {"account": "patients", "accounts": "kept", "modules": "none"}
+    with pytest.raises(ValueError, match="accounts is 'kept', which is another folder"):
+        account.account_of(small(*TRUST), named, 2)
+
+
 def test_a_ledger_has_one_writer_and_is_let_go_of_between_messages_unless_this_process_is_alone(tmp_path):
     node, place = node_of(), tmp_path / "client-0.sqlite"
     releases.table(node, place, flatten(node.model), request_to(node, 1), {})

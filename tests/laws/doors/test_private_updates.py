@@ -140,6 +140,8 @@ def test_another_plan_or_no_folder_is_refused_before_anything_is_computed(tmp_pa
     assert "ledger of another plan" in reply.error.reason
     (reply,) = replies(planned(), None, tmp_path, node_config={})
     assert "names no 'state-dir'" in reply.error.reason
+    (reply,) = replies(planned(), None, tmp_path, node_config={"state-dir": "state"})
+    assert "state-dir is 'state', which is another folder wherever a process is started" in reply.error.reason
 
 
 def asked(train, folder, **plan) -> Message:
