@@ -41,6 +41,7 @@ TARGET = "target"
 """The key of a regressor's target in `bounds`."""
 
 _SEEDS = 2**31 - 1
+"""Seeds drawn from scikit-learn's random states are below this number."""
 
 
 class BoundsWarning(UserWarning):

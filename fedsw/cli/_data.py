@@ -39,7 +39,7 @@ from fedsw.runs.report.console import Screen
 from fedsw.runs.report.document import Conclusion, Document, Listed, Strong
 
 if TYPE_CHECKING:
-    from fedsw.desk.own_data.description import DescribedColumn, Description
+    from fedsw.desk.own_data.description import Description
     from fedsw.desk.own_data.drifts import Drifts
     from fedsw.experiment import Experiment
 
@@ -415,9 +415,16 @@ _WIDEST = 48
 
 
 def _screen(description: Description, directory: Path, output: Path | None) -> Document:
-    rows = [
-        (column.name, _spark(column), *_in_short(column), f"{column.half_width:.3f}") for column in description.columns
-    ]
+    rows = []
+    for column in description.columns:
+        # one block a bin, at most `_WIDEST` of them, as high as its share; where half of the numbers are, and most
+        shares = column.plausible[:_WIDEST]
+        top = max(float(shares.max()), 1e-12)
+        blocks = "".join(_BLOCKS[round(float(share) / top * (len(_BLOCKS) - 1))] for share in shares)
+        low, high = column.quantile(0.25), column.quantile(0.75)
+        half = "" if low is None or high is None else f"{column.words(low, 4)} and {column.words(high, 4)}"
+        most = f"{column.labels[int(column.shares.argmax())]} ({column.plausible.max():.2f})"
+        rows.append((column.name, blocks, half, most, f"{column.half_width:.3f}"))
     headings = ("column", "histogram, from the lower to the upper bound", "half of them between", "most often", "±")
     where = "-o FILE.html writes the page" if output is None else f"{output}: the page"
     return Document(
@@ -429,18 +436,3 @@ def _screen(description: Description, directory: Path, output: Path | None) -> D
             f"{where}. Shown again at no cost: fedsw describe {directory}",
         ),
     )
-
-
-def _in_short(column: DescribedColumn) -> tuple[str, str]:
-    """Return the interval that holds half of the numbers, and the bin that most records are in."""
-    low, high = column.quantile(0.25), column.quantile(0.75)
-    most = column.labels[int(column.shares.argmax())]
-    half = "" if low is None or high is None else f"{column.words(low, 4)} and {column.words(high, 4)}"
-    return half, f"{most} ({column.plausible.max():.2f})"
-
-
-def _spark(column: DescribedColumn) -> str:
-    """One block a bin, at most `_WIDEST` of them, as high as its share."""
-    shares = column.plausible[:_WIDEST]
-    top = max(float(shares.max()), 1e-12)
-    return "".join(_BLOCKS[round(float(share) / top * (len(_BLOCKS) - 1))] for share in shares)

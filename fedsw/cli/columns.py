@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedsw._tools.text import for_spreadsheets, shown
 
 _ROWS = 2**16
+"""Rows that are written at a time."""
 _LEAST, _MOST = 1e-4, 1e9
 """Between them pyarrow and Python write equal texts of a number that is not whole: shortest digits, no exponent."""
 _QUOTED = (b'"', b",", b"\r", b"\n")

@@ -83,6 +83,7 @@ def deploy_local_command(
 
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port clients connect to.")]
 _LOOK_SECONDS = 1.0
+"""Seconds between two looks at the clients."""
 
 
 def server_command(

@@ -22,6 +22,7 @@ from fedsw.data.records import Records
 from fedsw.data.units import Units
 
 _MOST_LEVELS = 1_000
+"""Values at most that are read off a column of groups or classes."""
 _MOST_NAMED = 6
 
 Reference = str | int | Mapping[str, Any]

@@ -15,6 +15,7 @@ from fedsw.data.units import Units
 Index = npt.NDArray[np.int64]
 
 _DIRICHLET_ATTEMPTS = 100
+"""Draws of shares until every client has a record."""
 
 
 def owners(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ROWS = 2**13
 """Records that are coded at a time, which a processor's cache holds."""
 _FEW_EDGES = 64
+"""Edges up to which all are compared with every number, in place of a binary search."""
 _MARGIN = 0.002
 """Part of a bin at both ends that no made-up number is in: rounding leaves every number in its bin."""
 

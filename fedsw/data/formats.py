@@ -38,7 +38,9 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators of cells that tables mostly have, and their names in messages."""
 
 _MOST_ROWS, _MOST_CELLS, _ARROW_ROWS = 8192, 2**20, 2**14
+"""Rows of a chunk at most, cells of a wide one, and rows of one that pyarrow reads."""
 _LONGEST_HEADER = 2**24
+"""Bytes of a first line that are read at most."""
 _IMAGES = re.compile(r"images([-.])idx3-ubyte(\.gz)?$")
 _PLAIN = re.compile(
     r"u?int\d+|halffloat|float|double|decimal.*|bool|date32.*|(large_)?string.*|null"

@@ -24,16 +24,19 @@ MOST_ROWS = 2**18
 """Rows of a table that are looked at, the first ones."""
 _ABSENT = np.iinfo(np.int64).min
 _LEAST_ROWS, _LEAST_VALUES = 20, 10
+"""Rows with a cell, and different cells among them, below which a column is not looked at."""
 _FEW_ROWS, _MANY_ROWS = 10, 100
 """Mean rows a value up to which one column that stays the same marks values as persons, and up to which two do."""
 _ALIKE, _BY_CHANCE, _SURE = 0.98, 0.9, 14.0
 """A column stays the same in so many values (a person's sex may be mended once), by chance in fewer, and in all of them
 with a chance below e^-14: no column of the shipped data sets is taken for a person's then."""
 _ONE_LENGTH, _LONG_LIST = 0.8, 100
+"""Share of texts of one length from which they are codes; different values above which others may be names."""
 _OLDEST = 120
 """Whole numbers up to this one may be ages, which take two such columns."""
 _DECIMAL = re.compile(r"[+-]?\d*[.,]\d+|[+-]\d+")
 _LOOKED_AT = 30
+"""Texts, the first ones, by which a column's form is judged."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ FORMATS = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m
     "%d-%b-%Y", "%d%b%Y", "%d %b %Y",
 )  # fmt: skip
 _YEARS = (1900, 2100)
+"""Years in which eight digits, as 20240531, are a date; others are numbers."""
 _LIKE_A_DAY = re.compile(
     r"\d{1,4}[-./ ]+(\d{1,2}|[^\W\d_]{3,12}\.?)[-./, ]+\d{2,4}\.?( .*)?|"
     r"[^\W\d_]{3,12}\.? \d{1,2},? \d{2,4}|\d{4}[年년].*"

@@ -23,6 +23,7 @@ STAGE = 200
 """Steps between two looks at the loss; the rate falls to 0 within each."""
 _MOST_STAGES = 6
 _RATE = 0.1
+"""Stages after which a model that still moves is taken as it is, and Adam's learning rate at the beginning of each."""
 _STILL = 2e-3
 """Share of the loss below which a stage that changed it by less has come to rest."""
 
@@ -108,12 +109,14 @@ MISSING = (
     "`pip install scikit-learn`)"
 )
 _FOLDS = 3
+"""Folds of the cross-validation."""
 _MOST = 20_000
 """Records that a choice between models looks at; the chosen one is trained on all."""
 _LEAST = 1e-6
 """Least probability that a model is taken to mean: one that is certain and wrong would lose without end."""
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 _LEAVES = (8, 31)
+"""Its grid: C of a logistic regression or alpha of a ridge regression, and leaves of boosted trees."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +279,8 @@ _NEWTON_STEPS = 50
 _LEAST_GRADIENT = 1e-5
 """Largest number of the mean loss's gradient at which it is at rest; scikit-learn stops at ten times as much."""
 _LARGEST_MARGIN, _LEAST_CURVATURE, _LEAST_STEP = 500.0, 1e-9, 1e-12
+"""A margin that leaves no loss, and of which float64 still has the exponential; what keeps a curvature invertible if
+the model is certain of every record, as nothing pulls the intercept; a step that is too short to be halved."""
 
 
 @dataclass

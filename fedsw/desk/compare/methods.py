@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -145,15 +145,14 @@ def _own(name: str) -> ComparedTask:
             f"your own are compared on {known}, or on a task with `judged` among its facts"
         )
     can = able(name)
-    chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *_for_every_trust_model()) if method in can)
+    # the first method of every trust model that is not a baseline and no other of these, in the registry's order
+    first = dict[str, str]()
+    for method, entry in methods().items():
+        if entry.baseline is None:
+            first.setdefault(entry.set[0], method)
+    named = [first[f"privacy.trust={trust}"] for trust in trust_models() if f"privacy.trust={trust}" in first]
+    chosen = tuple(method for method in (*_WITHOUT_PRIVACY, *named) if method in can)
     return ComparedTask(metric=judged.metric, better=judged.better, beside=judged.beside, methods=chosen)
-
-
-def _for_every_trust_model() -> Iterator[str]:
-    """The first method of every trust model that is not a baseline and no other of these, in the registry's order."""
-    for trust in trust_models():
-        settings = {name: method.set for name, method in methods().items() if method.baseline is None}
-        yield from [name for name, values in settings.items() if values[0] == f"privacy.trust={trust}"][:1]
 
 
 def _file_of(task: str) -> Path:

@@ -147,6 +147,11 @@ def make_table(folder: Path) -> dict[str, Any]:
     for guarantee, row in _rows(grid, completed, failed={entry["cell"] for entry in failed}):
         groups.setdefault(guarantee, []).append(row)
     summaries = [result["summary"] for result in completed.values()]
+    # the reference without privacy, in words, and its metrics; {} where it has not run
+    reference = dict[str, Any]()
+    for without in [row for rows in groups.values() for row in rows if row["method"] == REFERENCE][:1]:
+        known = {name: without["metrics"][name] for name in task.metrics if name in without["metrics"]}
+        reference = {"what": without["what"], "metrics": known}
     return {
         "task": grid.task,
         "metric": task.metric,
@@ -162,7 +167,7 @@ def make_table(folder: Path) -> dict[str, Any]:
         ],
         "names": _names(completed).plain(),
         "constant": _constant(summaries, task.metrics),
-        "reference": _reference(groups.values(), task.metrics),
+        "reference": reference,
         "standard_errors": _standard_errors(summaries, task.metrics),
         "cells": {"all": len(grid.cells), "completed": len(completed), "failed": len(failed)},
         "failed": failed,
@@ -210,14 +215,6 @@ def _constant(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) ->
     around = {name: scores for intervals in every for name, scores in intervals.items() if name in means}
     answers = " or ".join(dict.fromkeys(str(one["constant_answers"]) for one in known))
     return {"metrics": means, "intervals": around, "answers": answers}
-
-
-def _reference(groups: Iterable[Sequence[Mapping[str, Any]]], metrics: Sequence[str]) -> dict[str, Any]:
-    """Return the reference without privacy, in words, and its metrics; {} where it has not run."""
-    for row in (row for rows in groups for row in rows if row["method"] == REFERENCE):
-        known = {name: row["metrics"][name] for name in metrics if name in row["metrics"]}
-        return {"what": row["what"], "metrics": known}
-    return {}
 
 
 def _standard_errors(summaries: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float]:

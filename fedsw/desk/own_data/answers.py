@@ -583,6 +583,7 @@ def _coded_once(declared: ColumnAnswer, cells: Sequence[str]) -> ColumnAnswer:
 
 _Read = TypeVar("_Read")
 _TRIES = 5
+"""Answers to one question, of which the last is refused with an error."""
 
 
 def asked_again(ask: Ask, question: str, read: Callable[[str], _Read]) -> _Read:

@@ -42,7 +42,9 @@ _NAMES = frozenset(
 )
 _ENDS = re.compile(r".*([_ -][iI][dD]|[a-z]I[dD])")
 _LEAST_ROWS, _MOST_EACH, _THOUSAND = 20, 10, 1000
+"""Rows of a column of text, and rows for each of its values at most, by which it is taken for an identifier."""
 _ODD = np.uint64(0x5851F42D4C957F2D)
+"""Knuth's multiplier of MMIX: odd, so that a product by it is one to one, and its bits are spread."""
 
 
 def named_as_identifier(column: str) -> bool:

@@ -20,6 +20,7 @@ from fedsw.runs.observer import NoObserver
 from fedsw.runs.run_files import RunFile
 
 _LEAST, _MOST, _SPARE = 60, 50_000, 4
+"""Made-up records of a group at all clients, at least and at most, and in those of a batch: every batch has some."""
 _FEW_CLIENTS = 20
 _ROUNDS = 2
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # loaded for --estimate only: they take torch
 globals().update(imported_later(__spec__))
 
 _WARM, _TIMED = 1, 4
+"""Rounds of the run that loads libraries, and of the one that is timed."""
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,7 @@ def _score(problem: Problem, model: torch.nn.Module, held_out: PublicRows) -> Sc
 
 
 _LEAST_CHANCE = 1e-12
+"""Least probability that a model is taken to mean: one that is certain and wrong would lose without end."""
 STRENGTHS = (2.0, 5.0, 12.0, 30.0, 75.0, 200.0, 600.0)
 """Strengths at which the curve is measured on twins; between them it is interpolated."""
 MOST_TWINS = 2_000
@@ -256,6 +257,7 @@ MOST_TWINS = 2_000
 MANY_TWINS = 20_000
 """The same where so little can be learnt that chance among fewer would hide it."""
 HELD_OUT = 2_000
+"""Held-out twins of a training at least."""
 ABOUT_ALL = 0.9
 """Share of what can be learnt from which on noise is not worth speaking of."""
 FEASIBLE = 0.25
@@ -265,6 +267,7 @@ _LITTLE = 1e-3
 _LITTLE_OF_SQUARES = 0.01
 """Gain for numbers below which there is nothing to lose, as a share of the constant's squared error."""
 _NOTHING = 1e-12
+"""Gain over a constant that is rounding."""
 
 
 @dataclass(frozen=True)

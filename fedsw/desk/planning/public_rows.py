@@ -118,6 +118,7 @@ _APART = 0.5
 _WIDE = 4.0
 """Standard deviations that a column's values take of what they use of its bounds."""
 _MISSING = 0.05
+"""Share of missing cells in a column of twins that may have them."""
 _ALIKE = 0.7
 """How far columns follow what the target follows, of 1: people gather columns because they tell of it."""
 
@@ -175,6 +176,7 @@ BARE = tuple(
 little as many tables let be learnt, which is unknown before something is released. There are several, as each is
 mostly chance."""
 RARE = 0.02
+"""Share of the rarer class at which a plan says what would be left."""
 
 
 def with_rare_class(law: TwinLaw, share: float = RARE) -> TwinLaw:

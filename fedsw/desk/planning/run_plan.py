@@ -72,8 +72,11 @@ if TYPE_CHECKING:
 
 
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers of records of the what-ifs, in the run's own."""
 _EPSILONS = (0.3, 1.0, 3.0, 10.0)
+"""Epsilons of the what-ifs, beside the run's own."""
 _WEAK = 0.25
+"""Clip of Jacobians, in that of loss gradients, below which a small group is said to weaken the penalty."""
 _WEIGHTS = (0.05, 0.2, 0.5)
 """Weights of a penalty between groups for which a plan states the noise."""
 
@@ -434,6 +437,7 @@ def _batch(plan: FederationPlan, by_group: Mapping[str, int]) -> tuple[int, ...]
 
 
 _CLEAR, _FELT = 60.0, 8.0
+"""Signal of all rounds over their noise from which it is said to stand well above it, and from which to feel it."""
 _WHOSE = {"stated": "its bound is stated by you, and nothing proves it", "proven": "the bounds of its parts are proven"}
 
 

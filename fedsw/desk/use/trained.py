@@ -99,6 +99,7 @@ def _units(columns: Columns | None) -> tuple[Tensor, Tensor]:
 
 
 _PIECE = 4096
+"""Records that are answered at a time."""
 
 
 @dataclass(frozen=True, repr=False)
