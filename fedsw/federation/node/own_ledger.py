@@ -423,7 +423,7 @@ FIRST, LAST = 1, 2
 """The first of an attempt's two exchanges, after which nothing can be released yet; and the last, or the only one."""
 
 _KEY = "attempts"
-_PATIENCE = 60.0
+_PATIENCE = 60.0  # seconds that a process of a node waits for another that writes the same log
 
 
 class AlreadyAnswered(ValueError):

@@ -25,6 +25,7 @@ from fedsw.privacy.masks import Share, require_no_wrap, shared_step
 from fedsw.privacy.release import Part
 from fedsw.privacy.sensitivity import SLACK, Sensitivity, worst
 
+# Limits of the tables' share: at 0 or 1 one of the two sums that leave would have noise without bound.
 _LEAST_SHARE, _MOST_SHARE = 0.02, 0.9
 
 
@@ -78,7 +79,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     """
     experiment = task.experiment
     counts = cohort.counts(experiment.training.batch_fraction)
-    drawn = np.stack([rows.sum(axis=0) for rows in counts])
+    drawn = np.stack([rows.sum(axis=0) for rows in counts])  # (sites, cells)
     batch = column_sums(counts)
     if min(batch) == 0:
         name = task.objective.cells[batch.index(0)]
@@ -90,7 +91,7 @@ def attempt_of(task: Problem, cohort: Cohort, directions: Sequence[Tensor]) -> A
     noise = noise_of(task, batch, delta, spreads=spreads, directions=directions)
     charges = [noise.charge(rate_of(experiment.training.batch_fraction)), *idle(experiment)]
     bins = bins_of(task, batch, directions, planned_shares(experiment, delta).rounds)
-    tables = drawn.sum(axis=1).astype(float)
+    tables = drawn.sum(axis=1).astype(float)  # a record counts once in one bin of every direction
     contributions = tables * (SLACK * noise.of_contribution.value / 2)  # every record's term, alike
     most: dict[str, list[float]] = {"table": tables.tolist(), "contribution": contributions.tolist()}
     return Attempt(

@@ -163,6 +163,7 @@ def _bounded(node: Node, plan: SlicesPlan, features: Tensor, round_: int, attemp
 def _shuffled_batch(node: Node, plan: SlicesPlan, round_: int, attempt: int) -> Records:
     fraction = node.task.experiment.training.batch_fraction
     count = len(node.units) if plan.rate == 1.0 else own_batch(node.sizes, fraction)[0]
+    # Keys order all units, and the first ones are the batch: in that order a row's place says nothing of its record.
     stream = node.own_stream(round_, attempt, "slices batch")
     keys = stream.words(len(node.units))
     return node.rows_of(np.argsort(keys, kind="stable")[:count], stream)

@@ -125,6 +125,7 @@ def _sketch_calibrated(
     def added_up(total: float) -> float:
         return epsilon_by(accountant, Counter(Step(1.0, math.sqrt(share) / total) for share in shares), delta)
 
+    # Numerical composition rounds every stage's epsilon up: all of them together may come out above one release of mu.
     spent = added_up(calibrated)
     if epsilon is None:
         return calibrated, spent
