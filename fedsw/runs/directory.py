@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsw._tools import files
+from fedsw._tools.later import Later
 from fedsw._tools.text import shown
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.experiment.choices import require_allowed_code
@@ -34,7 +35,10 @@ from fedsw.runs.run_files import (
 )
 
 if TYPE_CHECKING:
+    from safetensors import torch as safetensors_of_torch
     from torch import Tensor, nn
+else:  # readers of a run's files do not load torch
+    safetensors_of_torch = Later("safetensors.torch")
 
 
 class RunDirectory:
@@ -250,10 +254,8 @@ class RunDirectory:
 
     def write_model(self, model: nn.Module) -> None:
         """Store the released model as safetensors."""
-        from safetensors.torch import save  # readers of a run's files do not load torch
-
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        files.replace(self.path / RunFile.MODEL, save(tensors))
+        files.replace(self.path / RunFile.MODEL, safetensors_of_torch.save(tensors))
 
     def write_outputs(self, arrays: Mapping[str, Tensor]) -> None:
         """Store held-out outputs (n, d), and other arrays for plots, of any shape, by name."""

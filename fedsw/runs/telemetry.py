@@ -24,11 +24,16 @@ from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from fedsw._tools import files
+from fedsw._tools.later import Later
 from fedsw._tools.text import to_float
 from fedsw.runs.run_files import RunFile, jsonable
 
 if TYPE_CHECKING:
+    import prometheus_client
+
     from fedsw.runs.roll_call import Called
+else:
+    prometheus_client = Later("prometheus_client")
 
 LOGGER = "fedsw.server"
 _OPERATOR = "for the operator only, not for publication"
@@ -143,14 +148,12 @@ class MetricsEndpoint:
     """
 
     def __init__(self, port: int) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+        self._registry = prometheus_client.CollectorRegistry()
 
-        self._registry = CollectorRegistry()
+        def gauge(name: str, text: str, *labels: str) -> Any:
+            return prometheus_client.Gauge(f"fedsw_{name}", text, labels, registry=self._registry)
 
-        def gauge(name: str, text: str) -> Any:
-            return Gauge(f"fedsw_{name}", text, registry=self._registry)
-
-        self._run = Info("fedsw_run", "The experiment", registry=self._registry)
+        self._run = prometheus_client.Info("fedsw_run", "The experiment", registry=self._registry)
         self._rounds = gauge("rounds", "Planned rounds")
         self._target = gauge("epsilon_target", "Epsilon of the planned rounds")
         self._gauges = {
@@ -162,22 +165,21 @@ class MetricsEndpoint:
             "bytes_down": gauge("bytes_down", "Bytes of arrays sent so far, all clients together"),
         }
         self._pace = gauge("round_seconds", f"Seconds since the round before; {_OPERATOR}")
-        self._seconds = Counter("fedsw_seconds", f"Seconds of all rounds; {_OPERATOR}", registry=self._registry)
+        seconds = f"Seconds of all rounds; {_OPERATOR}"
+        self._seconds = prometheus_client.Counter("fedsw_seconds", seconds, registry=self._registry)
         self._last = time.monotonic()
         self._finished = gauge("finished", "1 once the run has ended")
         who = ("client", "key")
-        self._state = Gauge("fedsw_client", "1: how a client stands", [*who, "state"], registry=self._registry)
-        self._code = Gauge("fedsw_client_code", "1: its fedsw", [*who, "code", "flower"], registry=self._registry)
+        self._state = gauge("client", "1: how a client stands", *who, "state")
+        self._code = gauge("client_code", "1: its fedsw", *who, "code", "flower")
         about = f"Seconds that its clock is ahead at least; {_OPERATOR}"
-        self._clock = Gauge("fedsw_client_clock_seconds", about, who, registry=self._registry)
+        self._clock = gauge("client_clock_seconds", about, *who)
         self._server: Any = None
         self.port, self.token = port, os.environ.get(METRICS_TOKEN) or secrets.token_urlsafe(24)
         self.host = os.environ.get(METRICS_HOST) or "127.0.0.1"
 
     def __enter__(self) -> Self:
-        from prometheus_client import make_wsgi_app
-
-        numbers, wanted = make_wsgi_app(self._registry), f"Bearer {self.token}".encode()
+        numbers, wanted = prometheus_client.make_wsgi_app(self._registry), f"Bearer {self.token}".encode()
 
         def answer(environ: dict[str, Any], start_response: Any) -> Any:
             if hmac.compare_digest(str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "replace"), wanted):

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import Later, imported_later
 from fedsw._tools.text import Short, run_facts, to_float
 from fedsw.experiment import Experiment, parse_experiment
 from fedsw.runs.commands import command_for
@@ -30,8 +31,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fedsw.runs import accounts as accounts
+    from fedsw.runs import additive_shapes as additive_shapes
     from fedsw.runs.accounts import RunLedgers
     from fedsw.runs.additive_shapes import ShapeFunction
+else:
+    np = Later("numpy")
+
+globals().update(imported_later(__spec__))  # the numbers of a run are read in no time, its ledgers are replayed
 
 _SHOWN = (
     RunFile.CONFIG,
@@ -169,20 +176,16 @@ def read_whole_run(directory: Path) -> RunView:
         ValueError: as `read_run`.
         LedgerDamaged, LedgerReplaced: as `fedsw.runs.accounts.read_ledgers`.
     """
-    from fedsw.runs.accounts import read_ledgers
-
     view = read_run(directory)
     spending = None
     with contextlib.suppress(FileNotFoundError):  # before the first release there is no ledger
-        spending = read_ledgers(directory, view.names, view.experiment.data.unit)
+        spending = accounts.read_ledgers(directory, view.names, view.experiment.data.unit)
     return replace(with_shapes(view), whole=True, spending=spending, seconds=tuple(round_seconds(directory)))
 
 
 def with_shapes(view: RunView) -> RunView:
     """Add the functions of an additive model, if the run has one."""
-    from fedsw.runs.additive_shapes import read_shapes
-
-    return replace(view, shapes=tuple(read_shapes(view.directory)))
+    return replace(view, shapes=tuple(additive_shapes.read_shapes(view.directory)))
 
 
 def require_whole(view: RunView) -> RunView:
@@ -248,8 +251,6 @@ def read_outputs(path: Path) -> HeldOutOutputs | None:
     """Held-out outputs in a file of a run; None if there is none, ValueError if it is damaged."""
     if not path.is_file():
         return None
-    import numpy as np
-
     try:
         with np.load(path) as arrays:
             loaded = {name: arrays[name] for name in arrays.files}

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import Later
 from fedsw.runs.report.document import Document
+
+if TYPE_CHECKING:
+    import pandas
+
+    from fedsw.runs.report import console as terminal
+else:
+    pandas, terminal = Later("pandas"), Later("fedsw.runs.report.console")
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,6 @@ class Answer:
 
     def to_frame(self) -> Any:
         """The table as a pandas DataFrame; ValueError if there is none."""
-        import pandas
-
         rows = list(self.rows)
         if not rows:
             raise ValueError("this answer has no table; .content has its values, and .page() the page")
@@ -57,9 +63,7 @@ class Answer:
         return f"Answer({keys})"
 
     def __str__(self) -> str:
-        from fedsw.runs.report.console import as_text
-
-        return as_text(self.view())
+        return terminal.as_text(self.view())
 
     def _repr_html_(self) -> str:
         return self.view()._repr_html_()

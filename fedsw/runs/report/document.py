@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import imported_later
 from fedsw.runs.report._parts import (
     Code,
     Conclusion,
@@ -27,7 +28,11 @@ from fedsw.runs.report._parts import (
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
+    from fedsw.runs.report import console as terminal
+    from fedsw.runs.report import render as render
     from fedsw.runs.report.render import Page
+
+globals().update(imported_later(__spec__))  # a screen waits for no templates
 
 __all__ = [
     "Code", "Conclusion", "Document", "FactTable", "Listed", "Note", "PageSection", "Part", "Strong", "named",
@@ -41,20 +46,14 @@ class Document(Content):
 
     def page(self) -> Page:
         """Make the page: one file of HTML, which loads nothing."""
-        from fedsw.runs.report.render import page_of  # a screen waits for no templates
-
-        return page_of(self)
+        return render.page_of(self)
 
     def markdown(self) -> str:
         """Write it in Markdown, figures left out."""
-        from fedsw.runs.report.render import markdown_of
-
-        return markdown_of(self)
+        return render.markdown_of(self)
 
     def _repr_html_(self) -> str:
         return self.page()._repr_html_()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from fedsw.runs.report.console import shown
-
-        yield shown(self)
+        yield terminal.shown(self)

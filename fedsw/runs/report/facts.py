@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedsw._tools.later import imported_later
 from fedsw._tools.text import at_delta, gained, json_text, measured, number, to_float, upward
 from fedsw.data.columns.column import PLAIN
 from fedsw.data.columns.declaration import Columns
@@ -18,6 +19,12 @@ from fedsw.privacy.accountants import GAUSSIAN, LAPLACE
 from fedsw.runs.report._parts import FactTable
 from fedsw.runs.report.metric_names import group_table, headline, metric_name, ordered_metrics, says_nothing, scores
 from fedsw.runs.view import RunView
+
+if TYPE_CHECKING:
+    from fedsw.runs.evaluation import verdict as verdicts
+    from fedsw.runs.report import shapes as shapes
+
+globals().update(imported_later(__spec__))  # one computes, the other draws
 
 
 def description(view: RunView) -> str:
@@ -268,13 +275,11 @@ def verdict(view: RunView) -> str:
 
 def signal(view: RunView) -> str:
     """Signal against noise in words and numbers; a run that began from moments may have learnt from these."""
-    from fedsw.runs.evaluation.verdict import FELT, STARTED  # late: it computes
-
     moments, noise = view.summary.get("moments"), view.summary.get("signal_to_noise")
     if not noise:
         return ""
     learnt = bool(moments.get("inputs", True)) if moments else False  # not from the target's moments only
-    words = STARTED if learnt and not noise["the_run"] >= FELT else noise["words"]
+    words = verdicts.STARTED if learnt and not noise["the_run"] >= verdicts.FELT else noise["words"]
     rounds = f"{number(noise['a_round'], 2)} in a round, {number(noise['the_run'], 2)} over {noise['rounds']}"
     return f"{words} (signal to noise about {rounds})"
 
@@ -376,11 +381,9 @@ def probabilities(summary: Mapping[str, Any]) -> str:
         shown, shares = measured(loss["value"], (loss["low"], loss["high"])), number(said["log_loss_of_shares"], 3)
         words = f"log loss {shown} by the counts that calibrated them, the class shares' {shares}"
     if "scale" in said:
-        from fedsw.runs.evaluation.verdict import SHARES_ALONE  # late: it computes
-
-        scaled = f"logits are {number(said['scale'], 3)} times the rounds'"
+        scaled = f"logits are {number(said['scale'], 3)} times the rounds'" if said["scale"] else verdicts.SHARES_ALONE
         words += (
-            f"; {scaled if said['scale'] else SHARES_ALONE}, by noised counts of scores of {said['records']:,} records "
+            f"; {scaled}, by noised counts of scores of {said['records']:,} records "
             f"for {100 * said['share']:.3g} % of the budget (of μ²)"
         )
     return words
@@ -484,9 +487,7 @@ def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 
 def leading(view: RunView) -> str:
     """A question about a column that dominates an additive model; empty if none does."""
-    from fedsw.runs.report.shapes import leading_column  # late: it draws
-
-    return leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
+    return shapes.leading_column(view.shapes, to_float((view.summary.get("held_out") or {}).get("accuracy")))
 
 
 def plain(view: RunView) -> dict[str, Any]:

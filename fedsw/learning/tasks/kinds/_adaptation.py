@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import imported_later, torch
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, Facts
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data.sources import Shape
+    from fedsw.learning.tasks import metrics as metrics
+
+globals().update(imported_later(__spec__))
 
 
 class Adaptation(Task):
@@ -47,8 +50,6 @@ class Adaptation(Task):
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss and accuracy on the private domain."""
-        from fedsw.learning.tasks import metrics
-
         predicted = metrics.most_probable(part(held_out.raw, "classes", 1))
         return {"loss": held_out.loss, "accuracy": metrics.accuracy(predicted, held_out.records.target)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import imported_later, torch
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts
@@ -13,7 +13,11 @@ from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from fedsw._tools import randomness as randomness
     from fedsw.data.sources import Shape
+    from fedsw.learning.tasks import generated_samples as generated_samples
+
+globals().update(imported_later(__spec__))
 
 _MOST_IMAGES = 64
 
@@ -47,10 +51,8 @@ class Autoencoder(Task):
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss, and the distance of the codes to the prior."""
-        from fedsw.learning.tasks.generated_samples import sliced_w2_to
-
         codes = held_out.outputs
-        distance = sliced_w2_to(codes, _prior(held_out), directions=held_out.slices(codes.shape[1]))
+        distance = generated_samples.sliced_w2_to(codes, _prior(held_out), directions=held_out.slices(codes.shape[1]))
         return {"loss": held_out.loss, "sw2_to_prior": distance}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
@@ -74,12 +76,10 @@ class Autoencoder(Task):
 
 def _prior(held_out: HeldOut) -> Tensor:
     """As many points of the prior as there are codes, the same at every call."""
-    from fedsw._tools.randomness import Stream
-    from fedsw.learning.tasks.generated_samples import uniform_ball
-
     codes = held_out.outputs
     n, d = codes.shape
-    return uniform_ball(n, d, held_out.prior_radius, Stream.seeded(0, "held-out prior")).to(codes.device)
+    stream = randomness.Stream.seeded(0, "held-out prior")
+    return generated_samples.uniform_ball(n, d, held_out.prior_radius, stream).to(codes.device)
 
 
 TASK = Autoencoder

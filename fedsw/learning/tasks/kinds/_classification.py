@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import imported_later, torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data.sources import Shape
+    from fedsw.learning.tasks import metrics as metrics
+    from fedsw.learning.tasks import tally as tallies
     from fedsw.learning.tasks.tally import Tally
+
+globals().update(imported_later(__spec__))
 
 
 class Classification(Task):
@@ -50,8 +54,6 @@ class Classification(Task):
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """Loss, accuracy and every metric of `fedsw.learning.tasks.metrics.classification`."""
-        from fedsw.learning.tasks import metrics
-
         records, outputs = held_out.records, held_out.outputs
         report = metrics.classification(
             outputs,
@@ -67,9 +69,7 @@ class Classification(Task):
 
     def tally(self, shape: Shape) -> Tally:
         """Records of each group and class by predicted class."""
-        from fedsw.learning.tasks.tally import Counts
-
-        return Counts(len(shape.groups), shape.classes)
+        return tallies.Counts(len(shape.groups), shape.classes)
 
 
 TASK = Classification

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import imported_later
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import MODELS, Facts, Judged
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data.sources import Shape
+    from fedsw.learning import models as networks
+    from fedsw.learning.tasks import generated_samples as generated_samples
+
+globals().update(imported_later(__spec__))
 
 MOST_POINTS = 10_000
 """Samples, and records beside them, that are measured and drawn."""
@@ -45,11 +50,9 @@ class Generation(Task):
 
     def metrics(self, model: nn.Module, held_out: HeldOut) -> dict[str, float]:
         """The sliced distance to held-out records."""
-        from fedsw.learning.tasks.generated_samples import sliced_w2_to
-
         target = held_out.inputs.features
         slices = held_out.slices(target.shape[1])
-        return {"sw2": sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
+        return {"sw2": generated_samples.sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
 
     def arrays(self, model: nn.Module, held_out: HeldOut) -> dict[str, Tensor]:
         """Samples (m, p), and held-out records (n, p) to see them beside."""
@@ -57,10 +60,8 @@ class Generation(Task):
 
     def generated(self, model: nn.Module, held_out: HeldOut) -> Tensor:
         """Samples (m, p) as records are; those that were compared in blocks stand beside their codes again."""
-        from fedsw.learning.models import BlockedImages
-
         count = min(MOST_POINTS, len(held_out.records))
-        if isinstance(model, BlockedImages):
+        if isinstance(model, networks.BlockedImages):
             return model.beside(held_out.samples(count // held_out.shape.classes))
         return held_out.samples(count)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import imported_later, torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts, Judged
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data.sources import Shape
+    from fedsw.learning.tasks import metrics as metrics
+    from fedsw.learning.tasks import tally as tallies
     from fedsw.learning.tasks.tally import Tally
+
+globals().update(imported_later(__spec__))
 
 
 class Regression(Task):
@@ -46,8 +50,6 @@ class Regression(Task):
         Of a declared number gap and error are in its own units, squared, and there is the error's root; the loss is
         that of the number in [0, 1], as training has it.
         """
-        from fedsw.learning.tasks import metrics
-
         square = 1.0 if held_out.shape.units is None else held_out.shape.units[1] ** 2
         error = square * metrics.mean_squared_error(held_out.outputs, held_out.records.target)
         report = {"loss": held_out.loss, "w2_squared": square * held_out.gap(), "mean_squared_error": error}
@@ -60,9 +62,7 @@ class Regression(Task):
 
     def tally(self, shape: Shape) -> Tally:
         """Squared errors, moments of the targets, and counts of one prediction."""
-        from fedsw.learning.tasks.tally import RegressionSums
-
-        return RegressionSums(len(shape.groups), shape.targets)
+        return tallies.RegressionSums(len(shape.groups), shape.targets)
 
 
 TASK = Regression

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedsw._tools.later import torch
+from fedsw._tools.later import imported_later, torch
 from fedsw.experiment.sections import Model
 from fedsw.experiment.task_kinds import Facts
 from fedsw.learning.tasks.task import HeldOut, Inputs, Raw, Task, part
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedsw.data.sources import Shape
+    from fedsw.learning.tasks import metrics as metrics
+
+globals().update(imported_later(__spec__))
 
 _RIDGE = 1e-3  # so that the probe has a solution where codes are dependent
 
@@ -49,8 +52,6 @@ class Representation(Task):
 
 def _probe(latent: Tensor, labels: Tensor, classes: int) -> float:
     """Accuracy of a ridge classifier on the latent: fitted on half of the records, measured on the other."""
-    from fedsw.learning.tasks import metrics
-
     codes = latent.double()
     design = torch.cat([codes, codes.new_ones((len(codes), 1))], dim=1)
     fit, tested = design[::2], design[1::2]

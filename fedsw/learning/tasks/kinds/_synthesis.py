@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedsw._tools.later import imported_later, torch
 from fedsw._tools.own_objects import is_reference
 from fedsw.experiment.choices import Settings
 from fedsw.experiment.task_kinds import MODELS, Facts
@@ -12,6 +13,10 @@ from fedsw.learning.tasks.task import HeldOut
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from fedsw.learning.tasks import generated_samples as generated_samples
+
+globals().update(imported_later(__spec__))
 
 
 class Synthesis(Generation):
@@ -31,18 +36,19 @@ class Synthesis(Generation):
 
         The classifier is a perceptron of width 100; there is none without labels.
         """
-        from torch import enable_grad
-
-        from fedsw.learning.tasks.generated_samples import classifier_accuracy, sliced_w2_to
-
         target, classes = held_out.inputs.features, held_out.shape.classes
         features, labels = held_out.labelled()
         report = {}
         if labels is not None and classes > 1:
-            with enable_grad():
-                report["accuracy"] = classifier_accuracy(features, labels, target, held_out.inputs.target)
+            with torch.enable_grad():
+                report["accuracy"] = generated_samples.classifier_accuracy(
+                    features, labels, target, held_out.inputs.target
+                )
         slices = held_out.slices(target.shape[1])
-        return {**report, "sw2": sliced_w2_to(self.generated(model, held_out), target, directions=slices)}
+        return {
+            **report,
+            "sw2": generated_samples.sliced_w2_to(self.generated(model, held_out), target, directions=slices),
+        }
 
     def generated(self, model: nn.Module, held_out: HeldOut) -> Tensor:
         """The first of the labelled samples (m, p)."""
