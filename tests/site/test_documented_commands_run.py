@@ -20,13 +20,19 @@ SECONDS = 5
 
 
 def commands() -> list[str]:
-    """One line of each verb and set of options, as pages have it."""
-    found: dict[tuple[str, ...], str] = {}
+    """Lines of the pages in which every verb stands, and every option of each, those with most of them first."""
+    met: set[tuple[str, ...]] = set()
+    chosen = []
+    asked: dict[str, set[tuple[str, ...]]] = {}
     for _, line in printed():
         words = shlex.split(line, comments=True)
         verb = tuple(word for word in words[:3] if re.fullmatch(r"[a-z]+", word))
-        found.setdefault((*verb, *sorted(word for word in words if word.startswith("-"))), line)
-    return list(found.values())
+        asked[line] = {verb, *((*verb, word) for word in words if word.startswith("-"))}
+    for line in sorted(asked, key=lambda line: -len(asked[line])):
+        if asked[line] - met:
+            chosen.append(line)
+        met |= asked[line]
+    return chosen
 
 
 def tables(folder: Path) -> None:

@@ -282,7 +282,7 @@ def picture(figure: Figure, *, name: str, caption: str, says: str) -> Picture:
     width = round(_POINTS * figure.get_figwidth())
     if len(drawn) > _MOST_SVG_BYTES:
         dots = BytesIO()
-        figure.savefig(dots, format="png")
+        figure.savefig(dots, format="png", pil_kwargs={"compress_level": 0})
         data = base64.b64encode(compact(dots.getvalue())).decode("ascii")
         image = Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(harmless(says), width, data)
         return Picture(caption, image, width)
