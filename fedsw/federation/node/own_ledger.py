@@ -263,8 +263,8 @@ def state_folder(node_config: Mapping[str, Any], client: int, use: str) -> Path:
 
     ValueError for a relative path.
     """
-    if own := node_config.get("state-dir"):
-        return files.kept_folder(own, "state-dir")
+    if configured := node_config.get("state-dir"):
+        return files.kept_folder(configured, "state-dir")
     if named := os.environ.get(STATE_VARIABLE):
         return files.kept_folder(named, STATE_VARIABLE)
     raise RuntimeError(f"client {client} has no folder {use}; {REMEDY}, and keep it until this run is over")

@@ -59,8 +59,8 @@ class Meaning:
         most what it is there.
         """
         known = list(meanings)
-        epsilons = np.unique(np.concatenate([each.epsilons for each in known]))
-        deltas = [np.interp(np.exp(epsilons), np.exp(each.epsilons), each.deltas) for each in known]
+        epsilons = np.unique(np.concatenate([meaning.epsilons for meaning in known]))
+        deltas = [np.interp(np.exp(epsilons), np.exp(meaning.epsilons), meaning.deltas) for meaning in known]
         return cls(tuple(map(float, epsilons)), tuple(map(float, np.max(deltas, axis=0))))
 
     @property
