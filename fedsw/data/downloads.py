@@ -129,7 +129,7 @@ def _places(name: str, base: Path) -> list[Path]:
 
 
 def _download(name: str, searched: list[Path], variable: str | None) -> Path:
-    import pooch
+    import pooch  # for data sets with a name only: tables of one's own do without
 
     source = DOWNLOADS[name]
     folder = Path(pooch.os_cache("fedsw")) / name

@@ -162,7 +162,7 @@ def _draw_curve(
 
 
 def _legend(figure: Figure, axes: Axes, table: Mapping[str, Any]) -> None:
-    from matplotlib.lines import Line2D
+    from matplotlib.lines import Line2D  # a table without a figure does without matplotlib
 
     handles, names = axes.get_legend_handles_labels()
     drawn = dict(zip(names, handles, strict=True))
@@ -261,7 +261,7 @@ class Comparison(Short):
 
     def to_frame(self) -> Any:
         """The rows of all its tables as a pandas DataFrame, metrics by their means."""
-        import pandas
+        import pandas  # optional, and only a frame takes it
 
         return pandas.DataFrame(
             [

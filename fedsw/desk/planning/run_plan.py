@@ -240,30 +240,9 @@ def planned(
             curve, on_twins.experiment, on_twins, by_group, table=table, relative=relative, seen=seen
         )
         forecast = _forecast(experiment, by_group, problem, functools.partial(trained, laws=laws), strengths)
-        strength = forecast.strength
-
-        def under(*others: TwinLaw, most: int = MOST_TWINS) -> Curve:
-            return trained(laws=others, strengths=(strength,), most=most)
-
-        feasible = forecast.feasible and bool(multiplier) and table is None
-        if feasible and expect is None:
-            forecast = replace(
-                forecast,
-                bare=under(*BARE, most=MANY_TWINS).at(strength),
-                tight=under(TIGHT).at(strength) if has_bounds(experiment) else None,
-                skewed=None if problem.classes else min(left_alone(under(*SKEWED), strength)),
-            )
-        if table is None and problem.classes:
-            rarest, others = rarest_share(laws, problem.classes), others_share(laws, problem.classes)
-            forecast = replace(forecast, classes=problem.classes, rarest=rarest, assumed=others)
-            if feasible:
-
-                def left_of(share: float) -> float:
-                    return under(*(with_rare_class(law, share) for law in laws)).at(strength)
-
-                rare = left_of(RARE)
-                constant_to = largest_for_constant(left_of) if rare < FEASIBLE else None
-                forecast = replace(forecast, rare=rare, constant_to=constant_to)
+        if table is None:
+            law_known, noisy = expect is not None, bool(multiplier)
+            forecast = _under_other_laws(forecast, trained, laws, problem, law_known=law_known, noisy=noisy)
         if told is not experiment and multiplier:
             bought = {
                 weight: _scored(_weighed(experiment, weight), by_group, table, laws) for weight in (0.0, goal.alpha)
@@ -295,6 +274,45 @@ def planned(
         bands=_bands(made, plan, by_group),
         bought=bought,
     )
+
+
+def _under_other_laws(
+    forecast: Forecast,
+    trained: Callable[..., Curve],
+    laws: Sequence[TwinLaw],
+    problem: Problem,
+    *,
+    law_known: bool,
+    noisy: bool,
+) -> Forecast:
+    """Add what would be left if the columns told little, used little of their bounds, or a class were rare.
+
+    Twins are trained under such laws at the run's strength only, and only where the forecast would be believed.
+    """
+    strength, feasible = forecast.strength, forecast.feasible and noisy
+
+    def under(*others: TwinLaw, most: int = MOST_TWINS) -> Curve:
+        return trained(laws=others, strengths=(strength,), most=most)
+
+    if feasible and not law_known:
+        forecast = replace(
+            forecast,
+            bare=under(*BARE, most=MANY_TWINS).at(strength),
+            tight=under(TIGHT).at(strength) if has_bounds(problem.experiment) else None,
+            skewed=None if problem.classes else min(left_alone(under(*SKEWED), strength)),
+        )
+    if not problem.classes:
+        return forecast
+    rarest, others = rarest_share(laws, problem.classes), others_share(laws, problem.classes)
+    forecast = replace(forecast, classes=problem.classes, rarest=rarest, assumed=others)
+    if not feasible:
+        return forecast
+
+    def left_of(share: float) -> float:
+        return under(*(with_rare_class(law, share) for law in laws)).at(strength)
+
+    rare = left_of(RARE)
+    return replace(forecast, rare=rare, constant_to=largest_for_constant(left_of) if rare < FEASIBLE else None)
 
 
 _NARROWER = "Declare bounds as narrow as public knowledge allows"

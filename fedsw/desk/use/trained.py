@@ -193,7 +193,7 @@ class TrainedModel(Short):
             BadRecords, FileNotFoundError, ExperimentError: see `predictions`.
             ModuleNotFoundError: without pandas; `predictions` does without.
         """
-        import pandas
+        import pandas  # optional, and only a frame takes it
 
         if isinstance(source, pandas.Series) and all(isinstance(label, str) for label in source.index):
             source = source.to_frame().T.infer_objects()  # one record of a frame
