@@ -44,11 +44,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules that a module of the source imports, wherever in it; those for types alone left out."""
+    """Modules that a module of the source imports, wherever in it; those for types alone left out.
+
+    Of imports for types, `imported_later` loads those that have a name (`as`).
+    """
     modules: set[str] = set()
+    source = path.read_text(encoding="utf-8")
 
     def walk(node: ast.AST) -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            if "imported_later(" in source:
+                loaded = (each for each in ast.walk(node) if isinstance(each, ast.ImportFrom))
+                modules.update(f"{each.module}.{one.name}" for each in loaded for one in each.names if one.asname)
             return
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
@@ -57,7 +64,7 @@ def imports_of(path: Path) -> set[str]:
         for child in ast.iter_child_nodes(node):
             walk(child)
 
-    walk(ast.parse(path.read_text(encoding="utf-8")))
+    walk(ast.parse(source))
     return modules
 
 
