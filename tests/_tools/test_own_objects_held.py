@@ -8,6 +8,7 @@ import pytest
 
 from fedsw._tools.own_objects import held, held_objects, in_this_process, load_object
 from fedsw.experiment import ExperimentError
+from fedsw.federation.engines import driver
 from fedsw.federation.engines.driver import resume, run
 from fedsw.learning.models import mlp
 from fedsw.privacy.accounting import Ledger
@@ -52,7 +53,8 @@ def test_nothing_is_held_after_the_run_and_its_folder_can_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["ray", "flwr", "deployed"])
-def test_engines_whose_clients_are_elsewhere_refuse_objects_and_leave_no_folder(tmp_path, engine):
+def test_engines_whose_clients_are_elsewhere_refuse_objects_and_leave_no_folder(tmp_path, monkeypatch, engine):
+    monkeypatch.setattr(driver, "fresh_folder", lambda _: pytest.fail("the run begins"))
     reason = f"objective.task is a Python object, .* engine '{engine}' .*use engine 'inprocess', or .*'module:name'"
     with pytest.raises(ExperimentError, match=reason):
         run(small(*SETTINGS), runs=tmp_path, engine=engine, task=own.Copy())

@@ -20,8 +20,8 @@ from typing import Literal
 from tests.mutants.sources import Sources
 from tests.mutants.table import BadMutant, Mutant
 
-PATIENCE = 600.0
-"""Seconds that the tests of one mutant may take, also beside the slow stage, which goes first."""
+PATIENCE = 180.0
+"""Seconds that the tests of one mutant may take."""
 
 _ARGUMENTS = (
     *("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no"),

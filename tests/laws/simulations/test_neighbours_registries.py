@@ -229,7 +229,8 @@ def test_records_that_come_or_go_leave_the_same(leave, trust, model):  # noqa: F
     relation = (f"privacy.relation={ADDED}", "privacy.sampling=poisson", "privacy.records=60")
     grouped = with_(case, *relation, "objective.penalty=none", public=())  # with thresholds by group
     case = with_(case, *relation, "objective.alpha=0.0", columns=columns, public=())
-    for overrides in ((), ("training.micro_batch=7",), ("training.preset=auto",)):
+    first = model == TASKS.get("classification").facts.models[0]  # how records are cut and counted asks for no model
+    for overrides in ((), *((("training.micro_batch=7",), ("training.preset=auto",)) if first else ())):
         leaves_the_same(leave, with_(case, *overrides), ", ".join(overrides))
     leaves_the_same(leave, grouped, "groups")
     leaves_the_same(leave, with_(grouped, *PERSONS, unit=True), "persons")
