@@ -15,7 +15,7 @@ import pytest
 from fedsw.federation.deploy.processes import script
 from tests.site.test_documented_commands import printed
 
-SECONDS = 5
+SECONDS = 3
 """Each may take; whatever still works then has got through what a fresh machine could fail at."""
 
 
