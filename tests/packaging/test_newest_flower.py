@@ -23,9 +23,7 @@ TESTS = [
     "tests/federation/deploy/test_executor.py::test_a_client_that_raises_dies_or_hangs_is_answered_for_and_its_state_stays",
     "tests/federation/deploy/test_executor.py::test_runs_of_one_bundle_share_a_process_but_neither_state_nor_settings",
     "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[flwr]",
-    "tests/federation/test_engines_agree.py::test_flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running[ray]",
     "tests/federation/engines/test_deployed.py::test_real_processes_end_with_the_same_model_and_the_same_epsilon",
-    "tests/federation/engines/test_deployed.py::test_an_unknown_node_key_is_refused[False]",
 ]
 
 
@@ -46,7 +44,10 @@ def test_the_warm_processes_know_every_flower_that_may_be_installed():
 
 @pytest.mark.slow
 def test_every_engine_runs_on_the_newest_flower_that_is_allowed(tmp_path: Path):
-    """In an environment over this one: Flower's own requirements stay those of constraints.txt."""
+    """In an environment over this one: Flower's own requirements stay those of constraints.txt.
+
+    The engine of Ray asks nothing of Flower that this process does not, and is left out.
+    """
     python = empty_environment(tmp_path / "newest", over=Path(sysconfig.get_path("purelib")))
     pip(python, "install", "--no-deps", "--ignore-installed", f"flwr{allowed()}")
     version = run([str(python), "-c", "import flwr; print(flwr.__version__)"], tmp_path, outside()).strip()

@@ -197,7 +197,7 @@ MAKE = {
     "compare": ["compare", "own.toml", "--data-dir", "DATA", "--epsilon", "1", "--seeds", "1", *HELD_OUT],
     "tune": ["tune", "own.toml", "--data-dir", "DATA", "--on-records", "--try", "training.rounds=2,3", *HELD_OUT],
     "deploy": ["deploy", "local", "own.toml", "--data-dir", "DATA"],
-    "demo": ["demo"],
+    "demo": ["demo", "--rounds", "20"],
 }
 """The verbs that make a run's folder, each with a command of it."""
 MAKE_NONE = {
