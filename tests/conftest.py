@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,19 @@ def accounts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def nodes_of_tests_are_simulated() -> Iterator[None]:
     """A node whose configuration says its number alone is one of a simulation, as an engine would say."""
     with simulating():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that starts Ray waits for those of other workers: clusters of one machine take each other's ports."""
+    if request.node.get_closest_marker("ray") is None:
+        yield
+        return
+    import fcntl  # none of Windows
+
+    with Path(tempfile.gettempdir(), "fedsw-tests-of-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -309,6 +309,7 @@ def test_a_batch_script_is_one_and_its_commands_are_understood(script):
     assert settings["ntasks-per-node" if "simulation" in script.stem else "ntasks"] == "1"
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(tmp_path, monkeypatch):
     """Slurm's two commands are played on this machine; Ray, its token, its two nodes and the run are real.
