@@ -409,18 +409,18 @@ def _require_alike(
         sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and value.dtype != torch.bool)
         size = max(sizes, default=0.0)
         try:
-            measured, alone_sites = _measure(model, single, heads)
-            separate = measured, _squared_gradients(model, single, heads)
+            tape = unrehearsed(model, *single)
+            separate = _combine(tape.raw, heads), _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
             raise UnsupportedModule(
                 f"record {i} alone cannot pass through the module, though the batch can: {error}"
             ) from error
-        for (value, gram), (alone, _), true in zip(together, *separate, strict=True):
-            if not _close(value[i], alone[0], tolerance, size):
+        for (value, gram), alone, true in zip(together, *separate, strict=True):
+            if not _close(value[i], alone.detach()[0], tolerance, size):
                 raise UnsupportedModule(_MIXED.format(what="output", i=i))
             if gram is not None and true is not None and not _close(gram[i, 0, 0], true, tolerance, 0.0):
                 raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
-        if alone_sites != sites:
+        if (alone_sites := tape.sites()) != sites:
             # The way in which all records are measured follows from these shapes: the longest record would choose it.
             by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (alone_sites, sites))
             raise UnsupportedModule(_CUT.format(i=i, own=by_itself, sites=batch))
