@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
@@ -49,9 +52,53 @@ def empty_environment(folder: Path, *, over: Path | None = None, by: str = sys.e
     subprocess.run([by, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     if over is not None:
-        paths = {"base": str(folder), "platbase": str(folder)}
-        (Path(sysconfig.get_path("purelib", "venv", paths)) / "over.pth").write_text(f"{over}\n", encoding="utf-8")
+        (site_packages(python) / "over.pth").write_text(f"{over}\n", encoding="utf-8")
     return python
+
+
+def link_requirements(python: Path, wheel: Path, extra: str) -> None:
+    """Links in an environment to the packages, of those that run this, which a wheel and an extra of it ask for.
+
+    To unpack them once more would take a minute. Whether they are all that is asked for says pip, which then installs
+    the wheel without an index.
+    """
+    (metadata,) = importlib.metadata.distributions(path=[str(wheel)])
+    asked, installed = {metadata.name: {extra}}, {}
+    pending = [(metadata, extra)]
+    while pending:
+        package, wanted = pending.pop()
+        for line in package.requires or ():
+            needed = Requirement(line)
+            if needed.marker is not None and not needed.marker.evaluate({"extra": wanted}):
+                continue
+            found = importlib.metadata.distribution(needed.name)
+            installed[found.name], known = found, asked.setdefault(found.name, set())
+            pending += [(found, each) for each in {"", *needed.extras} - known]
+            known |= {"", *needed.extras}
+    outer, inner = Path(sysconfig.get_path("purelib")), site_packages(python)
+    owners = Counter(name for each in importlib.metadata.distributions() for name in _tops(each))
+    for package in installed.values():
+        for name in _tops(package):
+            if owners[name] == 1 and not (inner / name).exists():
+                (inner / name).symlink_to(outer / name)
+        for file in package.files or ():
+            if file.parts[0] != ".." and owners[file.parts[0]] > 1 and not (inner / file).exists():
+                (inner / file).parent.mkdir(parents=True, exist_ok=True)
+                (inner / file).symlink_to(outer / file)
+        for script in package.entry_points.select(group="console_scripts"):
+            text = f"#!{python}\nfrom {script.module} import {script.attr} as main\nraise SystemExit(main())\n"
+            python.with_name(script.name).write_text(text, encoding="utf-8")
+            python.with_name(script.name).chmod(0o755)
+
+
+def _tops(package: importlib.metadata.Distribution) -> set[str]:
+    return {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
+
+
+def site_packages(python: Path) -> Path:
+    """The folder of an environment's packages."""
+    paths = dict.fromkeys(("base", "platbase"), str(python.parents[1]))
+    return Path(sysconfig.get_path("purelib", "venv", paths))
 
 
 def pip(python: Path, *arguments: str) -> None:

@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 from fedsw.experiment.load import SHIPPED
-from tests.packaging.environments import ROOT, built_wheel, empty_environment, outside, pip, run, sources
+from tests.packaging.environments import (
+    ROOT,
+    built_wheel,
+    empty_environment,
+    link_requirements,
+    outside,
+    pip,
+    run,
+    sources,
+)
 from tests.processes import interruptible, left_of_this_test, mark
 
 pytestmark = pytest.mark.slow
@@ -38,8 +47,8 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with `fedsw[app]` from the wheel, under the versions that are tested together."""
     python = empty_environment(tmp_path_factory.mktemp("installed"))
-    # What is imported is compiled then: all of it here would take longer than all that is done with it.
-    pip(python, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[app]")
+    link_requirements(python, wheel, "app")
+    pip(python, "install", "--no-index", "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[app]")
     return python
 
 
