@@ -29,21 +29,32 @@ def uniform(numbers) -> bool:
     return stats.kstest(numbers / 2.0**64, "uniform").pvalue > 1e-9 and len(np.unique(numbers)) == len(numbers)
 
 
-def known_pads(sites: Sites, cohort: Cohort, name: str, length: int, table: bytes = b"") -> list[np.ndarray]:
-    """What the colluder knows of the honest sites' masks: it has its own key."""
+def require_the_sum_alone(sites: Sites, cohort: Cohort, sent: list[np.ndarray], exact, **asked: object) -> None:
+    """Of what the honest sites sent, a server with the colluder's key gets their sum, and else uniform numbers."""
     request = {
         "run": RUN,
         "experiment": sites.experiment.model_dump_json(exclude={"metrics"}),
-        "round": 1,
         "attempt": 0,
-        "sum": name,
         "cohort": cohort.model_dump_json(),
-        "model": sites.theta.to(sites.task.dtype).numpy().tobytes(),
-        "table": table,
-        "prepared": b"",
+        **asked,
     }
-    key = sites.keys[COLLUDER]
-    return [-key.mask([sites.keys[site].public], digest_of(request), length) for site in HONEST]
+    masks = [
+        sites.keys[COLLUDER].mask([sites.keys[site].public], digest_of(request), len(sent[site])) for site in HONEST
+    ]
+    left = [numbers + mask for numbers, mask in zip(sent, masks, strict=True)]
+    honest = sum(rounded for _, rounded, _ in exact)
+    assert np.array_equal(sum(left), honest)  # which is all that the simulator gets
+    stream = Stream.secure()
+    made = [stream.words(len(honest)) for _ in HONEST[:-1]]
+    made.append(honest - sum(made))
+    for coefficients in itertools.product((-1, 0, 1, 2), repeat=3):
+        weights = [np.uint64(c % 2**64) for c in coefficients]
+        real, simulated = (sum(w * each for w, each in zip(weights, of, strict=True)) for of in (left, made))
+        if len(set(coefficients)) == 1:
+            assert np.array_equal(real, simulated)
+        else:
+            assert uniform(real) and uniform(simulated)
+            assert stats.ks_2samp(real / 2.0**64, simulated / 2.0**64).pvalue > 1e-9
 
 
 @pytest.mark.parametrize("sum_", ["table", "contribution"])
@@ -56,21 +67,10 @@ def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_
     if sum_ == "contribution":
         exact.clear()
         sent, table = [sites.contribution(site, cohort) for site in HONEST], zeros
-    pads = known_pads(sites, cohort, sum_, len(sent[0]), table)
-    left = [numbers - pad for numbers, pad in zip(sent, pads, strict=True)]
-    honest = sum(rounded for _, rounded, _ in exact)
-    assert np.array_equal(sum(left), honest)  # which is all that the simulator gets
-    stream = Stream.secure()
-    made = [stream.words(len(honest)) for _ in HONEST[:-1]]
-    made.append(honest - sum(made))
-    for coefficients in itertools.product((-1, 0, 1, 2), repeat=3):
-        weights = [np.uint64(c % 2**64) for c in coefficients]
-        real, simulated = (sum(w * each for w, each in zip(weights, of, strict=True)) for of in (left, made))
-        if len(set(coefficients)) == 1:
-            assert np.array_equal(real, simulated)
-        elif len(honest) > 500:
-            assert uniform(real) == uniform(simulated)
-            assert stats.ks_2samp(real / 2.0**64, simulated / 2.0**64).pvalue > 1e-9
+    model = sites.theta.to(sites.task.dtype).numpy().tobytes()
+    require_the_sum_alone(
+        sites, cohort, sent, exact, **{"round": 1, "sum": sum_, "model": model, "table": table, "prepared": b""}
+    )
 
 
 def test_the_honest_sum_has_the_whole_noise_without_that_of_the_colluders(tmp_path, exact):

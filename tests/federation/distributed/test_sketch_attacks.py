@@ -24,11 +24,11 @@ from fedsw.federation.trust.sketch.sketch_once import PART
 from fedsw.learning.sketches.from_settings import classifier_of
 from fedsw.learning.sketches.learnt import flat_bytes
 from fedsw.learning.tasks.measures import law_of_problem, sketch_of_records
-from fedsw.privacy.masks import MaskKey, digest_of, summed
+from fedsw.privacy.masks import MaskKey, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 from tests.federation.distributed.sites import RUN, Refused, Sites, masked
-from tests.federation.distributed.test_site_attacks import uniform
+from tests.federation.distributed.test_site_attacks import refused, require_the_sum_alone, uniform
 from tests.laws.attacks.canaries import shown_mu
 from tests.noises import require_gaussian
 
@@ -75,41 +75,14 @@ def classifier_size(sites: Sites) -> int:
     return sum(each.numel() for each in classifier_of(sites.experiment, sites.task.shape).parameters())
 
 
-def known_pads(sites: Sites, cohort: Cohort, stage: int, length: int, weights: bytes) -> list[np.ndarray]:
-    """What the colluder knows of the honest sites' masks: it has its own key."""
-    request = {
-        "run": RUN,
-        "experiment": sites.experiment.model_dump_json(exclude={"metrics"}),
-        "round": stage,
-        "attempt": 0,
-        "sum": PART,
-        "cohort": cohort.model_dump_json(),
-        "classifier": weights,
-    }
-    key = sites.keys[COLLUDER]
-    return [-key.mask([sites.keys[site].public], digest_of(request), length) for site in HONEST]
-
-
 @pytest.mark.parametrize("stage", [1, 2])
 def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_path, exact, stage):
     sites = sites_of(tmp_path, "sketch.pairs=60", *TWO)
     weights = torch.linspace(-1, 1, classifier_size(sites), dtype=torch.float64)
     cohort = sites.cohort(stage)
     sent = [sites.sketch(site, cohort, weights, stage) for site in HONEST]
-    pads = known_pads(sites, cohort, stage, len(sent[0]), flat_bytes(weights) if stage > 1 else b"")
-    left = [numbers - pad for numbers, pad in zip(sent, pads, strict=True)]
-    honest = sum(rounded for _, rounded, _ in exact)
-    assert np.array_equal(sum(left), honest)  # which is all that the simulator gets
-    stream = Stream.secure()
-    made = [stream.words(len(honest)) for _ in HONEST[:-1]]
-    made.append(honest - sum(made))
-    for coefficients in itertools.product((-1, 0, 1, 2), repeat=3):
-        weighted = [np.uint64(c % 2**64) for c in coefficients]
-        real, simulated = (sum(w * each for w, each in zip(weighted, of, strict=True)) for of in (left, made))
-        if len(set(coefficients)) == 1:
-            assert np.array_equal(real, simulated)
-        else:
-            assert uniform(real) and uniform(simulated)
+    asked = {"round": stage, "sum": PART, "classifier": flat_bytes(weights) if stage > 1 else b""}
+    require_the_sum_alone(sites, cohort, sent, exact, **asked)
 
 
 def test_the_honest_sum_has_the_whole_noise_without_that_of_the_colluders(tmp_path, exact):
@@ -140,14 +113,6 @@ def test_different_requests_to_two_halves_give_uniform_numbers(tmp_path, what):
     elsewhere = weights + 1e-12 if what == "classifier" else weights
     sent += [sites.sketch(site, other, elsewhere, 2, int(what == "attempt")) for site in (2, 3)]
     assert uniform(sum(sent)) and all(sites.charged(site) for site in range(4))
-
-
-def refused(sites: Sites, ask, match: str) -> None:
-    """The first site answers nothing, and has charged nothing more."""
-    before = sites.charged(0)
-    with pytest.raises(Refused, match=match):
-        ask()
-    assert sites.charged(0) == before
 
 
 def test_a_stage_is_answered_once_an_attempt_and_no_more_often_than_its_ledger_allows(tmp_path):
