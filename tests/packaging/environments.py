@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,43 +55,31 @@ def empty_environment(folder: Path, *, over: Path | None = None, by: str = sys.e
     return python
 
 
-def link_requirements(python: Path, wheel: Path, extra: str) -> None:
-    """Links in an environment to the packages, of those that run this, which a wheel and an extra of it ask for.
+def link_requirements(python: Path, asked: str) -> None:
+    """Link into an environment the packages, of those that run this, which a requirement asks for; but not itself.
 
-    To unpack them once more would take a minute. Whether they are all that is asked for says pip, which then installs
-    the wheel without an index.
+    To unpack them once more would take a minute. Whether that is all that is needed says pip, which then installs the
+    wheel without an index. Folders that several packages share are linked whole.
     """
-    (metadata,) = importlib.metadata.distributions(path=[str(wheel)])
-    asked, installed = {metadata.name: {extra}}, {}
-    pending = [(metadata, extra)]
+    lines, pending, inner = set[str](), [asked], site_packages(python)
     while pending:
-        package, wanted = pending.pop()
-        for line in package.requires or ():
-            needed = Requirement(line)
-            if needed.marker is not None and not needed.marker.evaluate({"extra": wanted}):
-                continue
-            found = importlib.metadata.distribution(needed.name)
-            installed[found.name], known = found, asked.setdefault(found.name, set())
-            pending += [(found, each) for each in {"", *needed.extras} - known]
-            known |= {"", *needed.extras}
-    outer, inner = Path(sysconfig.get_path("purelib")), site_packages(python)
-    owners = Counter(name for each in importlib.metadata.distributions() for name in _tops(each))
-    for package in installed.values():
-        for name in _tops(package):
-            if owners[name] == 1 and not (inner / name).exists():
-                (inner / name).symlink_to(outer / name)
-        for file in package.files or ():
-            if file.parts[0] != ".." and owners[file.parts[0]] > 1 and not (inner / file).exists():
-                (inner / file).parent.mkdir(parents=True, exist_ok=True)
-                (inner / file).symlink_to(outer / file)
+        needed = Requirement(pending.pop())
+        package = importlib.metadata.distribution(needed.name)
+        further = {
+            line
+            for line in package.requires or ()
+            for extra in needed.extras or ("",)
+            if (marker := Requirement(line).marker) is None or marker.evaluate({"extra": extra})
+        }
+        pending += further - lines
+        lines |= further
+        for name in {file.parts[0] for file in package.files or () if needed.name != "fedsw"} - {".."}:
+            if not (inner / name).exists():
+                (inner / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
         for script in package.entry_points.select(group="console_scripts"):
             text = f"#!{python}\nfrom {script.module} import {script.attr} as main\nraise SystemExit(main())\n"
             python.with_name(script.name).write_text(text, encoding="utf-8")
             python.with_name(script.name).chmod(0o755)
-
-
-def _tops(package: importlib.metadata.Distribution) -> set[str]:
-    return {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
 
 
 def site_packages(python: Path) -> Path:

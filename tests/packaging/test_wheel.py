@@ -47,7 +47,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with `fedsw[app]` from the wheel, under the versions that are tested together."""
     python = empty_environment(tmp_path_factory.mktemp("installed"))
-    link_requirements(python, wheel, "app")
+    link_requirements(python, "fedsw[app]")
     pip(python, "install", "--no-index", "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[app]")
     return python
 
