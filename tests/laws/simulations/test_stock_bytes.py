@@ -11,7 +11,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedsw.federation.engines.driver import run
+from tests.federation.local_runs import parameters_of
 from tests.federations import small
 from tests.processes import run_on_stock_clients
 
@@ -57,12 +60,19 @@ if any(word.endswith("superlink.py") for word in getattr(sys, "orig_argv", ())):
 
 
 def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch(tmp_path: Path, monkeypatch):
-    """Two records, one a group, for four clients: two clients have none at least, and one has some."""
+    """Two records, one a group, for three clients: one client has none at least, and one has some.
+
+    The run ends with the model and the epsilon of a simulation: Flower starts a process of its own for every message.
+    """
     (tmp_path / "sitecustomize.py").write_text(LOOKING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
     asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
-    result = run_on_stock_clients(small(*asked, "federation.clients=4"), tmp_path / "runs")
+    experiment = small(*asked, "federation.clients=3", "seed=5")
+    result = run_on_stock_clients(experiment, tmp_path / "runs")
+    ours = run(experiment, runs=tmp_path / "ours")
+    assert torch.equal(parameters_of(result.directory), parameters_of(ours.directory))
+    assert result.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
     assert len(json.loads((result.directory / "plan.json").read_text())["groups"]) == 2
 
     lines = [json.loads(line) for line in (tmp_path / "stored.jsonl").read_text().splitlines()]
@@ -76,7 +86,7 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
             taken[kinds[line["message"]]].append(sum(sizes[each] for each in line["missing"]))
     assert len(set(found)) == len(found), "an object of two replies"
     assert {kind: len(sizes) for kind, sizes in taken.items() if kind.endswith("up")} == {
-        f"{kind} up": 4 for kind in ("query.roll", "query.hello", "train.outputs", "train.gradients")
+        f"{kind} up": 3 for kind in ("query.roll", "query.hello", "train.outputs", "train.gradients")
     }
     for kind in ("train.outputs", "train.gradients"):
         for way in ("down", "up"):
