@@ -9,15 +9,9 @@ import os
 import secrets
 import signal
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-
-from fedsw.experiment import Experiment
-from fedsw.federation.engines.deployed import local_federation
-from fedsw.federation.engines.driver import RunResult, prepare_served, run_served
-from fedsw.runs.observer import NoObserver
 
 _TEST = "FEDSW_TEST_AT_HAND"
 
@@ -57,10 +51,3 @@ def left_of_this_test(seconds: float = 60.0) -> dict[int, str]:
     while (left := of_this_test()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left
-
-
-def run_on_stock_clients(experiment: Experiment, runs: Path) -> RunResult:
-    """Run an experiment on real processes of Flower's own executors (`--stock`), which end with the run."""
-    directory = prepare_served(experiment, runs)
-    with local_federation(directory / "deployment", directory / "nodes", experiment, stock=True) as link:
-        return run_served(link, directory, NoObserver(), resume=False)

@@ -1,13 +1,24 @@
-"""The installed package as one digest, by which two machines tell whether they run the same code."""
+"""This machine: its memory, and the installed package as one digest, by which two machines tell whether it differs."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+GIB = 2.0**30
 _MADE = "__pycache__"
+_CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@functools.cache
+def machine_memory() -> float:
+    """Bytes of memory that this machine has, or that its container may take."""
+    texts = [Path(path).read_text(encoding="ascii").strip() for path in _CONTROL_GROUPS if Path(path).is_file()]
+    whole = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min([whole, *(float(text) for text in texts if text.isdigit())])
 
 
 @functools.cache

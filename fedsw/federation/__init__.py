@@ -10,8 +10,8 @@ children: Flower reads the switches when it is imported, so they are set before 
 import os
 
 __all__ = [
-    "OFFLINE", "client", "deploy", "engines", "exchange", "flower", "messages", "node", "origin", "server", "trust",
-    "wire",
+    "NODE_KEYS", "OFFLINE", "SERVER_KEY", "SIGNING_KEY", "client", "deploy", "engines", "exchange", "flower",
+    "messages", "node", "origin", "server", "trust", "wire",
 ]  # fmt: skip
 
 OFFLINE = {
@@ -21,3 +21,10 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 os.environ.update(OFFLINE)
+
+SERVER_KEY = "server-key"
+"""The key of a node's configuration with the server's public key, in 64 hexadecimal digits."""
+SIGNING_KEY = "FEDSW_SIGNING_KEY"
+"""The environment variable with the path of the server's signing key."""
+NODE_KEYS = "FEDSW_NODE_KEYS"
+"""The environment variable with the file that says which key each node of the SuperLink has."""

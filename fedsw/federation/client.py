@@ -17,7 +17,7 @@ from fedsw._tools.text import shown
 from fedsw.experiment import Experiment
 from fedsw.experiment.preset_rules import left_open, require_settled, same_but_for_bins, same_but_for_chosen
 from fedsw.experiment.trust import releasing_gradients
-from fedsw.federation import messages
+from fedsw.federation import SERVER_KEY, messages
 from fedsw.federation.messages import AnyExchange, Terms
 from fedsw.federation.messages.table import Here, Joined, Sizes
 from fedsw.federation.node.limits import choice_of, require_code
@@ -38,7 +38,7 @@ from fedsw.federation.node.replies import (
     state_of_node,
 )
 from fedsw.federation.node.simulated import is_simulated, of_one_person
-from fedsw.federation.origin import ORIGIN, SERVER_KEY, require_server
+from fedsw.federation.origin import ORIGIN, require_server
 from fedsw.federation.trust import promise
 from fedsw.privacy.accounting.lifetime import NO_NOISE
 from fedsw.runs import client_status

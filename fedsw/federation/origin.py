@@ -24,14 +24,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsw.federation import wire
+from fedsw.federation import SIGNING_KEY, wire
 
 ORIGIN = "origin"
 """The record of a request, beside those of the table of messages, that names its author."""
-SERVER_KEY = "server-key"
-"""The key of a node's configuration with the server's public key, in 64 hexadecimal digits."""
-SIGNING_KEY = "FEDSW_SIGNING_KEY"
-"""The environment variable with the path of the server's signing key."""
 
 _ABOUT = "fedsw request 1"
 _NONCE_BYTES = 16

@@ -13,6 +13,7 @@ import pytest
 
 import fedsw
 from fedsw.cli.app import main
+from fedsw.federation.deploy.certificates import write_federation
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
@@ -45,7 +46,7 @@ def imported(code: str) -> set[str]:
         timeout=120,
         check=True,
     )
-    return set(json.loads(done.stderr))
+    return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 def imported_by(line: str) -> set[str]:
@@ -73,6 +74,18 @@ def test_a_budget_imports_its_accountants_and_no_more() -> None:
     assert "dp_accounting.rdp" in found
     assert found.isdisjoint({"torch", "flwr", "ray", "matplotlib", "opacus", "sklearn", "simulations"})
     assert found.isdisjoint({"scipy.stats", "scipy.signal", "dp_accounting.pld"})
+
+
+def test_a_client_that_waits_for_a_run_holds_nothing_that_computes(tmp_path: Path) -> None:
+    """Its process only starts Flower's, again and again; what computes is started there."""
+    _, (client,) = write_federation(tmp_path / "fed", ["localhost"], 1)
+    line = f"--certs {client} --state-dir {tmp_path / 'state'} --partition-id 0 --num-partitions 1 --trust central"
+    code = f"""
+from fedsw.cli.app import main
+from fedsw.federation.deploy import serving
+serving.keep_connected = lambda *given, **named: None
+assert main({["client", "--superlink", "localhost:9", *line.split()]}) == 0"""
+    assert imported(code).isdisjoint({"torch", "flwr", "ray", "matplotlib", "sklearn", "scipy.stats"})
 
 
 def test_the_package_alone_is_light_with_its_version() -> None:

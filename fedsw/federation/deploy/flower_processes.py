@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsw._tools import files
+from fedsw.federation import NODE_KEYS, SIGNING_KEY
 from fedsw.federation.deploy.bundle import run_config, write_bundle
 from fedsw.federation.deploy.certificates import ServerCertificates
 from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import Processes, require_free_port, script
-from fedsw.federation.exchange.roll import NODE_KEYS
-from fedsw.federation.origin import SIGNING_KEY
 from fedsw.runs.run_files import RUNS_REPORTED, found_json, reported_runs
 
 _WARM_LINK = (sys.executable, "-P", str(Path(__file__).with_name("superlink.py")))

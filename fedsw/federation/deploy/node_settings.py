@@ -16,13 +16,12 @@ from fedsw._tools.files import opened
 from fedsw._tools.settings import read_toml, require_data_set, validated
 from fedsw.data.columns.declaration import read_columns
 from fedsw.experiment.load import SHIPPED
+from fedsw.federation import SERVER_KEY
 from fedsw.federation.deploy.bundle import read_bundle
 from fedsw.federation.deploy.certificates import read_signing_key
 from fedsw.federation.node.limits import ANY_TRUST, CHOICE, read_codes, read_limit, read_modules, read_trust, room_of
-from fedsw.federation.node.own_ledger import SHARED
 from fedsw.federation.node.roster import KEY, KEY_FILE, read_mask_key, read_roster
-from fedsw.federation.node.simulated import ANY_MODULE
-from fedsw.federation.origin import SERVER_KEY
+from fedsw.federation.node.simulated import ANY_MODULE, SHARED
 
 
 @dataclass(frozen=True)

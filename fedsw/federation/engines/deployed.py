@@ -24,8 +24,7 @@ from fedsw.federation.deploy.node_settings import NodeSettings
 from fedsw.federation.deploy.processes import Processes, free_port, script
 from fedsw.federation.engines.following import Follower, Replaced
 from fedsw.federation.node.limits import ANY_TRUST
-from fedsw.federation.node.own_ledger import SHARED
-from fedsw.federation.node.simulated import ONE_PERSON
+from fedsw.federation.node.simulated import ONE_PERSON, SHARED
 from fedsw.runs.observer import Ending, Observer
 from fedsw.runs.recovery import held, is_running, require_free
 from fedsw.runs.run_files import RunFile, read_json

@@ -20,8 +20,6 @@ from fedsw.runs.roll_call import WAITED_FOR, Called, RollState, keep_roll
 from fedsw.runs.run_files import found_json
 from fedsw.runs.telemetry import event
 
-NODE_KEYS = "FEDSW_NODE_KEYS"
-"""The environment variable with the file that says which key each node of the SuperLink has."""
 _VALID_SECONDS = 60.0
 _PATIENCE_SECONDS = 10.0
 """For answers to the call, which no greeting waits for longer."""

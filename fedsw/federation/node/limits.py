@@ -6,9 +6,10 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedsw._tools.installed import code_digest
+from fedsw._tools.installed import GIB, code_digest, machine_memory
+from fedsw._tools.later import imported_later
 from fedsw._tools.own_objects import load_object, require_allowed
 from fedsw._tools.text import upward
 from fedsw.data.sources import stated_shape
@@ -18,10 +19,14 @@ from fedsw.experiment.load import unprotected
 from fedsw.experiment.trust import trust_model, trust_models
 from fedsw.federation.node.roster import said_of_roster
 from fedsw.federation.node.simulated import of_one_person
-from fedsw.learning.tasks.needs import GIB, YEAR, machine_memory, parts_of, require_within
-from fedsw.learning.tasks.own_task import task_of
-from fedsw.learning.tasks.problem import Problem
 from fedsw.privacy.accountants import is_proven
+
+if TYPE_CHECKING:
+    from fedsw.learning.tasks import needs as needs
+    from fedsw.learning.tasks import own_task as own_task
+    from fedsw.learning.tasks.problem import Problem
+
+globals().update(imported_later(__spec__))  # a client that waits for a run holds no torch
 
 ANY_TRUST = "any"
 """The `trust` of a node that takes part in whatever the server asks."""
@@ -119,16 +124,16 @@ def require_room(
             which would learn how large this machine is: that is in the client's own log.
     """
     memory, seconds = room_of(node_config)
-    made = task_of(experiment) if task is None else task.task
+    made = own_task.task_of(experiment) if task is None else task.task
     shape = stated_shape(experiment.record_source) if task is None else task.shape
     rows = 1 if task is None else _batch(experiment, records, len(task.objective.cells))
     holder, remedy, one_person = "this machine", (", or use one with more memory", ""), of_one_person(node_config)
     if not one_person:
         more = ", or this client's operator raises {} (`fedsw client`)"
         holder, remedy = "this client", (more.format("max-memory"), more.format("max-seconds"))
-    parts = parts_of(experiment, made, shape, rows=rows)
+    parts = needs.parts_of(experiment, made, shape, rows=rows)
     try:
-        require_within(parts, bytes_=memory, seconds=seconds, holder=holder, remedy=remedy, limit_said=one_person)
+        needs.require_within(parts, bytes_=memory, seconds=seconds, holder=holder, remedy=remedy, limit_said=one_person)
     except ExperimentError:
         if not one_person:
             _log.error("this client gives a run %.3g GiB of memory and %g s at most", memory / GIB, seconds)
@@ -137,7 +142,7 @@ def require_room(
 
 def room_of(node_config: Mapping[str, Any]) -> tuple[float, float]:
     """The bytes of memory and the seconds of computing that a node gives to a run at most, positive and finite."""
-    memory, seconds = (machine_memory(), YEAR) if of_one_person(node_config) else (machine_memory() / 2, _DAY)
+    memory, seconds = (machine_memory(), needs.YEAR) if of_one_person(node_config) else (machine_memory() / 2, _DAY)
     if "max-memory" in node_config:
         memory = GIB * _positive(node_config["max-memory"], "max-memory")
     if "max-seconds" in node_config:

@@ -29,7 +29,7 @@ from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.load import unprotected
 from fedsw.federation.messages import AnyExchange
 from fedsw.federation.node.node import Node
-from fedsw.federation.node.simulated import is_simulated
+from fedsw.federation.node.simulated import SHARED, is_simulated
 from fedsw.privacy.accountants import GAUSSIAN
 from fedsw.privacy.accounting import BudgetExhausted, Charge, Head, Ledger, LedgerReplaced
 from fedsw.privacy.accounting.lifetime import (
@@ -54,8 +54,6 @@ ACCOUNT = "account"
 """The key of a node's configuration that names the data set; its account is then kept on the node's machine."""
 ACCOUNTS = "accounts"
 """The key that names the folder of accounts."""
-SHARED = "*"
-"""The data set's name on nodes that the experiment's author started: the one that the experiment gives."""
 
 
 def account_of(experiment: Experiment, node_config: Mapping[str, Any], client: int) -> DatasetAccount | None:

@@ -14,6 +14,8 @@ from fedsw.data import Records
 
 ANY_MODULE = "*"
 """The `modules` of a node of `fedsw deploy local`; it counts where the engine that started the process says so, too."""
+SHARED = "*"
+"""The data set's name on nodes that the experiment's author started: the one that the experiment gives."""
 ONE_PERSON = "FEDSW_ONE_PERSON"
 """The environment variable by which `fedsw deploy local` tells the processes of its nodes that it started them."""
 _OF_A_SIMULATION = frozenset({"partition-id", "num-partitions", "state-dir"})

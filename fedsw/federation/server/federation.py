@@ -27,10 +27,11 @@ from fedsw.experiment import Experiment
 from fedsw.experiment.compatibility import relation_of
 from fedsw.experiment.preset_rules import left_open
 from fedsw.experiment.trust import TrustModel
+from fedsw.federation import NODE_KEYS
 from fedsw.federation.exchange.availability import Availability, ReportedEpsilons
 from fedsw.federation.exchange.exchange import Traffic
 from fedsw.federation.exchange.participants import gather
-from fedsw.federation.exchange.roll import NODE_KEYS, Roll
+from fedsw.federation.exchange.roll import Roll
 from fedsw.federation.node.own_ledger import with_held_out
 from fedsw.federation.origin import signing
 from fedsw.federation.server.owed import budgeted, take_up

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from fedsw._tools.installed import GIB, machine_memory
 from fedsw._tools.own_objects import is_reference
 from fedsw.data.columns.declaration import ranges
 from fedsw.data.sources import Shape, stated_shape
@@ -60,7 +59,6 @@ def of_shape(experiment: Experiment, shape: Shape, outputs: int) -> nn.Module:
     return model
 
 
-GIB = 2.0**30
 YEAR = 365.25 * 86_400.0
 _ROUND_SECONDS = 5e-4
 """A round, at least: its charge is put on the disk."""
@@ -70,7 +68,6 @@ _COPIES, _SUMS = 3, 2
 """Copies of a model's parameters (as they came, loaded, flat) and of contributions in float64."""
 _IMAGES = 30_000
 _ENCODER_FLOPS = 6e6
-_CONTROL_GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -144,16 +141,6 @@ def require_possible(experiment: Experiment, task: Task) -> None:
         holder="this machine",
         remedy=(", or use one with more memory", ""),
     )
-
-
-@functools.cache
-def machine_memory() -> float:
-    """Bytes of memory that this machine has, or that its container may take."""
-    memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for path in _CONTROL_GROUPS:
-        text = Path(path).read_text(encoding="ascii").strip() if Path(path).is_file() else ""
-        memory = min(memory, float(text)) if text.isdigit() else memory
-    return memory
 
 
 @functools.lru_cache(maxsize=64)

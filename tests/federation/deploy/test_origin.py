@@ -16,14 +16,14 @@ from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedsw.federation import origin
+from fedsw.federation import SERVER_KEY, SIGNING_KEY
 from fedsw.federation.client import app as client_app
 from fedsw.federation.deploy import superlink
 from fedsw.federation.deploy.certificates import ServerCertificates, read_signing_key, write_certificates
 from fedsw.federation.engines import inprocess
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.node.own_ledger import held_open
-from fedsw.federation.origin import ORIGIN, SERVER_KEY, NotFromServer, SigningGrid, digest, require_server, signing
+from fedsw.federation.origin import ORIGIN, NotFromServer, SigningGrid, digest, require_server, signing
 from fedsw.federation.server.federation import Job, federate
 from fedsw.privacy.accounting import Ledger
 from tests.federation.deploy.envelopes import Envelope
@@ -62,7 +62,7 @@ def content(round_: int = 1) -> RecordDict:
 @pytest.fixture
 def server(files: ServerCertificates, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Message]:
     """Makes requests as the server signs them, as they arrive."""
-    monkeypatch.setenv(origin.SIGNING_KEY, str(files.signing))
+    monkeypatch.setenv(SIGNING_KEY, str(files.signing))
     caught: Any = Caught()
     grid = signing(caught, RUN)
 
@@ -193,11 +193,11 @@ def test_the_server_s_key_is_its_own_and_a_broken_one_stops_the_server(files, tm
         read_signing_key(files.authority)
     with pytest.raises(FileNotFoundError, match=r"made by `fedsw certs`"):
         read_signing_key(tmp_path / "none")
-    monkeypatch.setenv(origin.SIGNING_KEY, str(files.key))
+    monkeypatch.setenv(SIGNING_KEY, str(files.key))
     grid: Any = Caught()
     with pytest.raises(ValueError, match="no Ed25519 key"):
         signing(grid, RUN)
-    monkeypatch.delenv(origin.SIGNING_KEY)
+    monkeypatch.delenv(SIGNING_KEY)
     assert signing(grid, RUN) is grid
 
 
@@ -256,7 +256,7 @@ class Forger:
 
 def test_forged_requests_put_no_charge_into_a_ledger(files, tmp_path, monkeypatch):
     """Three for every request of the server, unsigned, spoilt or to another node: the others' run ends as it would."""
-    monkeypatch.setenv(origin.SIGNING_KEY, str(files.signing))
+    monkeypatch.setenv(SIGNING_KEY, str(files.signing))
     experiment = small("privacy.trust=local-gradient", "privacy.epsilon=8.0", "data.records=1200", "training.rounds=2")
     key, kinds = read_signing_key(files.signing_public), iter(range(10**6))
 
@@ -297,7 +297,7 @@ def test_a_context_keeps_the_count_between_messages(server, files):
 
 
 def test_only_one_grid_carries_messages(files, monkeypatch):
-    monkeypatch.setenv(origin.SIGNING_KEY, str(files.signing))
+    monkeypatch.setenv(SIGNING_KEY, str(files.signing))
     caught: Any = Caught()
     grid = signing(caught, RUN)
     assert isinstance(grid, SigningGrid) and grid.run.run_id == 5

@@ -38,14 +38,11 @@ def require_the_sum_alone(sites: Sites, cohort: Cohort, sent: list[np.ndarray], 
         "cohort": cohort.model_dump_json(),
         **asked,
     }
-    masks = [
-        sites.keys[COLLUDER].mask([sites.keys[site].public], digest_of(request), len(sent[site])) for site in HONEST
-    ]
-    left = [numbers + mask for numbers, mask in zip(sent, masks, strict=True)]
+    key, digest = sites.keys[COLLUDER], digest_of(request)
+    left = [sent[site] + key.mask([sites.keys[site].public], digest, len(sent[site])) for site in HONEST]
     honest = sum(rounded for _, rounded, _ in exact)
     assert np.array_equal(sum(left), honest)  # which is all that the simulator gets
-    stream = Stream.secure()
-    made = [stream.words(len(honest)) for _ in HONEST[:-1]]
+    made = [Stream.secure().words(len(honest)) for _ in HONEST[:-1]]
     made.append(honest - sum(made))
     for coefficients in itertools.product((-1, 0, 1, 2), repeat=3):
         weights = [np.uint64(c % 2**64) for c in coefficients]
@@ -61,16 +58,14 @@ def require_the_sum_alone(sites: Sites, cohort: Cohort, sent: list[np.ndarray], 
 def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_path, exact, sum_):
     sites = Sites(tmp_path, experiment_of(*MANY))
     cohort = sites.cohort()
-    zeros = torch.zeros(sites.length(), dtype=sites.task.dtype).numpy().tobytes()
     sent = [sites.table(site, cohort) for site in HONEST]
     table = b""
     if sum_ == "contribution":
         exact.clear()
-        sent, table = [sites.contribution(site, cohort) for site in HONEST], zeros
-    model = sites.theta.to(sites.task.dtype).numpy().tobytes()
-    require_the_sum_alone(
-        sites, cohort, sent, exact, **{"round": 1, "sum": sum_, "model": model, "table": table, "prepared": b""}
-    )
+        sent = [sites.contribution(site, cohort) for site in HONEST]
+        table = torch.zeros(sites.length(), dtype=sites.task.dtype).numpy().tobytes()
+    asked = {"round": 1, "sum": sum_, "model": sites.theta.to(sites.task.dtype).numpy().tobytes(), "prepared": b""}
+    require_the_sum_alone(sites, cohort, sent, exact, table=table, **asked)
 
 
 def test_the_honest_sum_has_the_whole_noise_without_that_of_the_colluders(tmp_path, exact):

@@ -9,10 +9,10 @@ import pytest
 
 from fedsw._tools.installed import code_digest
 from fedsw._tools.settings import FederationError
+from fedsw.federation import NODE_KEYS
 from fedsw.federation.client import app as client_app
 from fedsw.federation.engines.inprocess import InProcessGrid, node_configs
 from fedsw.federation.exchange import roll as roll_module
-from fedsw.federation.exchange.roll import NODE_KEYS
 from fedsw.federation.node.own_ledger import held_open
 from fedsw.federation.server.federation import Job, federate
 from fedsw.runs.roll_call import read_roll

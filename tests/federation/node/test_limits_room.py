@@ -11,6 +11,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsw._tools.installed import GIB, machine_memory
 from fedsw.data.sources import load_shape, stated_shape
 from fedsw.experiment import Experiment, ExperimentError, parse_experiment
 from fedsw.experiment.load import shipped_experiments
@@ -26,7 +27,7 @@ from fedsw.federation.node.limits import require_room, room_of
 from fedsw.federation.node.simulated import ONE_PERSON
 from fedsw.learning.models import count_parameters
 from fedsw.learning.tasks import needs
-from fedsw.learning.tasks.needs import GIB, model_size
+from fedsw.learning.tasks.needs import model_size
 from fedsw.learning.tasks.own_task import task_of
 from fedsw.learning.tasks.problem import Problem
 from tests.federations import numbers, small
@@ -220,8 +221,8 @@ def test_a_setting_that_this_machine_has_no_room_for_is_refused_to_its_own_opera
 def test_without_limits_a_client_gives_half_of_its_machine_and_a_day_and_a_simulation_all_of_it(monkeypatch):
     monkeypatch.setenv(ONE_PERSON, "1")
     simulated = {"partition-id": 0, "num-partitions": 2}
-    assert room_of(OWN) == (needs.machine_memory() / 2, 86_400.0)
-    assert room_of(simulated)[0] == room_of({**OWN, "modules": "*"})[0] == needs.machine_memory()
+    assert room_of(OWN) == (machine_memory() / 2, 86_400.0)
+    assert room_of(simulated)[0] == room_of({**OWN, "modules": "*"})[0] == machine_memory()
     assert room_of({**OWN, "max-memory": "1.5", "max-seconds": "60"}) == (1.5 * GIB, 60.0)
     for wrong in ("0", "-1", "inf", "nan"):
         with pytest.raises(ExperimentError, match="this node's max-memory is .*; it must be positive and finite"):

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsw.federation.engines.driver import run
+from fedsw.federation.engines.deployed import local_federation
+from fedsw.federation.engines.driver import prepare_served, run, run_served
+from fedsw.runs.observer import NoObserver
 from tests.federation.local_runs import parameters_of
 from tests.federations import small
-from tests.processes import run_on_stock_clients
 
 pytestmark = pytest.mark.slow
 LOOKING = """
@@ -69,8 +70,9 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
     asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
     experiment = small(*asked, "federation.clients=3", "seed=5")
-    result = run_on_stock_clients(experiment, tmp_path / "runs")
-    ours = run(experiment, runs=tmp_path / "ours")
+    directory, ours = prepare_served(experiment, tmp_path / "runs"), run(experiment, runs=tmp_path / "ours")
+    with local_federation(directory / "deployment", directory / "nodes", experiment, stock=True) as link:
+        result = run_served(link, directory, NoObserver(), resume=False)
     assert torch.equal(parameters_of(result.directory), parameters_of(ours.directory))
     assert result.summary["epsilon_spent"] == ours.summary["epsilon_spent"]
     assert len(json.loads((result.directory / "plan.json").read_text())["groups"]) == 2
