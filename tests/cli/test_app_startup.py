@@ -17,7 +17,6 @@ from fedsw.federation.deploy.certificates import write_federation
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "flwr", "ray", "matplotlib", "opacus", "dp_accounting", "sklearn", "ot")
-FOLDERS = ("resume", "show")
 COMMANDS = (
     "run",
     "compare",
@@ -30,7 +29,8 @@ COMMANDS = (
     "demo",
     "budget",
     "tune",
-    *FOLDERS,
+    "resume",
+    "show",
 )
 
 

@@ -372,7 +372,7 @@ def examine(model: nn.Module, inputs: Sequence[Any], heads: Heads | None, tolera
     _require_unmoved(model, inputs)
     if not all(bool(value.isfinite().all()) for value, _ in together):
         raise ValueError("the outputs of made-up records are not finite; give records that the module takes.")
-    _require_alike(model, inputs, heads, tolerance, together, sites)
+    _require_alike(model, inputs, heads, tolerance, together, sites, grams=True)
 
 
 def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: Heads | None, tolerance: float) -> None:
@@ -391,7 +391,7 @@ def examine_beyond(model: nn.Module, batches: Iterable[Sequence[Any]], heads: He
         except Exception:  # the user's own code, on values that it may not be made for
             continue
         _require_unmoved(model, inputs)
-        _require_alike(model, inputs, heads, tolerance, together, sites)
+        _require_alike(model, inputs, heads, tolerance, together, sites, grams=False)
 
 
 def _require_alike(
@@ -401,26 +401,29 @@ def _require_alike(
     tolerance: float,
     together: Sequence[Measured],
     sites: Sites,
+    *,
+    grams: bool,
 ) -> None:
-    """Refuse a model that gives a record other heads or gradients in a batch than by itself."""
+    """Refuse a model that gives a record other heads or gradients in a batch than by itself, with `grams` of both."""
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
-        sizes = (float(value[i].abs().amax()) for value in tensors if value[i].numel() and value.dtype != torch.bool)
-        size = max(sizes, default=0.0)
+        counted = (value[i] for value in tensors if value[i].numel() and value.dtype != torch.bool)
+        size = max((float(numbers.abs().amax()) for numbers in counted), default=0.0)
         try:
-            tape = unrehearsed(model, *single)
-            separate = _combine(tape.raw, heads), _squared_gradients(model, single, heads)
+            measured, alone_sites = _measure(model, single, heads, grams=grams)
+            separate = measured, _squared_gradients(model, single, heads)
         except Exception as error:  # the user's own code, on a batch of one
             raise UnsupportedModule(
                 f"record {i} alone cannot pass through the module, though the batch can: {error}"
             ) from error
-        for (value, gram), alone, true in zip(together, *separate, strict=True):
-            if not _close(value[i], alone.detach()[0], tolerance, size):
+        for (value, gram), (alone, gram_alone), true in zip(together, *separate, strict=True):
+            if not _close(value[i], alone[0], tolerance, size):
                 raise UnsupportedModule(_MIXED.format(what="output", i=i))
-            if gram is not None and true is not None and not _close(gram[i, 0, 0], true, tolerance, 0.0):
+            squares = [norms[row, 0, 0] for norms, row in ((gram, i), (gram_alone, 0)) if norms is not None]
+            if true is not None and not all(_close(square, true, tolerance, 0.0) for square in squares):
                 raise UnsupportedModule(_MIXED.format(what="parameter gradient", i=i))
-        if (alone_sites := tape.sites()) != sites:
+        if alone_sites != sites:
             # The way in which all records are measured follows from these shapes: the longest record would choose it.
             by_itself, batch = ([tuple(shape) for shapes in of for shape in shapes] for of in (alone_sites, sites))
             raise UnsupportedModule(_CUT.format(i=i, own=by_itself, sites=batch))
@@ -555,11 +558,15 @@ def _generator_states(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in sorted(devices, key=str))]
 
 
-def _measure(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> tuple[list[Measured], Sites]:
+def _measure(
+    model: nn.Module, inputs: Sequence[Any], heads: Heads | None, *, grams: bool = True
+) -> tuple[list[Measured], Sites]:
     """One random combination of each head's columns (n,), with its Gram matrices (n, 1, 1) where it is trained."""
     tape = unrehearsed(model, *inputs)
     combined = _combine(tape.raw, heads)
-    return [(head.detach(), tape.gram(head) if head.requires_grad else None) for head in combined], tape.sites()
+    return [
+        (head.detach(), tape.gram(head) if grams and head.requires_grad else None) for head in combined
+    ], tape.sites()
 
 
 def _squared_gradients(model: nn.Module, inputs: Sequence[Any], heads: Heads | None) -> list[Tensor | None]:

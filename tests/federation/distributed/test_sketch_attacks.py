@@ -28,12 +28,11 @@ from fedsw.privacy.masks import MaskKey, summed
 from fedsw.privacy.release import Bounded, Paid, release_share
 from fedsw.privacy.sensitivity import Sensitivity
 from tests.federation.distributed.sites import RUN, Refused, Sites, masked
-from tests.federation.distributed.test_site_attacks import refused, require_the_sum_alone, uniform
+from tests.federation.distributed.test_site_attacks import HONEST, refused, require_the_sum_alone, uniform
 from tests.laws.attacks.canaries import shown_mu
 from tests.noises import require_gaussian
 
 TWO = ("sketch.stages=[{share=0.3}]", "sketch.hidden=5", "training.rounds=3")
-HONEST, COLLUDER = range(3), 3
 
 
 def sites_of(tmp_path, *overrides: str, **more) -> Sites:

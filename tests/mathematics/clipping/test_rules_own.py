@@ -117,6 +117,12 @@ def test_a_wrong_rule_is_found_and_never_trains(known, factor):
         record(layer, x)
 
 
+def test_a_rule_that_is_wrong_for_one_record_alone_never_trains(known):
+    layer_rule(Scaled, parameters=("weight",))(lambda layer, a, delta: {"weight": (1 + (len(a) < 2)) * a * delta})
+    with pytest.raises(UnsupportedModule, match="differs between the batch and the record alone"):
+        record(Scaled(), torch.randn(8, 3, dtype=torch.float64))
+
+
 def test_a_rule_of_the_wrong_sign_is_found_though_its_sizes_are_right(known):
     scaled(-1.0)
     with pytest.raises(ValueError, match="the rule of Scaled is off by .* in weight"):
