@@ -102,10 +102,10 @@ SLOWEST = (
         "benchmarks of a GPU, on a processor",
     ),
     (
-        "federation/engines/test_deployed",
-        "flower_s_own_executors_end_with_the_same_model",
-        44,
-        "Flower's own clients end with the same bits",
+        "federation/test_engines_agree",
+        "flowers_own_engine_ends_with_the_same_bits_and_nothing_left_running",
+        43,
+        "Flower's engines end with the same bits",
     ),
     (
         "federation/engines/test_deployed",
