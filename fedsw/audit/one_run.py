@@ -415,9 +415,10 @@ def _rows(
         f"sum by {used:.0%} of its sensitivity"
     }
     for name, attack in attacks.items():
+        share = downward(attack.shown / claimed, 2) if math.isfinite(claimed) else "none"
         rows[_NAMES[name]] = (
             f"{attack.guesses.correct} of {attack.guesses.made} guesses right ({attack.accuracy:.1%} of all coins): "
-            f"ε ≥ {downward(attack.shown)}, {_share(attack.shown, claimed)} of the claimed one; by (ε, δ) alone ε ≥ "
+            f"ε ≥ {downward(attack.shown)}, {share} of the claimed one; by (ε, δ) alone ε ≥ "
             f"{downward(attack.shown_without_curve)}"
         )
     rows["published"] = (
@@ -425,10 +426,6 @@ def _rows(
         "(Annamalai and De Cristofaro 2024)"
     )
     return list(rows.items())
-
-
-def _share(shown: float, claimed: float) -> str:
-    return downward(shown / claimed, 2) if math.isfinite(claimed) else "none"
 
 
 def _described(attack: _Attack, claimed: float) -> dict[str, Any]:

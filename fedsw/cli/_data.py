@@ -197,7 +197,7 @@ def init_command(
         least_group=least_group,
         skip_rows=skip_rows,
     )
-    drafted = drafts.draft(request, name=_name(output))
+    drafted = drafts.draft(request, name=re.sub("[^A-Za-z0-9._-]", "-", output.stem).lstrip("._-") or "own")
     output.write_text(drafted.text, encoding="utf-8")
     if as_json:
         made = {"file": str(output), "blanks": {str(row): line for row, line in drafted.blanks.items()}}
@@ -240,10 +240,6 @@ def _faults(text: str, folder: Path) -> int:
 
 def _ask(question: str) -> str:
     return str(typer.prompt(question, default="", show_default=False, err=True))
-
-
-def _name(path: Path) -> str:
-    return re.sub("[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "own"
 
 
 def check_command(

@@ -458,24 +458,32 @@ def of_system(fault: BaseException) -> str:
 def _ending_on_signals() -> Iterator[list[int]]:
     """Treat SIGTERM and SIGHUP as Ctrl-C, so that the command ends in order; yields a list of the one that came.
 
-    A signal that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end.
+    A signal that the caller ignores, as nohup does, stays ignored; a second one does not disturb the end. One that
+    comes where Python can only print what is raised, as in a `__del__`, would be lost: it comes again.
     """
     came: list[int] = []
+    shown = sys.unraisablehook
 
     def interrupt(number: int, frame: Any) -> None:
         if not came:
             came.append(number)
             raise KeyboardInterrupt
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        taken = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is signal.SIG_DFL]
-        before = {signum: signal.signal(signum, interrupt) for signum in taken}
+    def again(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            threading.Timer(0.1, os.kill, (os.getpid(), came.pop() if came else signal.SIGINT)).start()
+        else:
+            shown(lost)
+
+    ours = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, interrupt) for number in ours if signal.getsignal(number) is signal.SIG_DFL}
     try:
+        sys.unraisablehook = again
         yield came
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        sys.unraisablehook = shown
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def give_up_output() -> None:

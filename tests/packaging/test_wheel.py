@@ -184,6 +184,7 @@ def test_real_processes_run_on_the_installed_package(fedsw):
     assert (json.loads(done)["status"], json.loads(done)["engine"]) == ("completed", "deployed")
 
 
+@pytest.mark.ray
 def test_flowers_own_command_runs_the_bundle_of_the_installed_package(fedsw):
     done = fedsw("run", "fair-classification", "training.rounds=2", *SMALL, "--engine", "flwr", "--json")
     assert (json.loads(done)["status"], json.loads(done)["engine"]) == ("completed", "flwr")

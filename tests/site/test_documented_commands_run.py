@@ -63,6 +63,7 @@ def run(words: list[str], place: Path, seconds: float = SECONDS) -> tuple[int | 
     return started.returncode, said
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_no_documented_command_ends_in_a_traceback_on_a_fresh_machine(tmp_path):
     """An answer, or a message of what is missing: the pages' own paths, hosts and runs are not there."""

@@ -152,7 +152,8 @@ def _draw_curve(
         axes.axhline(mean[0], color="0.3", linestyle=dashes, linewidth=1.2, label=method)
         axes.axhspan(mean[0] - sd[0], mean[0] + sd[0], color="0.3", alpha=0.1, linewidth=0)
         return
-    look: dict[str, Any] = {"color": colour(position), "linestyle": _line(group), "linewidth": 1.6}
+    lines = ("-", (0, (4, 1.5)), "-.", ":")
+    look: dict[str, Any] = {"color": colour(position), "linestyle": lines[group % 4], "linewidth": 1.6}
     # Past the palette's end colours repeat, with other markers; hollow ones leave coinciding curves visible.
     mark = MARKERS[(position + position // len(MARKERS)) % len(MARKERS)]
     axes.plot(epsilon, mean, marker=mark, markerfacecolor="none", label=method, **look)
@@ -195,10 +196,6 @@ def _images(outputs: HeldOutOutputs) -> NDArray[np.float64] | None:
     """Generated or decoded images; None if a model makes neither."""
     made = outputs.values if "reference" in outputs.extra else outputs.extra.get("samples")
     return made if made is not None and is_square(made.shape[1]) else None
-
-
-def _line(group: int) -> Any:
-    return ("-", (0, (4, 1.5)), "-.", ":")[group % 4]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -86,6 +86,7 @@ def of_schema(path: str, schema: Mapping[str, Any]) -> Iterator[Row]:
         yield f"{path}, field {column!r}", row if row.get("kind") else {"column": column}
 
 
+_CODE = re.compile(r"-?\d+(\.\d+)?")
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|\"((?:[^\"]|\"\")*)\"|([/(),])|([^\s/(),'\"]+)")
 
 
@@ -119,7 +120,7 @@ def _labelled(command: str, labels: dict[str, list[str]]) -> None:
         quoted = single or double
         if mark == "/":
             names, code = [], None
-        elif word and code is None and not names or (word and code is None and not _is_code(word)):
+        elif word and code is None and not names or (word and code is None and not _CODE.fullmatch(word)):
             names = [*names, word]
         elif code is None:
             code = word or quoted
@@ -127,7 +128,3 @@ def _labelled(command: str, labels: dict[str, list[str]]) -> None:
             for name in names:
                 labels.setdefault(name, []).append(code)
             code = None
-
-
-def _is_code(word: str) -> bool:
-    return re.fullmatch(r"-?\d+(\.\d+)?", word) is not None

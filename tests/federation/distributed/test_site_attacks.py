@@ -64,8 +64,11 @@ def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_
         exact.clear()
         sent = [sites.contribution(site, cohort) for site in HONEST]
         table = torch.zeros(sites.length(), dtype=sites.task.dtype).numpy().tobytes()
-    asked = {"round": 1, "sum": sum_, "model": sites.theta.to(sites.task.dtype).numpy().tobytes(), "prepared": b""}
-    require_the_sum_alone(sites, cohort, sent, exact, table=table, **asked)
+    require_the_sum_alone(
+        *(sites, cohort, sent, exact),
+        **{"round": 1, "sum": sum_, "table": table, "prepared": b""},
+        model=sites.theta.to(sites.task.dtype).numpy().tobytes(),
+    )
 
 
 def test_the_honest_sum_has_the_whole_noise_without_that_of_the_colluders(tmp_path, exact):

@@ -80,8 +80,9 @@ def test_server_and_colluders_hold_what_can_be_made_of_the_honest_sum_alone(tmp_
     weights = torch.linspace(-1, 1, classifier_size(sites), dtype=torch.float64)
     cohort = sites.cohort(stage)
     sent = [sites.sketch(site, cohort, weights, stage) for site in HONEST]
-    asked = {"round": stage, "sum": PART, "classifier": flat_bytes(weights) if stage > 1 else b""}
-    require_the_sum_alone(sites, cohort, sent, exact, **asked)
+    require_the_sum_alone(
+        sites, cohort, sent, exact, round=stage, sum=PART, classifier=flat_bytes(weights) if stage > 1 else b""
+    )
 
 
 def test_the_honest_sum_has_the_whole_noise_without_that_of_the_colluders(tmp_path, exact):

@@ -68,8 +68,10 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
     (tmp_path / "sitecustomize.py").write_text(LOOKING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
-    asked = ("data.records=60", "training.batch_fraction=0.02", "training.rounds=1", "federation.timeout=600.0")
-    experiment = small(*asked, "federation.clients=3", "seed=5")
+    experiment = small(
+        *("data.records=60", "training.batch_fraction=0.02", "training.rounds=1"),
+        *("federation.clients=3", "federation.timeout=600.0", "seed=5"),
+    )
     directory, ours = prepare_served(experiment, tmp_path / "runs"), run(experiment, runs=tmp_path / "ours")
     with local_federation(directory / "deployment", directory / "nodes", experiment, stock=True) as link:
         result = run_served(link, directory, NoObserver(), resume=False)
