@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Python compiles what is loaded when it is first loaded: a third of what pip would compile for a minute.
+# Python compiles a file when it is first imported: a third of them are, and pip would take a minute for all.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
 export OMP_NUM_THREADS ?= 2
 # Hundreds of processes are started by the tests: each would compile the whole package and all tests anew.

@@ -71,12 +71,12 @@ def link_requirements(python: Path, asked: str) -> None:
             for extra in needed.extras or ("",)
             if (marker := Requirement(line).marker) is None or marker.evaluate({"extra": extra})
         }
-        pending += further - lines
-        lines |= further
-        for name in {file.parts[0] for file in package.files or () if needed.name != "fedsw"} - {".."}:
+        lines, pending = lines | further, [*pending, *(further - lines)]
+        linked = [] if needed.name == Requirement(asked).name else [package]
+        for name in {file.parts[0] for each in linked for file in each.files or ()} - {".."}:
             if not (inner / name).exists():
                 (inner / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
-        for script in package.entry_points.select(group="console_scripts"):
+        for script in (script for each in linked for script in each.entry_points.select(group="console_scripts")):
             text = f"#!{python}\nfrom {script.module} import {script.attr} as main\nraise SystemExit(main())\n"
             python.with_name(script.name).write_text(text, encoding="utf-8")
             python.with_name(script.name).chmod(0o755)
