@@ -1,4 +1,4 @@
-"""This machine: its memory, and the installed package as one digest, by which two machines tell whether it differs."""
+"""A machine's memory, and its installed package as one digest, which two machines can compare."""
 
 from __future__ import annotations
 

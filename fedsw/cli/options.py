@@ -471,6 +471,7 @@ def _ending_on_signals() -> Iterator[list[int]]:
 
     def again(lost: Any) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
+            # Not at once, and not from here: it would meet the same place, which can only print it.
             threading.Timer(0.1, os.kill, (os.getpid(), came.pop() if came else signal.SIGINT)).start()
         else:
             shown(lost)

@@ -404,7 +404,10 @@ def _require_alike(
     *,
     grams: bool,
 ) -> None:
-    """Refuse a model that gives a record other heads or gradients in a batch than by itself, with `grams` of both."""
+    """Refuse a model that gives a record other heads or gradients in a batch than by itself.
+
+    With `grams` the layers' rules are measured on batches of one record, too: training may draw such a batch.
+    """
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     for i in range(len(tensors[0])):
         single = [value[i : i + 1] if isinstance(value, Tensor) else value for value in inputs]
