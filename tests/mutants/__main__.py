@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import sys
 import time
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.mutants.table import Mutant, checked, read, sample
+from tests.mutants.table import Mutant, checked, read
 from tests.mutants.trial import Nursery, Outcome, copies
 
 ROOT = Path(__file__).parents[2]
@@ -40,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong := checked(table, ROOT):
         console.print("\n".join(wrong), style="bold red", markup=False)
         return 2
-    mutants = _chosen(table, asked, console)
-    began = time.monotonic()
+    mutants = _chosen(table, asked.only)
+    began, tests = time.monotonic(), list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     with contextlib.ExitStack() as stack:
         free: SimpleQueue[Nursery] = SimpleQueue()
-        for copy in stack.enter_context(copies(ROOT, asked.jobs)):
-            free.put(stack.enter_context(Nursery(copy)))
-        pool = stack.enter_context(ThreadPoolExecutor(asked.jobs))
+        made, pool = stack.enter_context(copies(ROOT, asked.jobs)), stack.enter_context(ThreadPoolExecutor(asked.jobs))
+        for nursery in pool.map(partial(Nursery, tests=tests), made):
+            free.put(stack.enter_context(nursery))
         outcomes = {}
         for mutant, outcome in zip(mutants, pool.map(partial(_tried, free), mutants), strict=True):
             outcomes[mutant.name] = outcome
@@ -74,19 +73,11 @@ def _failed_anyway(free: SimpleQueue[Nursery], pool: ThreadPoolExecutor, parts: 
     return next((outcome.by for outcome in alone if outcome.verdict != "survived"), "")
 
 
-def _chosen(table: Sequence[Mutant], asked: argparse.Namespace, console: Console) -> list[Mutant]:
-    if asked.only:
-        known = {mutant.name: mutant for mutant in table}
-        if unknown := [name for name in asked.only if name not in known]:
-            raise SystemExit(f"no mutant is called {', '.join(unknown)}")
-        return [known[name] for name in asked.only]
-    if asked.sample is None:
-        return list(table)
-    again = f"--sample {asked.sample} --of {asked.of.isoformat()}"
-    console.print(
-        f"the sample of {asked.of.isoformat()}: `python -m tests.mutants {again}` repeats it", highlight=False
-    )
-    return sample(table, asked.sample, asked.of.toordinal())
+def _chosen(table: Sequence[Mutant], names: Sequence[str] | None) -> list[Mutant]:
+    known = {mutant.name: mutant for mutant in table}
+    if unknown := [name for name in names or () if name not in known]:
+        raise SystemExit(f"no mutant is called {', '.join(unknown)}")
+    return [known[name] for name in names or known]
 
 
 def _borrowed(free: SimpleQueue[Nursery], work: Callable[[Nursery], Outcome]) -> Outcome:
@@ -147,8 +138,6 @@ def _conclude(console: Console, mutants: Sequence[Mutant], outcomes: dict[str, O
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
-    parser.add_argument("--sample", type=int, metavar="N", help="the named ones and N of the others, in turn")
-    parser.add_argument("--of", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="DATE")
     parser.add_argument("--unsure", action="store_true", help="do not run the tests that noticed a mutant without one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the outcomes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ class Mutant:
         old: the expression, statements or text in it that go; found exactly once.
         new: what comes in their place.
         tests: paths or node ids, the likeliest to notice first.
-        always: whether every sample holds it.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
-    always: bool = False
 
     def applied(self, sources: Sources) -> tuple[Path, str]:
         """The file that it changes, relative to the tree, and the changed text.
@@ -104,10 +102,3 @@ def checked(mutants: Iterable[Mutant], root: Path) -> list[str]:
         except BadMutant as fault:
             wrong.append(str(fault))
     return wrong
-
-
-def sample(mutants: Sequence[Mutant], size: int, turn: int) -> list[Mutant]:
-    """Those that every sample holds, and the next `size` of the others: every turn goes on where the last one ended."""
-    others = [mutant for mutant in mutants if not mutant.always]
-    chosen = {others[(turn * size + i) % len(others)].name for i in range(min(size, len(others)))} if others else set()
-    return [mutant for mutant in mutants if mutant.always or mutant.name in chosen]

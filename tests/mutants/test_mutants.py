@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import datetime
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.mutants.__main__ import ROOT
 from tests.mutants.sources import Sources
-from tests.mutants.table import BadMutant, Mutant, checked, read, sample
+from tests.mutants.table import BadMutant, Mutant, checked, read
 from tests.mutants.trial import Nursery, copies, mutated
 
 SUBJECTS = {
@@ -148,23 +147,10 @@ def test_a_name_that_two_modules_define_is_refused_until_the_end_of_a_module_tel
     assert replace(GOOD, function="prerelease:pay").applied(sources)[0] == Path("fedsw/two/prerelease.py")
 
 
-def test_samples_take_turns_until_every_mutant_was_in_one_and_always_hold_the_named():
-    mutants = read()
-    today = datetime.date(2026, 1, 1).toordinal()
-    named = {mutant.name for mutant in mutants if mutant.always}
-    assert len(named) >= 7
-    met = set()
-    for day in range(today, today + -(-(len(mutants) - len(named)) // 20)):
-        names = [mutant.name for mutant in sample(mutants, 20, day)]
-        assert named <= set(names) and len(names) == len(named) + 20
-        met |= set(names)
-    assert met == {mutant.name for mutant in mutants}
-
-
 TREE = {
     "pyproject.toml": "[tool.pytest.ini_options]\n",
     "fedsw/__init__.py": "",
-    "fedsw/product.py": "def double(x):\n    return 2 * x\n\n\nUNUSED = 1\n",
+    "fedsw/product.py": "def double(x, times=2):\n    return times * x\n\n\nUNUSED = 1\n",
     "test_it.py": """
 import pytest
 from fedsw.product import double
@@ -186,7 +172,7 @@ def nursery(tmp_path_factory):
         (root / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # as `make test` has it: what is compiled may stay
-        with copies(root, 1) as places, Nursery(places[0], packages=("hypothesis",)) as found:
+        with copies(root, 1) as places, Nursery(places[0], packages=("hypothesis",), tests=("test_it.py",)) as found:
             yield found
 
 
@@ -196,8 +182,8 @@ def _mutant(function: str, old: str, new: str, *tests: str) -> Mutant:
 
 def test_a_mutant_that_no_test_notices_survives_and_one_that_is_noticed_is_killed_by_that_test(nursery):
     unnoticed = _mutant("UNUSED", "UNUSED = 1", "UNUSED = 2")
-    noticed = _mutant("double", "2 * x", "x + 3", "test_it.py::test_two_is_doubled")
-    zero = _mutant("double", "2 * x", "x + 2")
+    noticed = _mutant("double", "times * x", "x + 3", "test_it.py::test_two_is_doubled")
+    zero = _mutant("double", "times * x", "x + 2")
     assert nursery.tried(unnoticed).verdict == "survived"
     found = nursery.tried(noticed)
     assert (found.verdict, found.by) == ("killed", "test_it.py::test_two_is_doubled")
@@ -206,10 +192,31 @@ def test_a_mutant_that_no_test_notices_survives_and_one_that_is_noticed_is_kille
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "at_once"),
+    [
+        ("times * x", "x + 3", True),
+        ("times * x", "(lambda: x + 3)()", True),
+        ("times=2", "times=3", False),
+        ("return times * x", "raise OSError", False),
+    ],
+)
+def test_a_changed_function_is_noticed_where_it_was_imported_and_all_else_is_asked_of_a_new_import(
+    nursery, monkeypatch, old, new, at_once
+):
+    """Only a law that failed is believed of functions changed in place: not a fault that forks may have made."""
+    anew = []
+    monkeypatch.setattr(nursery, "ran", lambda tests: anew.append(tests))
+    outcome = nursery.tried(_mutant("double", old, new))
+    assert (outcome and outcome.by, anew) == (
+        ("test_it.py::test_two_is_doubled", []) if at_once else (None, [("test_it.py",)])
+    )
+
+
+@pytest.mark.parametrize(
     ("function", "old", "new", "tests", "words"),
     [
         ("double", "def double", "def other", (), "pytest ended with"),
-        ("double", "return 2 * x", "return y", (), "broke more than a law"),
+        ("double", "return times * x", "return y", (), "broke more than a law"),
         ("UNUSED", "UNUSED = 1", "raise SystemExit", (), "pytest ended with"),
         ("UNUSED", "UNUSED = 1", "import time; time.sleep(0)", ("test_it.py::test_skipped",), "every test was skipped"),
         ("double", "is not there", "at all", (), "0 times"),
@@ -221,7 +228,7 @@ def test_a_mutant_that_breaks_more_than_a_law_or_meets_no_test_is_an_error(nurse
 
 
 def test_tests_that_never_end_are_an_error(nursery):
-    with_a_hang = _mutant("double", "return 2 * x", "while True: pass")
+    with_a_hang = _mutant("double", "return times * x", "while True: pass")
     with mutated(nursery.sources, with_a_hang):
         outcome = nursery.ran(["test_it.py"], patience=3.0)
     assert outcome.verdict == "error" and "not done after 3 s" in outcome.by

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,8 @@ _PACKAGES = (
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _LATER = itertools.count(100)
 _PLUGIN = Path(__file__).parent / "plugin"
+_LAWS = ("AssertionError", "Failed")
+"""What a test that notices raises: its assertion, or `pytest.raises` that nothing was raised in."""
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError", "TypeError")
 
 Verdict = Literal["killed", "survived", "error"]
@@ -98,9 +101,15 @@ def mutated(sources: Sources, mutant: Mutant) -> Iterator[None]:
 
 
 class Nursery:
-    """A copy of the tree, and a process that forks a run of its tests whenever it is asked (`plugin/nursery.py`)."""
+    """A copy of the tree, and a process that forks a run of its tests whenever it is asked (`plugin/nursery.py`).
 
-    def __init__(self, copy: Path, packages: Sequence[str] = _PACKAGES) -> None:
+    Args:
+        tests: those of the mutants to come. They are collected once, and a mutant that changes functions alone is tried
+            in a fork of that (`plugin/mutant_collected.py`). Only a law that failed there is believed: whatever else
+            came of it is asked again of a run that has imported everything with the mutant in it.
+    """
+
+    def __init__(self, copy: Path, packages: Sequence[str] = _PACKAGES, tests: Sequence[str] = ()) -> None:
         self.copy = copy
         self.sources = Sources(copy)
         self._own = {
@@ -108,6 +117,7 @@ class Nursery:
             "HYPOTHESIS_STORAGE_DIRECTORY": str(copy.with_name(f"{copy.name}-hypothesis")),
             **_ENVIRONMENT,
         }
+        self._collected, theirs = Pipe()
         self._process = subprocess.Popen(
             [sys.executable, str(_PLUGIN / "nursery.py"), *packages],
             cwd=copy,
@@ -115,13 +125,23 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=[theirs.fileno()],
         )
+        self._ask(
+            arguments=[*_ARGUMENTS, "-p", "mutant_collected", f"--basetemp={copy}-collected", *tests],
+            environment={**self._own, "MUTANTS_ASKED": str(theirs.fileno())},
+            folder=str(copy),
+            said=f"{copy}-said.txt",
+            kept=theirs.fileno(),
+        )
+        theirs.close()
 
     def __enter__(self) -> Nursery:
         return self
 
     def __exit__(self, *fault: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._collected.close()
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
@@ -153,10 +173,29 @@ class Nursery:
     def tried(self, mutant: Mutant) -> Outcome:
         """What the tests of a mutant say of it."""
         try:
+            path, after = mutant.applied(self.sources)
+            before = (self.copy / path).read_text(encoding="utf-8")
             with mutated(self.sources, mutant):
-                return self.ran(mutant.tests)
+                return self._noticed(self.copy / path, before, after, mutant.tests) or self.ran(mutant.tests)
         except BadMutant as fault:
             return Outcome("error", str(fault), 0.0)
+
+    def _noticed(self, path: Path, before: str, after: str, tests: Sequence[str]) -> Outcome | None:
+        """The law that fails with changed functions in modules that were imported before; None if none does."""
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="mutant-said-") as folder:
+            witness = Path(folder) / "witness.json"
+            try:
+                self._collected.send((str(path), before, after, list(tests), str(witness), PATIENCE))
+                self._collected.recv()
+            except (EOFError, OSError):  # its tests could not be collected together: each mutant is asked by itself
+                return None
+            if not witness.exists():
+                return None
+            seen = json.loads(witness.read_text(encoding="utf-8"))
+        if seen["failed"] is None or seen["failed"]["kind"] not in _LAWS or seen["failed"]["when"] != "call":
+            return None
+        return _read(seen, 1, "", time.monotonic() - began)
 
     def _ask(self, **asked: object) -> int | None:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -5,7 +5,8 @@ reads it anew, as it stands in the copy then.
 
 Its arguments are the packages to import; one that is not installed is left out. A line is JSON: the arguments of
 pytest, its environment, the folder to run in, the file for what it says, and the patience in seconds. The answer is
-the exit code of the run, or null if it was not done in time.
+the exit code of the run, or null if it was not done in time. A run with a connection of its own (`kept`) is not waited
+for.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main() -> None:
         child = os.fork()
         if not child:
             _run(asked)
-        print(json.dumps(_ended(child, asked["patience"])), flush=True)
+        if "kept" in asked:
+            os.close(asked["kept"])  # so that whoever asks there hears when the run has ended
+        print(json.dumps(None if "kept" in asked else ended(child, asked["patience"])), flush=True)
 
 
 def _run(asked: dict) -> None:
@@ -58,7 +61,8 @@ def _run(asked: dict) -> None:
         os._exit(code)
 
 
-def _ended(child: int, patience: float) -> int | None:
+def ended(child: int, patience: float) -> int | None:
+    """The exit code of a fork that leads a session of its own, or None if it was not done in time and is killed."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         found, status = os.waitpid(child, os.WNOHANG)
