@@ -444,7 +444,6 @@ def test_without_dp_accounting_the_finding_says_what_was_not_checked(copied, mon
         raise ModuleNotFoundError("No module named 'dp_accounting'", name="dp_accounting")
 
     monkeypatch.setattr(cost, "recomputed", missing)
-    cost._by.cache_clear()
     found = audit(directory)
     assert found.passed and found.details["not_checked"] == [cost.INDEPENDENT] and found.draw is None
 
