@@ -223,11 +223,9 @@ class _Table(Answers):
         rows = slice(None) if group is None else slice(group, group + 1)
         if self.hidden and self._sigma():
             hits, all_ = float(self.counts[rows, cells].sum()), float(self.counts[rows].sum())
-
-            def spread(hit: float, miss: float) -> float:
-                return self.noise(np.where(cells, hit, miss), group)
-
-            return noised_rate(hits, all_ - hits, spread, math.inf)
+            return noised_rate(
+                hits, all_ - hits, lambda hit, miss: self.noise(np.where(cells, hit, miss), group), math.inf
+            )
         noise = self.noise(cells.astype(np.float64), group)
         return intervals.counted(float(self.counts[rows, cells].sum()), int(self.records[rows].sum()), noise)
 
@@ -598,7 +596,10 @@ def noised_rate(hits: float, misses: float, spread: Callable[[float, float], flo
     size = min(most, max(0.0, together) + spread(1.0, 1.0))
     tried = np.linspace(0.0, 1.0, 1001)
     gaps = np.abs((1 - tried) * hits - tried * misses)
-    deviation = np.sqrt([size * r * (1 - r) + spread(1 - r, -r) ** 2 for r in tried])
+    # The variance of the noise is a quadratic form of the weights, here 1 - r and -r: three values of it say all.
+    of_hits, of_misses, of_both = spread(1.0, 0.0) ** 2, spread(0.0, 1.0) ** 2, spread(1.0, 1.0) ** 2
+    noise = (1 - tried) * of_hits + tried * of_misses - tried * (1 - tried) * of_both
+    deviation = np.sqrt(size * tried * (1 - tried) + np.maximum(0.0, noise))
 
     def at(level: float) -> Interval:
         fitting = tried[gaps <= intervals.normal(level) * deviation]
