@@ -309,13 +309,9 @@ def test_a_batch_script_is_one_and_its_commands_are_understood(script):
     assert settings["ntasks-per-node" if "simulation" in script.stem else "ntasks"] == "1"
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(tmp_path, monkeypatch):
-    """Slurm's two commands are played on this machine; Ray, its token, its two nodes and the run are real.
-
-    Four cores a node, and memory for one site: the run has a place on each.
-    """
+@pytest.fixture
+def slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command of a batch job of two nodes that are this machine: Slurm's two commands are played."""
     (played := tmp_path / "bin").mkdir()
     here = 'while [ "${1#-}" != "$1" ]; do [ "$1" = -w ] && shift; shift; done; exec "$@"'
     for name, line in {"srun": here, "scontrol": "printf 'one\\ntwo\\n'"}.items():
@@ -328,9 +324,23 @@ def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(tmp_pat
         monkeypatch.setenv(f"SLURM_{name}", said)
     monkeypatch.setenv("RAY_PORT", str(free_port()))
     settings = ["fair-classification", "federation.clients=6", "training.rounds=2", "data.records=600"]
-    asked = ["bash", str(DEPLOY / "slurm" / "simulation.sbatch"), *settings]
+    return ["bash", str(DEPLOY / "slurm" / "simulation.sbatch"), *settings]
+
+
+def test_a_job_whose_ray_does_not_start_tries_three_times_and_ends(slurm_job, tmp_path):
+    """Ray gives itself half a minute, which a busy machine may not have; a job that waits on costs its whole time."""
+    (ray := tmp_path / "bin" / "ray").write_text("#!/bin/bash\necho tried >&2; exit 1\n")
+    ray.chmod(0o755)
+    ended = subprocess.run(slurm_job, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and ended.stderr.count("tried") == 3 and "Ray does not start on one" in ended.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_simulation_on_two_nodes_of_a_cluster_runs_by_its_batch_script(slurm_job, tmp_path):
+    """Ray, its token, its nodes and the run are real. Four cores a node, memory for one site: a place on each."""
     with subprocess.Popen(
-        asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        slurm_job, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as job_script:
         try:
             said, _ = job_script.communicate(timeout=400)
