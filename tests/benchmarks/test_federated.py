@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,23 +33,6 @@ def test_the_goal_is_of_the_number_of_parties_that_lose_most(lost: float, word: 
         f"Masks lose at most 0.005 of every score: {word} (seeds: 2; most: 0.0000 at 5, {lost:.4f} at 150)."
     )
     assert [said.count(f"| {parties} |") for parties in ("any", 5, 150)] == [1, 2, 1] and "0.850 ± 0.071" in said
-
-
-def test_rows_that_are_stored_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[tuple[str, int, int]] = []
-
-    def once(table: object, trust: str, parties: int, seed: int) -> dict[str, Any]:
-        measured.append((trust, parties, seed))
-        return row(trust, parties, seed, 0.8)
-
-    monkeypatch.setattr(federated, "RESULT", tmp_path / "rows.json")
-    monkeypatch.setattr(federated, "measured", once)
-    monkeypatch.setitem(federated.TABLES, "adult", lambda folder, public: None)
-    wanted = ["--data-dir", str(tmp_path), "--parties", "2", "3"]
-    for seeds, many in ((1, 5), (1, 5), (3, 15)):
-        assert federated.main([*wanted, "--seeds", str(seeds)]) == 0
-        assert len(measured) == len(set(measured)) == many
-    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 15
 
 
 def clinic() -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.own_data import by_group, lost
+from benchmarks.own_data import by_group
 from benchmarks.rivals import sets
 
 
@@ -26,14 +26,6 @@ def test_runs_below_a_constant_by_more_than_a_standard_error_of_the_differences_
     moved = [{**row, "accuracy": row["accuracy"] + 0.1 * seed} for seed, row in enumerate(rows)]
     moved = [{**row, "constant": row["constant"] + 0.1 * seed} for seed, row in enumerate(moved)]
     assert by_group.drafted_table(moved).endswith(f"error: {words}.")  # what a split makes hard is hard for both
-
-
-def test_rows_of_several_sets_stand_by_set_adult_first():
-    row = {"records": 9, "constant": 0.7, "accuracy": 0.8, "disparate_impact": 0.5, "odds_gap": 0.1}
-    cells = [["hmda", "central", 0.2, "", 0], ["adult", "central", 0.2, "parity", 0], ["adult", "central", 0.0, "", 0]]
-    lines = by_group.thresholds_table([{**row, "cell": cell} for cell in cells]).splitlines()[2:]
-    assert [line.strip("| ").split(" | ")[0] for line in lines] == ["adult", "adult", "hmda"]
-    assert " | – | " in lines[0] and " | parity | " in lines[1]
 
 
 def shipped(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> list[str]:
@@ -68,15 +60,3 @@ def test_a_group_that_is_compared_is_no_input(tmp_path, monkeypatch, grouped, gr
     assert sorted([*private, *held_out]) == list(range(40)) and len(held_out) == 10
     if grouped:
         assert of.private.sensitive.tolist() == [int(cells[row] == "yes") for row in private]
-
-
-def test_area_and_log_loss_are_shown_where_every_seed_has_them():
-    row = {
-        **{"records": 9, "constant": 0.5, "score": 0.8},
-        **dict.fromkeys(("reference_same", "reference_any"), {"score": 0.8, "auc": 0.95, "loss": 0.2}),
-    }
-    rows = [
-        {**row, "auc": 0.9, "loss": 0.3, "loss_of_shares": 0.6, "cell": ["made-up", 1.0, seed]} for seed in range(2)
-    ]
-    assert "| 0.8 | 0.9 / 0.95 | 0.3 / 0.6 / 0.2 | 0.8 |" in lost.accuracy_table(rows)
-    assert "| 0.8 | – | – | 0.8 |" in lost.accuracy_table([rows[0], {**row, "cell": ["made-up", 1.0, 1]}])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import benchmarks.synthetic_tables.__main__ as tables
 from benchmarks import audits, sections
 from fedsw.desk.compare.comparison_grid import make_grid
 
@@ -82,18 +81,3 @@ def test_a_table_is_said_to_be_behind_where_it_is_and_every_epsilon_says_of_whic
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[3:] for line in beside.splitlines() if "|" in line}
     assert [cell.startswith("**") for cell in cells["AIM"]] == [behind] * 6
     assert not any(cell.startswith("**") for cell in cells["MST"])
-
-
-def test_rows_of_other_tables_that_are_stored_are_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured: list[dict[str, Any]] = []
-    monkeypatch.setattr(tables, "RESULT", tmp_path / "rows.json")
-    monkeypatch.setattr(tables, "_measured", lambda wanted, asked, table: measured.append(wanted) or {"two_way": 0.1})
-    monkeypatch.setitem(tables.TABLES, "adult", lambda folder, public: None)
-    asked = ["--data-dir", str(tmp_path), "--methods", "real", "sketch", "aim", "--seeds", "2", "--epsilon", "1", "3"]
-    for again in range(2):
-        assert tables.main(asked) == 0
-        assert len(measured) == 1 + 2 * 2 * (1 + 2), again
-    assert tables.main([*asked, "--aim", "max_model_size=1"]) == 0
-    assert len(measured) == 13 + 2 * 2 * 2

@@ -248,17 +248,6 @@ def test_a_run_goes_on_where_it_was_stopped(federation):
     assert attempts_in(folder, 0) == [(1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]
 
 
-@pytest.mark.slow
-@pytest.mark.ray
-def test_on_ray_sites_have_masks_and_a_ledger_a_client(tmp_path):
-    experiment = small(*TRUST, "training.rounds=3", "federation.sites=3", "federation.timeout=600.0", "seed=5")
-    ours = driver.run(experiment, runs=tmp_path / "ours")
-    theirs = driver.run(experiment, engine="ray", runs=tmp_path / "ray")
-    assert torch.equal(parameters_of(ours.directory), parameters_of(theirs.directory))
-    assert "masked sums between sites" in theirs.summary["guarantee"]["against"]
-    assert all(attempts_in(theirs.directory, client) == [(1, 0), (2, 0), (3, 0)] for client in range(3))
-
-
 def rosters(monkeypatch, *, without: dict[int, int], keys: dict[int, MaskKey]) -> None:
     """Give clients keys of their own, and let a client's roster be without another client."""
     genuine = site.keyring_of

@@ -58,7 +58,11 @@ def test_a_cluster_that_is_out_of_reach_is_named_before_anything_begins(tmp_path
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_node_that_dies_ends_the_run_by_name_and_the_nodes_that_are_left_go_on_with_it(tmp_path, monkeypatch) -> None:
-    """Two Ray nodes with a place each: one dies after the second round, with every process of it at once."""
+    """Two Ray nodes with a place each: one dies after the second round, with every process of it at once.
+
+    Without a seed the key of a batch is in the state of its client's own node alone, and Ray hands a client to any of
+    its workers: each that gets one makes the same secret batch again.
+    """
     mark(monkeypatch)
     with ray_nodes((1, 1)) as nodes:
 

@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_by_name(change, reason):
         *((*shape, 5.0) for shape in SHAPES[1:6]),
         # hundreds of times as many iterations, in both libraries
         *(pytest.param(*shape, 1.0, marks=pytest.mark.slow) for shape in SHAPES[1:6]),
-        *(pytest.param(*shape, 0.5, marks=pytest.mark.slow) for shape in (SHAPES[1], SHAPES[5])),
+        pytest.param(*SHAPES[1], 0.5, marks=pytest.mark.slow),
     ],
 )
 def test_plans_losses_and_divergences_are_pots(n, m, d, reg):

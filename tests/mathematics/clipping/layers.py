@@ -105,7 +105,7 @@ NAMES = tuple(table(1, True))
 
 def make(name: str, d: int, bias: bool, n: int, seed: int = 0) -> tuple[nn.Module, Tensor]:
     """A model of the table and a batch for it, both of random normals."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     build, draw = table(d, bias)[name]
     model = build()
     with torch.no_grad():
