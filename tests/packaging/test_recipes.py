@@ -64,7 +64,7 @@ def test_with_all_recipes_applied_quick_tests_pass(tmp_path):
     ):
         subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
     (copy / ".venv").symlink_to(sys.prefix)
-    suite = [*("-n", "2", "--dist", "loadfile", "-m", "not slow and not again", "-p", "no:cacheprovider")]
+    suite = [*("-n", "0", "-m", "not slow and not again", "-p", "no:cacheprovider")]
     own_tests = {copy / name for recipe in RECIPES for name in touched(recipe) if name.startswith("tests/")}
     walked = own_tests | {path for each in WALKED for path in (copy / "tests").glob(each)}
     suite += ["-rf", "--tb=short", *map(str, sorted(walked))]
