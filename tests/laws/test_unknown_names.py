@@ -50,7 +50,7 @@ DECIDES = {
     "audit/record/_rows.py:_sums_of": "the older version had no other relation; the sums ask theirs",
     "audit/record/_rows.py:check": "one check more for pld; the others have theirs",
     "audit/record/cost.py:floor": "an accountant without a lower bound has the floor 0",
-    "audit/record/cost.py:recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
+    "audit/record/cost.py:_recomputed": "an accountant that is not listed is a user's own, held to a lower bound",
     "data/_synthetic.py:synthetic": RAISES,
     "data/_synthetic.py:synthetic.draw": LOOKED_UP,
     "experiment/compatibility.py:_of_task": VALIDATED,
