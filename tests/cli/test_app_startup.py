@@ -145,7 +145,7 @@ def wait():
     time.sleep(60)
 sys.exit(invoke(app, ["wait"], debug=False))
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25)
     assert (found.returncode, found.stdout) == (143, "is not lost\n") and "Traceback" not in found.stderr
 
 

@@ -21,8 +21,8 @@ from typing import Literal
 from tests.mutants.sources import Sources
 from tests.mutants.table import BadMutant, Mutant
 
-PATIENCE = 180.0
-"""Seconds that the tests of one mutant may take."""
+PATIENCE, SHORT_PATIENCE = 180.0, 30.0
+"""Seconds that the tests of one mutant may take: in a run of their own, and in a fork of what is collected."""
 
 _ARGUMENTS = (
     *("-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "mutant_witness", "--tb=no"),
@@ -186,7 +186,7 @@ class Nursery:
         with tempfile.TemporaryDirectory(prefix="mutant-said-") as folder:
             witness = Path(folder) / "witness.json"
             try:
-                self._collected.send((str(path), before, after, list(tests), str(witness), PATIENCE))
+                self._collected.send((str(path), before, after, list(tests), str(witness), SHORT_PATIENCE))
                 self._collected.recv()
             except (EOFError, OSError):  # its tests could not be collected together: each mutant is asked by itself
                 return None
