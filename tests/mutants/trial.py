@@ -109,7 +109,7 @@ class Nursery:
             came of it is asked again of a run that has imported everything with the mutant in it.
     """
 
-    def __init__(self, copy: Path, packages: Sequence[str] = _PACKAGES, tests: Sequence[str] = ()) -> None:
+    def __init__(self, copy: Path, tests: Sequence[str], packages: Sequence[str] = _PACKAGES) -> None:
         self.copy = copy
         self.sources = Sources(copy)
         self._own = {
@@ -190,9 +190,7 @@ class Nursery:
                 self._collected.recv()
             except (EOFError, OSError):  # its tests could not be collected together: each mutant is asked by itself
                 return None
-            if not witness.exists():
-                return None
-            seen = json.loads(witness.read_text(encoding="utf-8"))
+            seen = json.loads(witness.read_text(encoding="utf-8")) if witness.exists() else {"failed": None}
         if seen["failed"] is None or seen["failed"]["kind"] not in _LAWS or seen["failed"]["when"] != "call":
             return None
         return _read(seen, 1, "", time.monotonic() - began)

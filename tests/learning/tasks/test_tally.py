@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from fedsw.learning.tasks.problem import Problem
 from fedsw.learning.tasks.tally import BINS, CHANCES, ONE, SCORED, Counts, Cut, RegressionSums
 from fedsw.privacy.relations import ADD_OR_REMOVE
-from fedsw.runs.evaluation import held_out_metrics
-from fedsw.runs.evaluation.held_out_metrics import Tallied, as_many, held_out_of, noised_gain
+from fedsw.runs.evaluation import held_out_metrics, intervals
+from fedsw.runs.evaluation.held_out_metrics import Tallied, as_many, held_out_of, noised_gain, noised_rate
 from fedsw.runs.evaluation.quality import metrics_of_tables
 from fedsw.runs.evaluation.verdict import warnings_of
 from tests.federations import small
@@ -418,3 +418,21 @@ def test_an_interval_of_a_gain_never_ends_below_its_beginning(more):
     for noise in (0.0, 5.0, 80.0):
         found = noised_gain(more, abs(more) + noise, 100, noise)
         assert -1 <= found.low <= found.high <= 1
+
+
+@pytest.mark.parametrize(("hits", "misses", "most"), [(30.0, 70.0, math.inf), (0.4, 5.0, 9.0), (-0.5, 8.0, math.inf)])
+@pytest.mark.parametrize("noise", [[[9.0, 0.0], [0.0, 9.0]], [[2.0, -1.5], [-1.5, 4.0]], [[25.0, 6.0], [6.0, 1.5]]])
+def test_a_noised_rate_holds_the_shares_that_a_loop_over_all_of_them_holds(hits, misses, most, noise):
+    def spread(*weights: float) -> float:
+        return math.sqrt(max(0.0, np.array(weights) @ np.array(noise) @ np.array(weights)))
+
+    size, z = min(most, max(0.0, hits + misses) + spread(1.0, 1.0)), intervals.normal(intervals.LEVEL)
+    held = [
+        share
+        for share in np.linspace(0, 1, 1001)
+        if abs((1 - share) * hits - share * misses)
+        <= z * math.hypot(math.sqrt(size * share * (1 - share)), spread(1 - share, -share))
+    ]
+    assert tuple(noised_rate(hits, misses, spread, most).at(intervals.LEVEL)) == pytest.approx(
+        (held[0], held[-1]), abs=1.1e-3
+    )

@@ -1,7 +1,7 @@
 """A pytest plugin that collects once: every mutant is a fork with its functions changed, which runs its own tests.
 
 Most of a short run of tests is spent on imports and on collecting. A function's code is put in place of the one before
-in the function itself, so that whoever has it has the change: a module that imported it, a decorator, a table of kinds.
+in the function itself, so that all that hold it have the change: a module that imported it, a decorator, a table.
 A mutant that changes more than functions (a constant, a default, a class) is not tried here.
 """
 
@@ -23,7 +23,7 @@ _NOT_HERE = 71
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Serve until whoever asks is gone; a fork returns, and pytest runs the tests that are left to it."""
+    """Serve until the other end of the connection is closed; a fork returns, and pytest runs the tests left to it."""
     gc.unfreeze()
     functions = defaultdict(list)
     for found in gc.get_objects():

@@ -37,7 +37,7 @@ def main() -> None:
         if not child:
             _run(asked)
         if "kept" in asked:
-            os.close(asked["kept"])  # so that whoever asks there hears when the run has ended
+            os.close(asked["kept"])  # so that its other end hears when the run has ended
         print(json.dumps(None if "kept" in asked else ended(child, asked["patience"])), flush=True)
 
 
