@@ -16,7 +16,7 @@ import torch
 from hypothesis import settings
 
 from fedsw.federation.node.simulated import simulating
-from tests.stages import set_aside
+from tests.stages import FEW, set_aside
 
 settings.register_profile("fedsw", deadline=None)  # how long an example takes says nothing but how busy the machine is
 settings.load_profile("fedsw")
@@ -164,6 +164,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker a core; in the slow stage two more: it waits for processes a quarter of its time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 2 * (config.option.markexpr == "slow")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The workers of the slow stage import no file without a slow test: half of them, some six seconds a worker."""
+    if config.option.markexpr != "slow" or collection_path.suffix != ".py":
+        return None
+    name = collection_path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+    return None if name in FEW or "slow" in collection_path.read_text(encoding="utf-8") else True
 
 
 @pytest.hookimpl(tryfirst=True)

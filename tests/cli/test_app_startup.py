@@ -135,14 +135,14 @@ from fedsw.cli.options import invoke, new_group
 class Ends:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
+        time.sleep(10)
 app = new_group()
 app.command("look")(print)
 @app.command("wait")
 def wait():
     Ends()
     print("is not lost", flush=True)
-    time.sleep(60)
+    time.sleep(10)
 sys.exit(invoke(app, ["wait"], debug=False))
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25)

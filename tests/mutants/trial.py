@@ -75,7 +75,7 @@ def copies(root: Path, count: int) -> Iterator[list[Path]]:
         for path in tracked(root):
             (first / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / path, first / path, follow_symlinks=False)
-        compileall.compile_dir(first, quiet=2)
+        compileall.compile_dir(first, quiet=2, workers=0)
         for copy in others:
             shutil.copytree(first, copy, symlinks=True)
         yield made
