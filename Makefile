@@ -14,8 +14,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/fedsw demo --rounds 300
 
-# Every worker has a core: two threads each would wait for one another.
+# Every worker has a core: two threads each would wait for one another, and busily.
 test test-slow: export OMP_NUM_THREADS := 1
+test test-slow: export OMP_WAIT_POLICY := passive
 
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"

@@ -21,6 +21,7 @@ from tests.stages import FEW, set_aside
 settings.register_profile("fedsw", deadline=None)  # how long an example takes says nothing but how busy the machine is
 settings.load_profile("fedsw")
 
+_THREADS = torch.get_num_threads()
 _IN_MEMORY, _ROOM = Path("/dev/shm"), 8 * 2**30
 if _IN_MEMORY.is_dir() and min(shutil.disk_usage(_IN_MEMORY).free, psutil.virtual_memory().available) > _ROOM:
     # Ledgers wait for the disk thousands of times; what a test asks of them is what they wrote, and in which order.
@@ -59,9 +60,11 @@ def one_cluster_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
 def same_draws_wherever_a_test_runs() -> None:
     """Tests that draw their inputs from torch's own generator get the same ones, whatever ran before them.
 
-    `torch.manual_seed` writes down its whole stack for a GPU that may come: two milliseconds a test.
+    `torch.manual_seed` writes down its whole stack for a GPU that may come: two milliseconds a test. Threads that one
+    test asked for would wait busily for one another in all that come after it.
     """
     torch.default_generator.manual_seed(0)
+    torch.set_num_threads(_THREADS)
 
 
 @pytest.fixture

@@ -64,9 +64,10 @@ def test_a_regressor_learns_where_noise_lets_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", [PrivateClassifier(), PrivateRegressor(settings=QUICK)])
 def test_it_passes_all_that_scikit_learn_checks(estimator: Any) -> None:
-    found = check_estimator(estimator(), on_fail=None, on_skip=None)
+    """Of a classifier accuracy is asked, too: it trains for as long as it does by itself."""
+    found = check_estimator(estimator, on_fail=None, on_skip=None)
     faults = [f"{check['check_name']}: {check['exception']!r}" for check in found if check["status"] != "passed"]
     assert len(found) > 50
     assert [fault for fault in faults if "SCIPY_ARRAY_API is not set" not in fault] == []

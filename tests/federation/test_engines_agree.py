@@ -33,7 +33,7 @@ def test_the_search_finds_a_process_that_left_its_session_and_none_of_another_te
     ("engine", "overrides", "masked"),
     [
         ("ray", ("privacy.trust=distributed", "privacy.epsilon=2.0", "federation.sites=3"), 3),
-        ("flwr", ("thresholds.share=0.2",), 0),
+        ("flwr", ("thresholds.share=0.2", "federation.clients=2"), 0),
     ],
     ids=["ray", "flwr"],
 )

@@ -87,11 +87,11 @@ UNTRIED = {("scattering", "moments"): "of 784 numbers a record: minutes a run; `
 
 
 def families() -> Iterator[tuple[str, str, str]]:
-    """Every trust model with a task that goes with it, and a model of the task."""
+    """Every trust model with a task that goes with it, and a model of the task; `none`, which promises nothing, once."""
     for trust in trust_models():
-        for name, task in TASKS.items():
-            if trust in task.facts.trusts:
-                yield from ((trust, name, model) for model in task.facts.models if model not in LEFT_OUT)
+        tasks = [(name, task.facts) for name, task in TASKS.items() if trust in task.facts.trusts]
+        own = [(trust, name, model) for name, facts in tasks for model in facts.models if model not in LEFT_OUT]
+        yield from own[:1] if trust == "none" else own
 
 
 def plain(trust: str, task: str, model: str) -> Case:
@@ -162,13 +162,16 @@ def accepted_with(case: Case) -> bool:
 
 
 def leaves_the_same(leave: Any, case: Case, name: str) -> None:  # noqa: F811
-    """Neighbours leave the same, with all releases that go with a case; of these a refusal may name one more."""
-    names = released(case)
+    """Neighbours leave the same, with all releases that go with a case; of these a refusal may name one more.
+
+    A penalty, a kind of sketch and what enters a model change no view of `show`: it is asked of the other cases.
+    """
+    names, shown = released(case), name in ("plain", "persons", "groups", "")
     while True:
         whole = with_(case, *(override for each in names for override in RELEASES[each]))
         records = table(whole)
         try:
-            one = leave(whole, records)
+            one = leave(whole, records, shown=shown)
         except ExperimentError as refused:  # of what is known of the model alone
             kept = tuple(each for each in names if SAID_OF[each] not in str(refused))
             if kept == names:
@@ -178,7 +181,7 @@ def leaves_the_same(leave: Any, case: Case, name: str) -> None:  # noqa: F811
             assert MODELS.get(case.task["model"]["kind"]).mixes  # refused where gradients of records are clipped
             return
         else:
-            require_the_same(whole, one, leave(whole, other_of(whole, records)))
+            require_the_same(whole, one, leave(whole, other_of(whole, records), shown=shown))
             return
 
 
