@@ -381,7 +381,8 @@ class Spectrum:
         self._spacing, self._size = spacing, size
         self._device = device
         self._modulus, self._argument = (put(np.zeros(size // 2 + 1), device) for _ in range(2))
-        self._steps = _Running(lambda step: _transform(step, orientation, spacing, size, device))
+        transform = _kept_transform if size <= _KEPT_SIZE and device == "cpu" else _transform
+        self._steps = _Running(lambda step: transform(step, orientation, spacing, size, device))
 
     def extend(self, counts: Mapping[Step, int]) -> None:
         """Add what ``counts`` holds more than was added so far; counts never shrink."""
@@ -489,9 +490,10 @@ class _Transform:
 
     def argument(self, count: int) -> Any:
         """Arguments of the first ``count`` frequencies."""
-        if len(self._argument) < count:
-            self._argument = library(self._spectrum).angle(self._spectrum[:count])
-        return self._argument[:count]
+        argument = self._argument  # another thread may put a shorter one in its place
+        if len(argument) < count:
+            argument = self._argument = library(self._spectrum).angle(self._spectrum[:count])
+        return argument[:count]
 
 
 def _transform(step: Step, orientation: Orientation, spacing: float, size: int, device: Device) -> _Transform:
@@ -507,3 +509,8 @@ def _transform(step: Step, orientation: Orientation, spacing: float, size: int, 
         circle[size - len(piece) :] += piece
     circle[0] += centre
     return _Transform(circle)
+
+
+_KEPT_SIZE = 2**14
+_kept_transform = functools.lru_cache(maxsize=64)(_transform)
+"""Runs of the same settings, and the search for their noise, ask for the same small transforms: 16 MB at most."""
