@@ -87,11 +87,17 @@ UNTRIED = {("scattering", "moments"): "of 784 numbers a record: minutes a run; `
 
 
 def families() -> Iterator[tuple[str, str, str]]:
-    """Every trust model with a task that goes with it, and a model of the task; `none`, which promises nothing, once."""
+    """Every trust model with a task that goes with it, and a model of the task."""
     for trust in trust_models():
-        tasks = [(name, task.facts) for name, task in TASKS.items() if trust in task.facts.trusts]
-        own = [(trust, name, model) for name, facts in tasks for model in facts.models if model not in LEFT_OUT]
-        yield from own[:1] if trust == "none" else own
+        for name, task in TASKS.items():
+            if trust in task.facts.trusts:
+                yield from ((trust, name, model) for model in task.facts.models if model not in LEFT_OUT)
+
+
+def tried() -> list[tuple[str, str, str]]:
+    """Those of trust models that promise something, and the first one of `none`, which does not."""
+    first = next(family for family in families() if family[0] == "none")
+    return [first, *(family for family in families() if family[0] != "none")]
 
 
 def plain(trust: str, task: str, model: str) -> Case:
@@ -200,7 +206,7 @@ def dealt() -> dict[tuple[str, str, str], dict[str, Case]]:
     """
     met: set[tuple[str, ...]] = set()
     cases: dict[tuple[str, str, str], dict[str, Case]] = {}
-    for trust, task, model in families():
+    for trust, task, model in tried():
         own = cases[trust, task, model] = {}
         for name, case in variants(trust, task, model):
             meetings = {(model, name), (trust, name) if name in INPUTS else (trust, task, name)}
@@ -211,7 +217,7 @@ def dealt() -> dict[tuple[str, str, str], dict[str, Case]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trust", "task", "model"), list(families()))
+@pytest.mark.parametrize(("trust", "task", "model"), tried())
 def test_neighbours_leave_the_same_with_every_penalty_sketch_inputs_and_release(leave, trust, task, model):  # noqa: F811
     for name, case in dealt()[trust, task, model].items():
         leaves_the_same(leave, case, name)
