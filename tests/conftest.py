@@ -102,32 +102,33 @@ LONG = (
     "papers/test_quick",
     "federation/engines/test_deployed",
     "laws/simulations/test_neighbours_registries",
+    "laws/simulations/test_chaos_deployed",
     "packaging/test_newest_flower",
     "packaging/test_recipes",
-    "laws/simulations/test_chaos_deployed",
-    "benchmarks/test_performance",
     "federation/engines/test_deployed_hosts",
     "packaging/test_wheel",
+    "laws/simulations/test_stock_bytes",
     "laws/simulations/test_every_statement",
-    "federation/test_engines_agree",
-    "site/test_documented_commands_run",
     "laws/simulations/test_neighbours",
     "site/test_site",
     "laws/simulations/test_stock_apps",
     "laws/runs/test_audited_folders",
-    "federation/engines/test_inprocess_ray",
-    "laws/attacks/test_federation_attack",
-    "laws/simulations/test_stock_bytes",
+    "federation/test_engines_agree",
     "mathematics/clipping/test_opacus_list",
+    "laws/attacks/test_federation_attack",
     "laws/doors/test_ot",
-    "packaging/test_many_machines",
-    "laws/runs/test_added_kept",
+    "site/test_documented_commands_run",
+    "benchmarks/test_performance",
     "laws/tables/test_every_verb",
-    "runs/evaluation/test_quality_by_column",
-    "federation/distributed/test_masked_rounds",
+    "federation/engines/test_inprocess_ray",
     "audit/test_canary_once",
+    "laws/runs/test_added_kept",
+    "runs/evaluation/test_quality_by_column",
+    "packaging/test_many_machines",
+    "federation/distributed/test_masked_rounds",
     "laws/attacks/test_hostile_member",
     "runs/single/test_begun",
+    "laws/doors/test_flower_apps",
     "laws/tables/test_path",
     "desk/planning/test_forecast",
     "laws/simulations/test_ended_runs",
@@ -159,7 +160,8 @@ LONG = (
 )
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended.
 
-Those that wait for processes alternate with those that compute.
+Those that wait for processes alternate with those that compute. Ray comes late: it gives itself thirty seconds to
+start, and dozens of processes of deployments would have their turns in between.
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsw.runs.report.figures import house_style, new_panels, save
+from fedsw.runs.report.figures import DOTS, house_style, new_panels, save
 from simulations.papers.figure import figures
 from simulations.papers.study import Study
 from simulations.papers.work import function
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _COLUMNS = 3
 _SHEET_BYTES = 5_000_000
 _TILE = (4.2, 3.4)
+_FEW_DOTS = 40
+"""Dots an inch of what `--quick` draws to try the code: most of its time would go into pixels."""
 
 
 def draw(study: Study, folder: Path) -> list[Path]:
@@ -25,7 +27,7 @@ def draw(study: Study, folder: Path) -> list[Path]:
         return []
     drawing: Callable[[Study], Mapping[str, Drawing]] = function("drawn", study.figure.draw)
     stem = study.figure.id.replace("/", "-")
-    with house_style(formulas=True):
+    with house_style(formulas=True, dots=_FEW_DOTS if study.figure.small else DOTS):
         drawings = drawing(study)
         return [save(picture, folder / f"{'-'.join([stem, *_words(part)])}.png") for part, picture in drawings.items()]
 

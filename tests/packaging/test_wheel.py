@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 import tarfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +24,7 @@ from tests.packaging.environments import (
     run,
     sources,
 )
-from tests.processes import interruptible, left_of_this_test, mark
+from tests.processes import left_of_this_test, mark
 
 pytestmark = pytest.mark.slow
 SMALL = ("data.records=600", "data.test_records=200")
@@ -152,32 +149,6 @@ def test_the_start_page_leads_from_nothing_to_a_report_in_ten_commands_at_most(p
         re.findall(r' src="[^"]*"', report.read_text())
     )
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 601
-
-
-def test_a_run_that_was_stopped_goes_on(fedsw, python, empty, environment):
-    command = [str(python.with_name("fedsw")), "run", "fair-classification", "training.rounds=400", *SMALL]
-    command += ["--clients", "2", "--quiet", "--runs", "stopped"]
-    stopped = subprocess.Popen(
-        command, cwd=empty, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
-    )
-    deadline = time.monotonic() + 120
-    while not any(path.stat().st_size for path in empty.glob("stopped/*/*/metrics.jsonl")):
-        assert stopped.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    stopped.send_signal(signal.SIGINT)
-    printed = stopped.communicate(timeout=60)[1]
-    assert stopped.returncode == 130 and "fedsw resume stopped/fair-classification/" in printed
-    done = json.loads(fedsw("resume", "fair-classification", "--runs", "stopped", "--json"))
-    assert (done["status"], done["released_rounds"]) == ("completed", 400)
-
-
-def test_methods_are_compared(fedsw, empty):
-    place = fedsw(
-        *("compare", "fair-classification", "--methods", "none,central", "--epsilon", "3", "--seeds", "1"),
-        *("--rounds", "2", "--clients", "2", "--quiet", *(word for pair in SMALL for word in ("--set", pair))),
-    ).strip()
-    left = {path.suffix for path in (empty / place).iterdir()}
-    assert {".png", ".json"} <= left
 
 
 def test_real_processes_run_on_the_installed_package(fedsw):

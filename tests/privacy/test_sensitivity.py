@@ -307,7 +307,7 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "restarts"), [(60, 32), pytest.param(400, 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("steps", "restarts"), [(60, 32), pytest.param(300, 120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("d", "k", "scheme", "radii", "norms", "share"), SEARCHES)
 def test_gradient_ascent_comes_close_to_a_bound_and_never_exceeds_it(
     d: int,

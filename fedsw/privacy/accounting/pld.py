@@ -381,7 +381,7 @@ class Spectrum:
         self._spacing, self._size = spacing, size
         self._device = device
         self._modulus, self._argument = (put(np.zeros(size // 2 + 1), device) for _ in range(2))
-        transform = _kept_transform if size <= _KEPT_SIZE and device == "cpu" else _transform
+        transform = _kept_transform if size <= 2**14 and device == "cpu" else _transform
         self._steps = _Running(lambda step: transform(step, orientation, spacing, size, device))
 
     def extend(self, counts: Mapping[Step, int]) -> None:
@@ -511,6 +511,5 @@ def _transform(step: Step, orientation: Orientation, spacing: float, size: int, 
     return _Transform(circle)
 
 
-_KEPT_SIZE = 2**14
+# Runs of the same settings, and the search for their noise, ask for the same small transforms: 16 MB at most.
 _kept_transform = functools.lru_cache(maxsize=64)(_transform)
-"""Runs of the same settings, and the search for their noise, ask for the same small transforms: 16 MB at most."""

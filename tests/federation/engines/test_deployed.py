@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fedsw.audit.record import audit
 from fedsw.federation.deploy.bundle import bundle_hash
 from fedsw.federation.deploy.certificates import LOOPBACK, write_certificates, write_federation, write_node_key
 from fedsw.federation.deploy.flower_processes import SuperLink, supernode_command
@@ -66,7 +67,7 @@ def test_real_processes_end_with_the_same_model_and_the_same_epsilon(tmp_path, m
     assert float((parameters_of(theirs.directory) - reference).norm()) <= 1e-6 * float(reference.norm())
     for number in ("epsilon", "epsilon_spent", "delta", "released_rounds", "bytes_up", "bytes_down"):
         assert theirs.summary[number] == ours.summary[number], number
-    assert [record["round"] for record in watcher.records] == [1, 2, 3, 4]
+    assert [record["round"] for record in watcher.records] == [1, 2, 3, 4] and audit(theirs.directory).passed
     assert len(watcher.plans) == len(watcher.summaries) == 1
     assert not (theirs.directory / "deployment").exists(), "keys and certificates belong to the run only"
 

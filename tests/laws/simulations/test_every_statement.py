@@ -39,7 +39,7 @@ DECIDING = (
 OTHERS = 25
 SHOWN = ("runs/report/", "runs/evaluation/", "runs/group_names.py")
 """What only words and measures: as other files."""
-QUICK, SLOW = 1, 160
+QUICK, SLOW = 1, 240
 """Statements that the quick stage tries of one kind, and one in how many the slow stage tries."""
 PATIENCE, WHOLE = 5.0, 20.0
 """Seconds that a round waits for a client's answer, which some faults leave out; and in a run that nothing ails."""
