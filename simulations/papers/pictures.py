@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsw.runs.report.figures import DOTS, house_style, new_panels, save
+from fedsw.runs.report.figures import house_style, new_panels, save
 from simulations.papers.figure import figures
 from simulations.papers.study import Study
 from simulations.papers.work import function
@@ -25,9 +25,11 @@ def draw(study: Study, folder: Path) -> list[Path]:
     """Draw what a figure's results allow, as `<paper>-<figure>[-<part>].png`; nothing for one without results."""
     if study.figure.draw is None or not study.results:
         return []
+    from matplotlib import rc_context
+
     drawing: Callable[[Study], Mapping[str, Drawing]] = function("drawn", study.figure.draw)
     stem = study.figure.id.replace("/", "-")
-    with house_style(formulas=True, dots=_FEW_DOTS if study.figure.small else DOTS):
+    with house_style(formulas=True), rc_context({"figure.dpi": _FEW_DOTS} if study.figure.small else {}):
         drawings = drawing(study)
         return [save(picture, folder / f"{'-'.join([stem, *_words(part)])}.png") for part, picture in drawings.items()]
 

@@ -490,8 +490,7 @@ class _Transform:
 
     def argument(self, count: int) -> Any:
         """Arguments of the first ``count`` frequencies."""
-        argument = self._argument  # another thread may put a shorter one in its place
-        if len(argument) < count:
+        if len(argument := self._argument) < count:  # another thread may put a shorter one in its place
             argument = self._argument = library(self._spectrum).angle(self._spectrum[:count])
         return argument[:count]
 

@@ -44,7 +44,6 @@ LINES = ("-", "--", ":", "-.")
 MOST_BYTES = 90_000
 """Most bytes of a picture: a clone of a repository of pictures copies each of them twice."""
 
-DOTS = 130  # an inch
 _BINS = 40
 _PALETTE = 128
 _WHITE = 250
@@ -55,6 +54,7 @@ _STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.titlesize": "medium",
+    "figure.dpi": 130,
     "figure.titlesize": "large",
     "font.size": 9,
     "grid.alpha": 0.25,
@@ -65,13 +65,13 @@ _NO_FORMULAS: dict[Any, Any] = {"text.parse_math": False}
 
 
 @contextmanager
-def house_style(*, formulas: bool = False, dots: int = DOTS) -> Iterator[None]:
+def house_style(*, formulas: bool = False) -> Iterator[None]:
     """Draw in the house style inside this context (or in a function decorated with `@house_style()`).
 
     No text inside is parsed as mathematics, unless all of it is the project's (`formulas`), for example matplotlib's
-    labels of a logarithmic axis. An inch has so many `dots`.
+    labels of a logarithmic axis.
     """
-    with matplotlib.rc_context({**_STYLE, **({} if formulas else _NO_FORMULAS), "figure.dpi": dots}):
+    with matplotlib.rc_context(_STYLE | ({} if formulas else _NO_FORMULAS)):
         yield
 
 
