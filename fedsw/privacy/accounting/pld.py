@@ -381,7 +381,7 @@ class Spectrum:
         self._spacing, self._size = spacing, size
         self._device = device
         self._modulus, self._argument = (put(np.zeros(size // 2 + 1), device) for _ in range(2))
-        transform = _kept_transform if size <= 2**14 and device == "cpu" else _transform
+        transform = _kept_transform if size <= 2**14 and isinstance(device, str) else _transform
         self._steps = _Running(lambda step: transform(step, orientation, spacing, size, device))
 
     def extend(self, counts: Mapping[Step, int]) -> None:
