@@ -64,13 +64,17 @@ def test_a_regressor_learns_where_noise_lets_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", [PrivateClassifier(), PrivateRegressor(settings=QUICK)])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_it_passes_all_that_scikit_learn_checks(estimator: Any) -> None:
-    """Of a classifier accuracy is asked, too: it trains for as long as it does by itself."""
-    found = check_estimator(estimator, on_fail=None, on_skip=None)
-    faults = [f"{check['check_name']}: {check['exception']!r}" for check in found if check["status"] != "passed"]
-    assert len(found) > 50
-    assert [fault for fault in faults if "SCIPY_ARRAY_API is not set" not in fault] == []
+    """After three rounds, but where accuracy is asked."""
+    found = check_estimator(estimator(settings=QUICK), on_fail=None, on_skip=None)
+    faults = {check["check_name"]: repr(check["exception"]) for check in found if check["status"] != "passed"}
+    if estimator is PrivateClassifier:
+        for made, check in estimator_checks_generator(estimator(), legacy=True):
+            if getattr(check, "func", check).__name__ == "check_classifiers_train":
+                check(made)
+        faults.pop("check_classifiers_train", None)
+    assert len(found) > 50 and set(faults) <= {"check_array_api_input"} and "SCIPY_ARRAY_API" in str(faults)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -140,7 +140,7 @@ ROUNDS = {
 NOISED = [trust for trust in releasing_gradients() if trust != "none"]
 
 
-def beside(trust: str, *overrides: str, trials: int = 50_000):
+def beside(trust: str, *overrides: str, trials: int = 100_000):
     experiment = parse_experiment(ROUNDS, (f"privacy.trust={trust}", *BESIDE, *COLUMNS, *overrides))
     return canary.audit(experiment, trials=trials, confidence=1 - 1e-8, draws=2000, singly=10)
 

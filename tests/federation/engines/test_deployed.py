@@ -273,43 +273,35 @@ def test_no_message_is_taken_from_or_given_to_who_is_no_server_app(federation, p
     assert httpx.post(url, content=b"\xff\xff", verify=context).status_code == 400
 
 
-class Disturbs(Watcher):
-    """Does something once, after a round."""
-
-    def __init__(self, round_: int, disturb: Callable[[], object]) -> None:
-        super().__init__()
-        self._round, self._disturb = round_, disturb
-
-    def round_done(self, record: dict[str, Any]) -> None:
-        super().round_done(record)
-        if record["round"] == self._round:
-            self._disturb()
-
-
 def processes_with(words: str) -> list[psutil.Process]:
     return [psutil.Process(pid) for pid, line in deployed_processes().items() if words in line]
 
 
-def test_a_killed_client_process_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
-    """The ClientApp's process dies between rounds: an error reply, a fresh process, a fresh attempt."""
-    kills = Disturbs(2, lambda: processes_with("apps.py worker")[0].kill())
-    experiment = small("training.rounds=10", "federation.clients=2", "federation.min_clients=1", PATIENT)
-    result = run(experiment, engine="deployed", runs=tmp_path, observer=kills)
-    assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 10
+def test_a_killed_client_process_is_replaced_and_a_node_that_stands_still_for_half_a_minute_ends_no_run(
+    tmp_path: Path,
+) -> None:
+    """A ClientApp's process dies between rounds: an error reply, a fresh process, a fresh attempt.
 
-
-def test_a_node_that_stands_still_for_half_a_minute_ends_no_run(tmp_path: Path) -> None:
-    """For longer than a lease of 20 s, while the round needs it."""
+    Later a node stands still for longer than a lease of 20 s, while the round needs it.
+    """
     stopped: list[psutil.Process] = []
 
-    def stall() -> None:
-        node = processes_with("partition-id=1 ")[0]
-        stopped.extend([node, *node.children(recursive=True)])
-        for process in stopped:
-            process.suspend()
-        threading.Timer(30.0, lambda: [process.resume() for process in stopped]).start()
+    def disturb(round_: int) -> None:
+        if round_ == 2:
+            processes_with("apps.py worker")[0].kill()
+        if round_ == 5:
+            node = processes_with("partition-id=1 ")[0]
+            stopped.extend([node, *node.children(recursive=True)])
+            for process in stopped:
+                process.suspend()
+            threading.Timer(30.0, lambda: [process.resume() for process in stopped]).start()
 
-    experiment = small("federation.clients=2", "federation.timeout=120.0")
-    result = run(experiment, engine="deployed", runs=tmp_path, observer=Disturbs(3, stall))
+    class Disturbs(Watcher):
+        def round_done(self, record: dict[str, Any]) -> None:
+            super().round_done(record)
+            disturb(record["round"])
+
+    experiment = small("training.rounds=8", "federation.clients=2", "federation.timeout=120.0")
+    result = run(experiment, engine="deployed", runs=tmp_path, observer=Disturbs())
     assert len(stopped) >= 2, "the node and its worker"
-    assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 4
+    assert result.summary["status"] == "completed" and result.summary["released_rounds"] == 8
