@@ -177,5 +177,7 @@ def test_the_presets_rows_have_its_share_of_what_a_linear_model_learns():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wine", "diabetes", "breast-cancer"])
 def test_the_default_path_is_not_behind_rivals_of_its_relation_where_epsilon_is_three(name):
-    scores = {rival: rivals.measured(name, 3.0, rival, 0, python="")["score"] for rival in ("fedsw", *page.REPLACED)}
-    assert scores["fedsw"] >= max(scores[rival] for rival in page.REPLACED) - 0.05
+    """The mean of three runs: their noise is secret, and 44 wines are held out."""
+    ours = [rivals.measured(name, 3.0, "fedsw", 0, python="")["score"] for _ in range(3)]
+    theirs = [rivals.measured(name, 3.0, rival, 0, python="")["score"] for rival in page.REPLACED]
+    assert np.mean(ours) >= max(theirs) - 0.05

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def fedsw(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from fedsw.cli.app import main; sys.exit(main())"
+    code = "from fedsw.cli.app import program; program()"
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
     command = [sys.executable, "-P", "-c", code, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)

@@ -155,7 +155,7 @@ def test_a_tiny_comparison_trains_and_keeps_what_it_says(here: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_command_ends_its_processes_and_resumes(here: Path) -> None:
-    code = "import sys; from fedsw.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    code = "from fedsw.cli.app import program; program()"
     start = [sys.executable, "-c", code, "compare", "fair-classification", "--methods", "none,central",
              "--epsilon", "1", "--seeds", "1", "--rounds", "4000", "--jobs", "2", "--quiet"]  # fmt: skip
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ from fedsw.runs.run_files import found_json
 from fedsw.runs.write import write_card
 from tests.processes import interruptible
 
-COMMAND = [sys.executable, "-c", "import sys; from fedsw.cli.app import main; sys.exit(main())"]
+COMMAND = [sys.executable, "-c", "from fedsw.cli.app import program; program()"]
 SMALL = ["data.records=400", "data.test_records=100", "federation.clients=2"]
 LOCAL = ["privacy.trust=local-gradient", "privacy.epsilon=2.0", "privacy.delta=1e-4"]
 
