@@ -9,10 +9,13 @@ import json
 import os
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fedsw.federation import messages
 from fedsw.federation.engines.deployed import local_federation
 from fedsw.federation.engines.driver import prepare_served, run, run_served
 from fedsw.runs.observer import NoObserver
@@ -61,7 +64,7 @@ if any(word.endswith("superlink.py") for word in getattr(sys, "orig_argv", ())):
 
 
 def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_batch(tmp_path: Path, monkeypatch):
-    """Two records, one a group, for three clients: one client has none at least, and one has some.
+    """Two records, one a group, of one of two clients: this seed draws them so.
 
     The run ends with the model and the epsilon of a simulation: Flower starts a process of its own for every message.
     """
@@ -70,9 +73,18 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
     monkeypatch.setenv("FEDSW_TEST_STORED", str(tmp_path / "stored.jsonl"))
     experiment = small(
         *("data.records=60", "training.batch_fraction=0.02", "training.rounds=1"),
-        *("federation.clients=3", "federation.timeout=600.0", "seed=5"),
+        *("federation.clients=2", "federation.timeout=600.0", "seed=6"),
     )
-    directory, ours = prepare_served(experiment, tmp_path / "runs"), run(experiment, runs=tmp_path / "ours")
+    encode, asked = messages.encode, list[int]()
+
+    def seen(message: Any, terms: Any) -> Any:
+        asked.extend(getattr(message, "counts", np.empty((0, 2))).sum(1).tolist())
+        return encode(message, terms)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "encode", seen)
+        directory, ours = prepare_served(experiment, tmp_path / "runs"), run(experiment, runs=tmp_path / "ours")
+    assert sorted(asked) == [0, 2], "records that the server asks of each client"
     with local_federation(directory / "deployment", directory / "nodes", experiment, stock=True) as link:
         result = run_served(link, directory, NoObserver(), resume=False)
     assert torch.equal(parameters_of(result.directory), parameters_of(ours.directory))
@@ -90,7 +102,7 @@ def test_flower_s_store_takes_as_many_bytes_of_a_client_without_records_in_the_b
             taken[kinds[line["message"]]].append(sum(sizes[each] for each in line["missing"]))
     assert len(set(found)) == len(found), "an object of two replies"
     assert {kind: len(sizes) for kind, sizes in taken.items() if kind.endswith("up")} == {
-        f"{kind} up": 3 for kind in ("query.roll", "query.hello", "train.outputs", "train.gradients")
+        f"{kind} up": 2 for kind in ("query.roll", "query.hello", "train.outputs", "train.gradients")
     }
     for kind in ("train.outputs", "train.gradients"):
         for way in ("down", "up"):
