@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from fedsw.privacy.accounting import Step, step_profile
+from fedsw.privacy.accounting import Step, pld, step_profile
 from fedsw.privacy.accounting.pld import (
     TAIL,
     TRUNCATION,
@@ -42,6 +42,20 @@ def composed(step, count, spacing, side=None):
     spectrum = Spectrum(spacing, grid.size, side, "cpu")
     spectrum.extend({step: count})
     return spectrum.distribution(grid.first)
+
+
+@quick
+@given(STEPS, st.lists(st.integers(1, 400), min_size=3, max_size=3), SPACINGS)
+def test_what_others_composed_before_changes_no_digit(step, counts, spacing):
+    """Small transforms of a step are kept for all compositions, with as many arguments as one has asked for."""
+
+    def read():
+        return [composed(step, count, spacing).delta(0.3) for count in counts]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pld, "_kept_transform", vars(pld)["_transform"])
+        alone = read()
+    assert read() == alone == read()
 
 
 @quick
