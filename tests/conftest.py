@@ -161,7 +161,7 @@ LONG = (
 """Files that take longest, which begin first: else one of them keeps one core busy when the others have ended.
 
 Those that wait for processes alternate with those that compute. Ray comes late: it gives itself thirty seconds to
-start, and dozens of processes of deployments would have their turns in between.
+start, which it exceeds beside the dozens of processes of deployments.
 """
 
 

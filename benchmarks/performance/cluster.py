@@ -72,7 +72,7 @@ def _started(command: list[str], address: str, nodes: int) -> subprocess.Popen[b
                 asked = [_RAY, "status", "--address", address]
                 if subprocess.run(asked, capture_output=True, text=True).stdout.count(" node_") >= nodes:
                     return node
-            time.sleep(3)  # to ask takes Ray two seconds of a processor
+            time.sleep(3)  # `ray status` takes two seconds of a processor
         kill(node)
     raise RuntimeError(f"a Ray node did not start {_STARTS} times: {' '.join(command)}")
 

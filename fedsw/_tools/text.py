@@ -233,7 +233,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):  # most of what is large, and looking for a mapping takes longest
+    if isinstance(value, float):  # first: large values are lists of these, and a check for Mapping is slow
         if math.isnan(value):
             return None
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")

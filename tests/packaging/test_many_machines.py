@@ -186,7 +186,7 @@ def test_every_value_of_the_chart_is_used_and_every_value_used_is_there():
 def test_helm_refuses_a_value_that_the_chart_cannot_use(path, given):
     """By the schema, which `helm install` reads first: a misspelled name would be ignored in silence."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-    jsonschema = pytest.importorskip("jsonschema")  # takes two seconds of whoever collects this file
+    jsonschema = pytest.importorskip("jsonschema")  # two seconds to import, in every worker
     checker = jsonschema.Draft7Validator(schema)
     assert list(checker.iter_errors(VALUES)) == []
     changed = copy.deepcopy(VALUES)

@@ -45,7 +45,7 @@ def test_the_warm_processes_know_every_flower_that_may_be_installed():
 def test_every_engine_runs_on_the_newest_flower_that_is_allowed(tmp_path: Path):
     """In an environment over this one: Flower's own requirements stay those of constraints.txt.
 
-    Ray is left out: its engine asks nothing of Flower that this process or deployments do not, which `flwr run` starts.
+    Ray is left out: what its engine asks of Flower is asked here by the engine in one process, and by a deployment.
     """
     python = empty_environment(tmp_path / "newest", over=Path(sysconfig.get_path("purelib")))
     pip(python, "install", "--no-deps", "--ignore-installed", f"flwr{allowed()}")

@@ -204,7 +204,7 @@ RECURRENCES = {
 
 
 def recurrence(name: str) -> Iterator[Case]:
-    sizes = itertools.cycle([(4, 8), (5, 10)])  # in turns: of three ways to pack, each meets both
+    sizes = itertools.cycle([(4, 8), (5, 10)])  # in turns: each of the three ways to pack meets both
     for (n, t, count, bias, both, packed), (d, hidden) in zip(
         itertools.product((1, 3), (1, 3), (1, 2), (True, False), (True, False), ("no", "sorted", "unsorted")),
         sizes,
